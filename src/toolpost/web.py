@@ -11,13 +11,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from math import inf
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from toolpost.auth.server.admission import AccessDenied, LogThrottle
 from toolpost.auth.urls import RESOURCE_METADATA_PATH
@@ -28,14 +30,13 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, NotificationReceived
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.handler import Handler
-from toolpost.server.http.app import Endpoint, EndpointSettings
+from toolpost.server.http.app import Endpoint
 from toolpost.server.http.host import Caller
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import HTTPRefusal, RequestGuard
 from toolpost.server.http.session import HttpSession
-from toolpost.server.http.sessions import SessionSettings
 from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
-from toolpost.server.options import HttpOptions, HttpServerOptions
+from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.eager import start_coroutine
 from toolpost.server.runtime.fast_path import StartedCall, call_bare
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
@@ -63,7 +64,6 @@ PROCESS_EXIT_TIMEOUT: Final = 5.0
 """Seconds that the process gets to end, beyond those for running requests, before it is made to."""
 
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_GUARD_OPTIONS: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
 _OPTION_MINIMUMS: Final = {
     "max_body": 1,
     "max_calls": 1,
@@ -73,37 +73,24 @@ _OPTION_MINIMUMS: Final = {
     "idle": 0.001,
     "drain": 0,
 }
-_SESSION_LIMIT_OPTIONS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
 
 
-def make_endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[HttpOptions]) -> Endpoint:
-    """A server as an ASGI application.
-
-    Raises:
-        TypeError: there is no such keyword.
-        ValueError: one of them cannot work; the text names it.
-    """
-    given: dict[str, Any] = dict(web)
-    unknown = given.keys() - HttpOptions.__annotations__.keys()
-    if unknown:
-        known = ", ".join(sorted(HttpOptions.__annotations__))
-        raise TypeError(f"there is no {', '.join(sorted(unknown))}=; what HTTP takes: {known}")
+def make_endpoint(handler: Handler, options: HttpOptions) -> Endpoint:
+    """Return a server as an ASGI application. Raises ValueError, with its name, if an option cannot work."""
     for name, least in _OPTION_MINIMUMS.items():
-        value = given.get(name, 1)
+        value = getattr(options, name)
         if not least <= value < inf:
             raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
-    gate = {name: given.pop(name) for name in _GUARD_OPTIONS & given.keys()}
-    limits = {
-        _SESSION_LIMIT_OPTIONS[name]: given.pop(name) for name in _SESSION_LIMIT_OPTIONS.keys() & given.keys()
-    }
-    settings = EndpointSettings(path=path, limits=SessionSettings(**limits), **given)
-    keeper = _make_authenticator(handler, settings, gate.get("public_url"))
-    return Endpoint(_HandlerHost(handler), settings, RequestGuard(**gate), keeper)
+    guard = RequestGuard(
+        public_url=options.public_url,
+        allowed_hosts=options.allowed_hosts,
+        allowed_origins=options.allowed_origins,
+        cors=options.cors,
+    )
+    return Endpoint(_HandlerHost(handler), options, guard, _make_authenticator(handler, options))
 
 
-def _make_authenticator(
-    handler: Handler, settings: EndpointSettings, public_url: str | None
-) -> "_EndpointAuthenticator | None":
+def _make_authenticator(handler: Handler, settings: HttpOptions) -> "_EndpointAuthenticator | None":
     """Who asks for tokens, if the server wants any."""
     auth = handler.auth
     if auth is None:
@@ -115,8 +102,8 @@ def _make_authenticator(
 
     path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
     apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
-    resource = resolve_resource_url(auth, public_url, path)
-    bare = auth.resource is None and urlsplit(public_url or "").path in {"", "/"}
+    resource = resolve_resource_url(auth, settings.public_url, path)
+    bare = auth.resource is None and urlsplit(settings.public_url or "").path in {"", "/"}
     admission = Admission(
         auth,
         resource,
@@ -231,9 +218,11 @@ class _HandlerHost:
         handler, spare = self._handler, self._spare_connection
         if spare is not None and peer is None:
             self._spare_connection = None
-            if spare.local_peer is handler.local_peer and not handler.extra:
+            if spare.local_peer is handler.local_peer and not handler.extra_methods:
                 return spare
-        return Connection(handler.local_peer, peer=peer, extra=handler.extra, limit=handler.limit)
+        return Connection(
+            handler.local_peer, peer=peer, extra=handler.extra_methods, limit=handler.max_in_flight
+        )
 
     def take_back(self, connection: Connection) -> None:
         """Use a connection again in which nothing is left, which takes 1.7 us less than to make one."""
@@ -285,23 +274,23 @@ async def _discard(_data: bytes) -> None:
 # --------------------------------------------------------------------- on uvicorn
 
 
-async def serve_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
+async def serve_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled.
 
     Raises:
         OSError: the address cannot be had.
         MCPError: uvicorn is not installed.
     """
-    if served.pop("workers", 1) != 1:
+    if options.workers != 1:
         raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
-    app = make_endpoint(handler, **_add_public_url(handler, address, served))
+    app = make_endpoint(handler, _add_public_url(handler, address, options))
     server = _make_uvicorn_server(app)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
-        _print_address(handler, listening, served)
+        _print_address(handler, listening, options.path)
         await _serve_endpoint(app, server, listening)
 
 
-def run_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
+def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP until a signal tells us to stop.
 
     Raises:
@@ -311,14 +300,14 @@ def run_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]
         ValueError: several workers could not serve what one could.
     """
     _check_no_loop_for_http()
-    workers = served.pop("workers", 1)
-    _check_workers(handler, workers, served)
-    app = make_endpoint(handler, **_add_public_url(handler, address, served))
+    workers = options.workers
+    _check_workers(handler, workers, stateless=options.stateless)
+    app = make_endpoint(handler, _add_public_url(handler, address, options))
     over = threading.Event()
     told = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
     server = _make_uvicorn_server(app, told)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
-        _print_address(handler, listening, served)
+        _print_address(handler, listening, options.path)
         if workers == 1:
             try:
                 _run_endpoint(app, server, listening)
@@ -344,13 +333,13 @@ def is_single_process(handler: Handler) -> bool:
     return handler.is_in_memory or isinstance(handler.store, MemoryStore)
 
 
-def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) -> None:
+def _check_workers(handler: Handler, workers: int, *, stateless: bool) -> None:
     if workers < 1:
         raise ValueError(f"workers is {workers}; give 1 or more")
     if workers > 1 and not hasattr(os, "fork"):
         raise ValueError("workers= needs processes that fork, which this system has not")
     alone = is_single_process(handler)
-    if workers > 1 and alone and handler.local_peer.has_sessions and not served.get("stateless"):
+    if workers > 1 and alone and handler.local_peer.has_sessions and not stateless:
         raise ValueError(
             f"{workers} workers cannot share sessions that live in the memory of one: "
             "pass stateless=True to serve old clients without sessions, or a store that is shared"
@@ -362,14 +351,14 @@ def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) ->
         )
 
 
-def _add_public_url(handler: Handler, address: str, served: HttpServerOptions) -> HttpServerOptions:
-    """The same keywords; where tokens have to name the server, and it is on this machine, with its URL."""
-    if handler.auth is None or handler.auth.resource or served.get("public_url"):
-        return served
+def _add_public_url(handler: Handler, address: str, options: HttpOptions) -> HttpOptions:
+    """Return the options; where tokens have to name the server, and it is on this machine, with its URL."""
+    if handler.auth is None or handler.auth.resource or options.public_url:
+        return options
     host, port = _split_address(address)
     if host not in _LOCAL_HOSTS or port in {"", "0"}:
-        return served  # what is missing is told where it is missed
-    return {**served, "public_url": f"http://{address}"}
+        return options  # what is missing is told where it is missed
+    return replace(options, public_url=f"http://{address}")
 
 
 def _split_address(address: Any) -> tuple[str, str]:
@@ -398,11 +387,10 @@ def _bind_socket(address: str) -> Generator[socket.socket]:
         yield listening
 
 
-def _print_address(handler: Handler, listening: socket.socket, served: Mapping[str, Any]) -> None:
+def _print_address(handler: Handler, listening: socket.socket, path: str) -> None:
     """Tell a person where the server is."""
     host, port, *_ = listening.getsockname()
     shown = f"[{host}]" if ":" in host else host
-    path = served.get("path", "/mcp")
     print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
 
 

@@ -1,8 +1,7 @@
-"""What a function may ask while it serves a request: the user, the model, which places are open.
+"""The requests that a function may send to its client: elicitation, sampling, roots.
 
-The same words in both eras. In a session a question is a request, and its answer is waited for; where there
-is none, the function ends at the question and runs again from the top when the client has brought the answer.
-How answers are remembered is told in `recall`; this knows what is asked, and what an answer means.
+The same calls in both eras. In a session they wait for the result; where there is none, the function ends at
+the question and runs again from the top when the client has brought the answer (`elicitation.journal`).
 """
 
 from abc import abstractmethod
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_ELICIT_ATTEMPTS: Final = 3
-"""How often a user is asked the same, if the client lets an answer pass that does not fit."""
+"""How often a user is asked the same question, if answers do not fit the form."""
 
 MAX_URL_ELICITATIONS: Final = 256
-"""URLs that a user was sent to and is not known to be done with: more than one has open at once."""
+"""URLs that a user was sent to and is not known to be done with."""
 
 
 class ClientRequests:
-    """The half of a `Context` that asks."""
+    """The half of a `Context` that sends requests to the client."""
 
     __slots__ = ()
 
@@ -42,7 +41,7 @@ class ClientRequests:
     async def ask(
         self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None
     ) -> Result:
-        """What the client answers to one of the questions that the protocol has."""
+        """Send one of the protocol's client requests, and return the result."""
 
     async def sample(
         self,
@@ -59,18 +58,18 @@ class ClientRequests:
         key: str | None = None,
         timeout: float | None = None,
     ) -> "types.CreateMessageResult":
-        """What the client's model says.
+        """Ask the client's model, and return what it says.
 
         Args:
-            messages: what the model is told: text, content, or turns of a conversation.
+            messages: for the model: text, content, or turns of a conversation.
             max_tokens: how long its answer may be.
-            system: what it is told first; the client may change or drop it.
-            model: which one would be good: a part of its name, or preferences.
+            system: the system prompt; the client may change or drop it.
+            model: the preferred one: a part of its name, or preferences.
             temperature: how freely it answers.
             stop: texts at which it ends.
-            tools: what it may call; you call it, and sample again with the result.
+            tools: the tools it may call; you call them, and sample again with the result.
             tool_choice: whether it has to.
-            metadata: for whoever runs the model.
+            metadata: for the provider of the model.
             key: as in `elicit`.
             timeout: seconds to wait.
 
@@ -78,7 +77,7 @@ class ClientRequests:
             CapabilityNotDeclared: the client has no model for us.
             UserRejected: the user said no.
         """
-        from toolpost.protocol import downgrade  # noqa: PLC0415 - few servers ask a model
+        from toolpost.protocol import downgrade  # noqa: PLC0415 - start-up time
 
         if isinstance(model, str):
             model = types.ModelPreferences(hints=[types.ModelHint(model)])
@@ -102,11 +101,7 @@ class ClientRequests:
         return result
 
     async def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
-        """The places that the user has opened.
-
-        Raises:
-            CapabilityNotDeclared: the client does not tell.
-        """
+        """Return the roots of the client. Raises CapabilityNotDeclared if it has none."""
         result = await self.ask("roots/list", types.ClientRequestParams(), key=key, timeout=timeout)
         assert isinstance(result, types.ListRootsResult)
         return result.roots
@@ -124,19 +119,19 @@ class ClientRequests:
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
     ) -> "Accepted[Any] | Declined | Cancelled":
-        """What the user answers to a question.
+        """Ask the user, and return the answer.
 
         Args:
             message: the question.
-            form: what is wanted: a primitive, a Literal, an enum, or a flat dataclass, struct, TypedDict or
-                model of them.
-            key: what a stateless client is to call the question; without, it is told by its words.
-            timeout: seconds to wait; people may take their time, so there is none unless you say so.
+            form: the type of the answer: a primitive, a Literal, an enum, or a flat dataclass, struct,
+                TypedDict or model of them.
+            key: its key for stateless clients; by default derived from its words.
+            timeout: seconds to wait; no limit by default, since people may take their time.
 
         Raises:
-            CapabilityNotDeclared: the client has nobody to ask.
+            CapabilityNotDeclared: the client cannot ask a user.
         """
-        from toolpost.server.elicitation.forms import get_form  # noqa: PLC0415 - 0.4 ms of every start
+        from toolpost.server.elicitation.forms import get_form  # noqa: PLC0415 - start-up time
 
         asked, words = get_form(form), message
         for left in reversed(range(MAX_ELICIT_ATTEMPTS)):
@@ -160,18 +155,18 @@ class ClientRequests:
         key: str | None = None,
         timeout: float | None = None,
     ) -> "Accepted[None] | Declined | Cancelled":
-        """Whether the user agrees to visit a URL, for what must not go through the client.
+        """Ask the user to visit a URL, for what must not go through the client.
 
         Args:
             message: why.
-            url: where to. Whoever opens it may be somebody else: check who they are (ELIC-44).
-            elicitation_id: for `server.complete_elicitation`, which tells the client when the user is done.
+            url: where to. Another person may open it: check who they are (ELIC-44).
+            elicitation_id: for `server.complete_elicitation`, which notifies the client.
             key: as in `elicit`.
             timeout: seconds to wait.
 
         Raises:
             CapabilityNotDeclared: the client cannot open URLs.
-            ValueError: it is none.
+            ValueError: it is not a URL.
         """
         from toolpost.server.elicitation.forms import ANSWERS_BY_ACTION  # noqa: PLC0415 - as in `elicit`
 
@@ -183,32 +178,26 @@ class ClientRequests:
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> UrlElicitationRequired:
-        """The error for a request that can be served only after the user has visited a URL: raise it.
+        """Return the error to raise if the user has to visit a URL before the request can be served.
 
         A client of 2025-11-25 shows the URL, and calls again when the user is done. A stateless one is asked
-        by a result, and calls again; the function looks anew whether the user has been there.
+        by a result, and calls again; the function checks again whether the user has been there.
 
         Raises:
-            ValueError: it is no URL.
+            ValueError: it is not a URL.
         """
-        visit = self._make_url_elicitation(message, url, elicitation_id)
-        return UrlElicitationRequired(
-            message,
-            {
-                "elicitations": [
-                    {"mode": "url", "message": message, "url": url, "elicitationId": visit.elicitation_id}
-                ]
-            },
-        )
+        elicitation_id = self._make_url_elicitation(message, url, elicitation_id).elicitation_id
+        visit: JSON = {"mode": "url", "message": message, "url": url, "elicitationId": elicitation_id}
+        return UrlElicitationRequired(message, {"elicitations": [visit]})
 
     def _make_url_elicitation(
         self, message: str, url: str, elicitation_id: str | None
     ) -> "types.ElicitParams":
-        """The question whether the user visits a URL; this client may be told when they are done."""
+        """Return the params of a URL elicitation, and remember it for `complete_elicitation`."""
         if not _is_web_url(url):
             raise ValueError(f"{url!r} is no URL that a user can visit, such as https://example.com/sign-in")
         if not elicitation_id:
-            from secrets import token_urlsafe  # noqa: PLC0415 - 3 ms of every start, with hmac and random
+            from secrets import token_urlsafe  # noqa: PLC0415 - start-up time
 
             elicitation_id = token_urlsafe(16)
         if ELICITATION_COMPLETE in self._peer.revision.notifications["server"]:
@@ -220,8 +209,8 @@ class ClientRequests:
 
 
 def _is_web_url(url: str) -> bool:
-    """Whether a URL leads to a page (ELIC-13)."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - 2.6 ms of every start, with ipaddress
+    """Return whether a URL leads to a page (ELIC-13)."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - start-up time
 
     try:
         parts = urlsplit(url)
@@ -233,7 +222,7 @@ def _is_web_url(url: str) -> bool:
 def _to_sampling_messages(
     messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
 ) -> "list[types.SamplingMessage]":
-    """Messages for the model; plain text and single blocks are the user's."""
+    """Return messages for the model; plain text and single blocks are the user's."""
     if isinstance(messages, str | Content | types.SamplingMessage):
         return [_to_sampling_message(messages)]
     return [_to_sampling_message(message) for message in messages]

@@ -1,21 +1,23 @@
-"""What a function may know and do while it serves a request or a notice.
+"""`Context`: what a function may know and do while it serves a request or a notification.
 
-A context belongs to one of them. It speaks through a `ClientConnection`, which is all it knows of the
-conversation; it knows nothing of registries and transports. What it can ask the client is told in `asking`.
+It reaches the client by a `ClientConnection`, and knows nothing of transports. The requests that it can send
+to the client are in `client_requests`.
 """
 
+import logging
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
-from toolpost.errors import InvalidRequest, MissingScopes
+from toolpost.errors import InvalidRequest, LocalProtocolError, MissingScopes
 from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
 from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
+from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
@@ -28,14 +30,16 @@ if TYPE_CHECKING:
     from toolpost.token_bucket import TokenBucket
 
 
+server_logger: Final = logging.getLogger("toolpost.server")
+
 MAX_QUESTION_KEY_LENGTH: Final = 128
-"""Characters of a question's name: it travels with every round."""
+"""Characters of a question's key: it travels with every round."""
 
 MAX_SUBSCRIBED_URIS: Final = 1000
-"""Resources that one session may watch, and one subscription: more is better told by a change of the list."""
+"""Resources that one session, or one `subscriptions/listen`, may subscribe to."""
 
 MAX_SUBSCRIBED_URI_CHARS: Final = 1024 * 1024
-"""Characters of their URIs together: a thousand of a usual length, ten times over."""
+"""Characters of their URIs together."""
 
 NOTIFICATION_BURST: Final = 500
 """Notices of progress that one request may send at once, and log lines."""
@@ -56,8 +60,8 @@ def _make_limiter() -> "TokenBucket":
 class Context(ClientRequests):
     """One request, as the function that serves it sees it.
 
-    Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. A notice that the
-    client sends, and one that we send to all, have a context too; it belongs to no request.
+    Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. Notifications, in
+    both directions, have a context too; it belongs to no request.
 
     Examples:
         >>> server = Server("shop")
@@ -104,7 +108,7 @@ class Context(ClientRequests):
         self.incoming = incoming
         self.started_call: Awaitable[Any] | None = None
         self._client_connection = speaker
-        # Of now: a request that has ended has none. A notice has no id to be known by, but may have a sender.
+        # Read now: it is forgotten when the request ends. A notification has no id, but may have a sender.
         self._principal = sender or speaker.principal_of(incoming)
         self._peer = _get_peer(speaker) if incoming is None else incoming.peer
         self._request: ContextRequest | None = None
@@ -117,7 +121,7 @@ class Context(ClientRequests):
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
 
-    # ----------------------------------------------------------------- what is known
+    # ----------------------------------------------------------------- the request
 
     @property
     def request(self) -> ContextRequest:
@@ -128,7 +132,7 @@ class Context(ClientRequests):
 
     @property
     def client(self) -> ClientInfo:
-        """Who is asking."""
+        """The client that sent the request."""
         peer = self._peer
         capabilities = peer.capabilities
         return ClientInfo(
@@ -144,13 +148,12 @@ class Context(ClientRequests):
     def state(self) -> dict[str, Any]:
         """A place to keep things: the session's own.
 
-        Where there is no session, it is the principal's, the same in all of their requests until others have
-        pushed it out; and of a client that nobody knows, it lives as long as the request.
+        Where there is no session, it is the principal's, the same in all of their requests, until the server
+        has too many; without a principal, it lives as long as the request.
         """
         if self._state is None:
-            speaker = self._client_connection
             if not self._peer.revision.stateless:
-                self._state = speaker.state
+                self._state = self._client_connection.state
             elif (principal := self.principal) is not None:
                 self._state = self.server.get_principal_state(principal.key)
             else:
@@ -159,21 +162,18 @@ class Context(ClientRequests):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        incoming = self.incoming
-        return (
-            incoming is not None
-            and self._client_connection.connection.incoming.get(incoming.id) is not incoming
-        )
+        """Whether the request was cancelled, or has ended."""
+        incoming, in_flight = self.incoming, self._client_connection.connection.incoming
+        return incoming is not None and in_flight.get(incoming.id) is not incoming
 
-    # ----------------------------------------------------------------- what can be said
+    # ----------------------------------------------------------------- notifications
 
     async def progress(
         self, progress: Number, total: Number | None = None, message: str | None = None
     ) -> None:
-        """Tell how far the work has come. Costs nothing if the client does not want to know.
+        """Report progress, if the client wants it.
 
-        What is told faster than anybody could see is left out, except the end: `progress` equal to `total`.
+        Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent.
         """
         incoming = self.incoming
         if incoming is None or incoming.token is None:
@@ -187,8 +187,7 @@ class Context(ClientRequests):
             params = ProgressParams(
                 progress_token=incoming.token, progress=progress, total=total, message=message
             )
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 "notifications/progress",
                 params,
                 lambda said: connection.report_progress(request_id, said.progress, said.total, said.message),
@@ -199,7 +198,7 @@ class Context(ClientRequests):
             await self._client_connection.send(data, request_id)
 
     async def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
-        """Write to the client's log, if it wants lines of this level. A flood of lines is thinned out."""
+        """Send a log message, if the client wants this level. A flood of messages is throttled."""
         if self.cancelled or not self.server.local_peer.has_capability("logging"):
             return
         connection, incoming = self._client_connection.connection, self.incoming
@@ -211,8 +210,7 @@ class Context(ClientRequests):
         if not self._log_limiter.take():
             return
         if self.server.middleware:
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 "notifications/message",
                 LogParams(level=level, data=data, logger=logger),
                 lambda said: connection.log(said.level, said.data, logger=said.logger, to=incoming),
@@ -221,39 +219,38 @@ class Context(ClientRequests):
         await self._client_connection.send(line, self.related)
 
     async def debug(self, data: JSON) -> None:
-        """Write a line that helps to find faults."""
+        """Log at level "debug"."""
         await self.log("debug", data)
 
     async def info(self, data: JSON) -> None:
-        """Write a line about what goes on."""
+        """Log at level "info"."""
         await self.log("info", data)
 
     async def warning(self, data: JSON) -> None:
-        """Write a line about what might go wrong."""
+        """Log at level "warning"."""
         await self.log("warning", data)
 
     async def error(self, data: JSON) -> None:
-        """Write a line about what went wrong."""
+        """Log at level "error"."""
         await self.log("error", data)
 
     async def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
-        """Send a notice of a method of your own, on the stream of this request."""
+        """Send a notification of a method of your own, on the stream of this request."""
         row = self._client_connection.connection.extra.get(method) or Row(method, NotificationParams)
         await self.send_notification(row, params)
 
     async def notify_resource_updated(self, uri: str) -> None:
-        """Tell everybody who watches this resource that it has changed."""
+        """Notify all subscribers of a resource that it has changed."""
         self.server.notify_resource_updated(uri)
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
-        """What a resource of this server holds."""
+        """Read a resource of this server."""
         return await self.server.read(uri, self)
 
     async def close_stream(self) -> None:
-        """Let the client come back for the rest of this request, instead of holding its connection open.
+        """Close the HTTP stream of this request, so that the client resumes it later (2025-11-25).
 
-        A client of 2025-11-25 on HTTP is told when to come back; others notice nothing, and neither does the
-        function: what it says from here on is kept for the client.
+        Other clients notice nothing, and neither does the function: later messages are kept for the client.
         """
         if self.incoming is not None:
             await self._client_connection.interrupt(self.incoming)
@@ -261,30 +258,52 @@ class Context(ClientRequests):
     async def send_notification(
         self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None
     ) -> None:
-        """Send a notice of the protocol's, or of a row of your own, on the stream of this request."""
+        """Send a notification of the protocol, or of a row of your own, on the stream of this request."""
         connection, incoming = self._client_connection.connection, self.incoming
         if self.server.middleware:
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 method.name if isinstance(method, Row) else method,
-                copy(params),  # others may be told the same
+                copy(params),  # other clients may get the same
                 lambda said: connection.notify(method, said, to=incoming),
             )
             return
         await self._client_connection.send(connection.notify(method, params, to=incoming), self.related)
 
+    async def _send_through_middleware(
+        self, method: str, params: Any, build: Callable[[Any], bytes | None]
+    ) -> None:
+        """Send a notification through middleware. What middleware raises is only logged."""
+        failures: list[Exception] = []
+
+        async def send(context: Context, params: Any) -> None:
+            try:
+                data = build(params)
+                if data is not None:
+                    await self._client_connection.send(data, context.related)
+            except Exception as error:  # not the fault of middleware: the caller gets it
+                failures.append(error)
+                raise
+
+        call = Call(method, params, self, incoming=False, is_notification=True)
+        try:
+            await run_middleware(self.server.middleware, call, send)
+        except Exception as error:  # middleware may raise anything
+            if error in failures:
+                raise
+            server_logger.exception("middleware failed; %s was not sent", method)
+
     # ----------------------------------------------------------------- for the handler and middleware
 
     @property
     def related(self) -> RequestId | None:
-        """For middleware: the id of the request on whose stream we speak; None if there is no request."""
+        """For middleware: the id of the request; None if there is none."""
         return None if self.incoming is None else self.incoming.id
 
     @property
     def conversation(self) -> object:
-        """For middleware: what all requests of one client have in common; compare it, or count by it.
+        """For middleware: a key of the client, to compare or to count by.
 
-        It is the key of the principal; if nobody knows one, the session, or the address where there is none.
+        It is the key of the principal; without one, the session, or the address where there is none.
         """
         if self._principal is not None:
             return self._principal.key
@@ -293,28 +312,27 @@ class Context(ClientRequests):
 
     @property
     def requires_object_output(self) -> bool:
-        """For handlers: whether structured output has to be an object for this client."""
+        """For handlers: whether this client takes only objects as structured output."""
         return self._peer.revision.structured != "any"
 
     @property
     def principal(self) -> Principal | None:
-        """On whose behalf the request speaks, where that is known."""
+        """The principal of the request, if it is known."""
         return self._principal
 
     def require(self, *scopes: str | Iterable[str]) -> None:
-        """Return if the request may do what needs these scopes, or lists of scopes.
+        """Raise unless the request has these scopes, or lists of scopes.
 
-        Over HTTP the client is told which scopes it needs, and can get them if nothing was said to it before:
-        so ask first. A process on this machine, spoken to over stdin, and a client in memory may do all.
+        Over HTTP the client is sent the scopes that it needs, and can get them if nothing was sent before: so
+        call this first. Clients over stdin and in memory have all scopes.
 
         Raises:
-            MissingScopes: it may not.
-            TypeError: a scope is no text.
-            ValueError: a scope has letters in it that it cannot have.
+            MissingScopes: the request does not have them.
+            TypeError: a scope is not a string.
+            ValueError: a scope has characters that are not allowed.
         """
         if not scopes:
             return
-        # A text is one scope here: who names several names them one by one.
         given = (parse_scopes([each] if isinstance(each, str) else each) for each in scopes)
         needed = frozenset[str]().union(*given)
         principal = self.principal
@@ -324,74 +342,56 @@ class Context(ClientRequests):
             raise MissingScopes.for_scopes(needed, explain_no_scopes(principal))
 
     def copy_for_server(self, server: "Handler", lifespan: Any) -> "Context":
-        """For handlers: the same request, as another server sees it that serves it."""
-        return Context(
-            server,
-            self._client_connection,
-            self.method,
-            self.incoming,
-            lifespan=lifespan,
-            sender=self._principal,
-        )
+        """For handlers: return a context of the same request, for another server."""
+        speaker, sender = self._client_connection, self._principal
+        return Context(server, speaker, self.method, self.incoming, lifespan=lifespan, sender=sender)
 
     async def hand_over(self, server: "Handler") -> None:
-        """For handlers: let another server serve all that this client says from here on."""
+        """For handlers: let another server serve all later messages of this client."""
         await self._client_connection.hand_over(server)
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
-        """For handlers: who this server is, as the request asks."""
+        """For handlers: return the description of this server."""
         connection = self._client_connection.connection
-        if connection.peer is None:
-            connection.local_peer = (
-                self.server.local_peer
-            )  # what a session is told now is a promise from here on
+        if connection.peer is None:  # once there is a session, its capabilities stay as declared
+            connection.local_peer = self.server.local_peer
         return connection.local_peer.introduce(self._peer.revision, instructions)
 
     def get_list_page(self, catalogue: "Registry[Any]", cursor: str | None) -> Raw:
-        """For handlers: a page of a list, for this client."""
+        """For handlers: return a page of a list, for this client."""
         assert self.incoming is not None, "a list is asked for by a request"
         return catalogue.get_page(self.server.local_peer, self.incoming, cursor)
 
     @property
     def replay(self) -> "CallReplay":
-        """For handlers: what this request has asked and done before it ran again."""
+        """For handlers: the questions and steps of this request, from before it ran again."""
         if self._replay is None:
-            from toolpost.server.elicitation.journal import CallReplay  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
+            from toolpost.server.elicitation.journal import CallReplay  # noqa: PLC0415 - start-up time
 
-            principal = self.principal
-            self._replay = CallReplay(
-                self.server, self.incoming, None if principal is None else principal.key
-            )
+            key = None if self._principal is None else self._principal.key
+            self._replay = CallReplay(self.server, self.incoming, key)
         return self._replay
 
     @property
     def has_asked(self) -> bool:
-        """For handlers: whether it has asked something that has no answer yet, where there is no session."""
-        recall = self._replay
-        return (
-            recall is not None
-            and recall.loaded_journal is not None
-            and bool(recall.loaded_journal.open_questions)
-        )
+        """For handlers: whether a question has no answer yet, where there is no session."""
+        journal = None if self._replay is None else self._replay.loaded_journal
+        return journal is not None and bool(journal.open_questions)
 
     async def replay_answer(self, method: str, params: WireStruct, key: str | None) -> Result:
-        """For handlers: what the client has answered to a question, where there is no session."""
+        """For handlers: return the answer to a question, where there is no session."""
         return await self.replay.get_answer(self._client_connection.connection, method, params, key)
 
     def set_input_responses(self, responses: Mapping[str, Result], state: JSON) -> None:
-        """For handlers: let the next run find these answers, and this state, to what was asked by hand."""
+        """For handlers: set the answers and the state of an `InputRequired` for the next call."""
         self._loaded_input = responses, state
 
     def set_log_level(self, level: LogLevel) -> None:
-        """For handlers: from which level on the session wants log messages."""
+        """For handlers: set the log level of the session."""
         self._client_connection.connection.log_level = level
 
     def add_subscription(self, uri: str) -> None:
-        """For handlers: tell this session when a resource changes.
-
-        Raises:
-            InvalidRequest: it watches as many as it may.
-        """
+        """For handlers: subscribe this session to a resource. Raises InvalidRequest if it has too many."""
         watched = self._client_connection.subscribed_uris
         if uri in watched:
             return
@@ -407,10 +407,10 @@ class Context(ClientRequests):
         watched.add(uri)
 
     def remove_subscription(self, uri: str) -> None:
-        """For handlers: tell this session no longer."""
+        """For handlers: unsubscribe this session from a resource."""
         self._client_connection.subscribed_uris.discard(uri)
 
-    # ----------------------------------------------------------------- what can be asked
+    # ----------------------------------------------------------------- questions and steps
 
     @overload
     async def step(
@@ -423,16 +423,16 @@ class Context(ClientRequests):
     async def step(
         self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """What a function gives, which runs once for each call, though the call may run again.
+        """Run a function once for each call, though the call may run again, and return its value.
 
-        For what must not happen twice, such as a payment before a question. What it gives has to be something
-        that JSON can hold, and comes back as the type that the function says it returns.
+        For side effects that must not happen twice, such as a payment before a question. JSON has to be able
+        to hold the value, which comes back as the declared return type of the function.
 
         Args:
             name: of the step. The same name again is another step.
             fn: async, or not: then it runs in a thread.
-            args: what it gets.
-            kwargs: what it gets by name.
+            args: its arguments.
+            kwargs: its arguments by name.
         """
         if not callable(fn):
             raise TypeError(
@@ -443,44 +443,68 @@ class Context(ClientRequests):
     async def ask(
         self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None
     ) -> Result:
-        """Ask the client, by one of the methods that the protocol has for it.
+        """Send one of the protocol's client requests.
 
-        In a session it is asked at once, and this waits. Where there is none, the function ends here unless
-        the answer is known, and runs again from the top when the client has brought it.
+        In a session this waits for the result. Where there is none, the function ends here unless the answer
+        is known, and runs again from the top when the client has brought it.
 
         Args:
             method: of the question.
             params: the question.
-            key: what a stateless client is to call it; without, it is told by its words.
+            key: its key for stateless clients; by default derived from its words.
             timeout: seconds to wait.
 
         Raises:
-            ValueError: the key is none.
+            ValueError: the key is too long, or empty.
             CapabilityNotDeclared: the client cannot be asked this.
         """
         if key is not None and not 0 < len(key) <= MAX_QUESTION_KEY_LENGTH:
             raise ValueError(f"key: it has 1 to {MAX_QUESTION_KEY_LENGTH} characters, not {len(key)}")
         self.replay.check_not_in_step()
-        return await self._client_connection.send_request(self, method, params, timeout, key)
+        return await self.send_request(method, params, timeout, key)
+
+    async def send_request(
+        self,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        timeout: float | None,
+        key: str | None = None,
+    ) -> Result:
+        """For handlers: send a request to the client through middleware; without a session, by replay."""
+
+        async def ask(context: Context, params: Any) -> Result:
+            return await self._client_connection.ask(context, method, params, timeout)
+
+        async def replay(context: Context, params: Any) -> Result:
+            if context.cancelled:
+                raise make_abandoned_error(context)
+            return await context.replay_answer(str(method), params, key)
+
+        stateless = self.incoming is not None and self.incoming.peer.revision.stateless
+        inner = replay if stateless and isinstance(method, str) else ask
+        if not self.server.middleware:
+            return await inner(self, params)
+        name = method if isinstance(method, str) else method.name
+        return await run_middleware(self.server.middleware, Call(name, params, self, incoming=False), inner)
 
     @property
     def input_responses(self) -> Mapping[str, Result]:
-        """What the client has answered to an `InputRequired` of this request's, by key.
+        """The client's answers to an `InputRequired` of this request, by key.
 
-        What was not answered, or not in a way that can be read, is missing: ask again.
+        Those that are missing or invalid are left out: ask again.
         """
         return self._input[0]
 
     @property
     def request_state(self) -> JSON:
-        """What the `InputRequired` that was returned last wanted back; None if there was none."""
+        """The state of the last `InputRequired`; None if there was none."""
         return self._input[1]
 
     @property
     def _input(self) -> tuple[Mapping[str, Result], JSON]:
         journal = self.replay.loaded_journal
         if self._loaded_input is None:
-            from toolpost.server.elicitation.input_required import read_responses, read_state  # noqa: PLC0415 - as in `recall`
+            from toolpost.server.elicitation.input_required import read_responses, read_state  # noqa: PLC0415 - start-up time
 
             given = {} if journal is None else dict(read_responses(journal, self._peer.revision))
             self._loaded_input = given, None if journal is None else read_state(journal)
@@ -488,5 +512,12 @@ class Context(ClientRequests):
 
 
 def _get_peer(speaker: ClientConnection) -> Peer:
-    """Who is at the other end when no request says so."""
+    """Return the peer of a notification."""
     return speaker.connection.peer or Peer(speaker.connection.revision)
+
+
+def make_abandoned_error(context: Context) -> LocalProtocolError:
+    """Return the error for a function that asks after its request has ended."""
+    return LocalProtocolError(
+        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
+    )

@@ -1,39 +1,36 @@
 """`Handler`: the explicit form of a server. Subclass it, and override only what you serve.
 
-Capabilities follow from what is overridden. Everything else of a server stands on it: its routes are the one
-way from a method to the code that serves it. Knows nothing of transports. It is long because it is flat.
+Capabilities follow from the overridden methods. `routes` leads from a protocol method to the code that serves
+it. Knows nothing of transports: `serving` has the methods that run a server.
 """
 
-# ruff: noqa: ARG002 - what is there to be overridden ignores what it is given
+# ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
-from toolpost.principal import Principal
-from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
+from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.methods import Row
 from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.lifespan import SharedLifespan
-from toolpost.server.options import Lifespan, ListName
+from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.caching import Cache, apply_cache
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
-from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.server.runtime.notifications import ServerSubscriptions
 from toolpost.server.runtime.request import Middleware, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
+from toolpost.server.serving import ServeMethods
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import (
@@ -54,20 +51,17 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.request_state import RequestStates
-    from toolpost.server.options import AsgiApplication, HttpOptions, HttpServerOptions
     from toolpost.server.registry.tools import RegisteredTool
     from toolpost.stores.store import Store
 
 
 MAX_PRINCIPAL_STATES: Final = 1024
-"""Principals whose state is kept: many users at once, and a bound for those who never come back."""
-
-_IN_MEMORY: Final = "memory://"
+"""Principals whose state is kept; beyond that, the one that was idle for longest is forgotten."""
 
 R = TypeVar("R")
 
 
-class Handler:
+class Handler(ServeMethods):
     """A server in its explicit form.
 
     Args:
@@ -78,21 +72,21 @@ class Handler:
         instructions: for the model, about the server as a whole.
         icons: for user interfaces.
         website_url: where to read more.
-        lifespan: entered before the first client is served, left after the last; functions find what it
-            gives in `ctx.lifespan`.
-        middleware: wraps every request and notice, in both directions, the first one outermost.
-        revisions: the protocol revisions to speak; all of them unless you say so.
-        declares: what to declare although there is none yet, such as ["tools"]: a client that connects before
-            the first tool is registered learns of it only if tools were declared to it.
-        limit: how many requests of one client may be in flight.
+        lifespan: entered before the first client is served, left after the last; functions find its value in
+            `ctx.lifespan`.
+        middleware: wraps every request and notification, in both directions, the first one outermost.
+        revisions: the protocol revisions to speak; all of them by default.
+        declares: lists to declare although they are empty, such as ["tools"]: a client that connects before
+            the first tool is registered is notified of it only if tools were declared.
+        max_in_flight: how many requests of one client may be served at once.
         threads: how many functions that are not async may run at once.
-        extra: rows for methods that are in no revision; `routes` has to serve them.
-        store: what outlasts a request is kept there: a URL such as "memory://", or a store of your own.
-        keys: what seals that clients bring back, such as request states; made at the start unless given, or
-            shared by all who share a store. Workers that share clients share keys.
-        answer_within: seconds that a stateless client has to come back with answers.
+        extra_methods: rows for methods that are in no revision; `routes` has to serve them.
+        store: where data that outlasts a request is kept: a URL such as "memory://", or a store of your own.
+        keys: they seal what clients bring back, such as request states. Random unless given, or shared by all
+            servers that share a store. Workers that share clients share keys.
+        answer_timeout: seconds that a stateless client has to come back with answers.
         answer_once: whether it may come back with the same state only once. The store remembers; a client
-            whose answer was lost cannot try again.
+            whose response was lost cannot retry.
         auth: how clients are recognised over HTTP: each of their requests needs a token then.
 
     Raises:
@@ -114,29 +108,29 @@ class Handler:
         self,
         name: str | None = None,
         *,
-        version: str = "0.0.0",
-        title: str | None = None,
-        description: str | None = None,
-        instructions: str | None = None,
-        icons: list[Icon] | None = None,
-        website_url: str | None = None,
-        lifespan: Lifespan | None = None,
-        middleware: Iterable[Middleware] = (),
-        revisions: Iterable[str] = DATES,
-        declares: Iterable[ListName] = (),
-        limit: int = MAX_IN_FLIGHT,
-        threads: int = 40,
-        extra: Iterable[Row] = (),
-        store: "Store | str" = _IN_MEMORY,
-        keys: "KeyRing | None" = None,
-        answer_within: float = 600.0,
-        answer_once: bool = False,
-        auth: "Auth | None" = None,
+        version: str = SERVER.version,
+        title: str | None = SERVER.title,
+        description: str | None = SERVER.description,
+        instructions: str | None = SERVER.instructions,
+        icons: list[Icon] | None = SERVER.icons,
+        website_url: str | None = SERVER.website_url,
+        lifespan: Lifespan | None = SERVER.lifespan,
+        middleware: Iterable[Middleware] = SERVER.middleware,
+        revisions: Iterable[str] = SERVER.revisions,
+        declares: Iterable[ListName] = SERVER.declares,
+        max_in_flight: int = SERVER.max_in_flight,
+        threads: int = SERVER.threads,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        store: "Store | str" = SERVER.store,
+        keys: "KeyRing | None" = SERVER.keys,
+        answer_timeout: float = SERVER.answer_timeout,
+        answer_once: bool = SERVER.answer_once,
+        auth: "Auth | None" = SERVER.auth,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)
         options.check_strings(instructions=instructions, website_url=website_url)
-        options.check_counts(limit=limit, threads=threads)
-        options.check_durations(answer_within=answer_within)
+        options.check_counts(max_in_flight=max_in_flight, threads=threads)
+        options.check_durations(answer_timeout=answer_timeout)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = Implementation(
@@ -148,138 +142,133 @@ class Handler:
         self.worker_threads = WorkerThreads(threads)
         self.revisions = options.parse_revisions(revisions)
         self._declared_lists = options.parse_declared_lists(declares)
-        self.extra: dict[str, Row] = {row.name: row for row in extra}
+        self.extra_methods: dict[str, Row] = {row.name: row for row in extra_methods}
         self._principal_states: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.limit = limit
+        self.max_in_flight = max_in_flight
         self.peers: dict[bytes, bytes] = {}
-        """For conversations that sleep: what kinds of clients there are."""
+        """For hibernation: the descriptions of clients, shared by their sessions."""
         self.running_steps: set[asyncio.Task[Any]] = set()
-        """For contexts: the steps that are under way."""
+        """For contexts: the running steps."""
         self.auth = options.parse_auth(auth)
         self._store = store
-        if store != _IN_MEMORY:
-            _ = self.store  # a store that there is not is told now
+        if store != IN_MEMORY:
+            _ = self.store  # raise now if there is no such store
         self._lifespan = lifespan
         self._shared_lifespan = SharedLifespan(self.open_lifespan)
         self._subscriptions = ServerSubscriptions()
         self._state_keys = keys
-        self._answer_within = answer_within
+        self._answer_timeout = answer_timeout
         self.answer_once = answer_once
-        """Whether what a stateless client brings back counts once."""
 
     is_forwarding: bool = False
-    """Whether requests are served by other handlers, which ask for themselves."""
+    """Whether requests are forwarded to other handlers."""
 
     is_per_client: bool = False
-    """Whether it decides when a session begins who serves it, by what its principal is allowed."""
+    """Whether it chooses a server for each session, by the scopes of its principal."""
 
-    # ----------------------------------------------------------------- override what you serve
+    # ----------------------------------------------------------------- to be overridden
 
     async def init(self, ctx: Context) -> None:
-        """A client opens a session. Raise to refuse it."""
+        """Called when a client opens a session. Raise to refuse it."""
 
     async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
-        """The tools, or one page of them."""
+        """Return the tools, or one page of them."""
         return self._empty_if_declared("tools")
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
     ) -> "CallToolResult | InputRequired":
-        """What a tool says."""
+        """Call a tool."""
         raise self._make_method_not_found("call_tool")
 
     async def list_resources(
         self, cursor: str | None
     ) -> "types.ListResourcesResult | Sequence[types.Resource]":
-        """The resources, or one page of them."""
+        """Return the resources, or one page of them."""
         return self._empty_if_declared("resources")
 
     async def list_resource_templates(
         self, cursor: str | None
     ) -> "types.ListResourceTemplatesResult | Sequence[types.ResourceTemplate]":
-        """The resource templates, or one page of them."""
+        """Return the resource templates, or one page of them."""
         raise self._make_method_not_found("list_resource_templates")
 
     async def read_resource(
         self, uri: str, ctx: Context
     ) -> "types.ReadResourceResult | Sequence[ResourceContents] | InputRequired":
-        """What a resource holds."""
+        """Read a resource."""
         raise self._make_method_not_found("read_resource")
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
-        """A client wants to hear when a resource changes; `notify_resource_updated` tells it."""
+        """Called when a client subscribes to a resource; `notify_resource_updated` notifies it."""
         raise self._make_method_not_found("subscribe")
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
-        """A client no longer wants to hear of a resource."""
+        """Called when a client unsubscribes from a resource."""
 
     async def list_prompts(self, cursor: str | None) -> "types.ListPromptsResult | Sequence[types.Prompt]":
-        """The prompts, or one page of them."""
+        """Return the prompts, or one page of them."""
         return self._empty_if_declared("prompts")
 
     async def get_prompt(
         self, name: str, arguments: dict[str, str], ctx: Context
     ) -> "types.GetPromptResult | InputRequired":
-        """A prompt, filled in."""
+        """Return a prompt with its arguments filled in."""
         raise self._make_method_not_found("get_prompt")
 
     async def complete(self, params: "types.CompleteParams", ctx: Context) -> "types.CompleteResult":
-        """How an argument might go on."""
+        """Complete an argument."""
         raise self._make_method_not_found("complete")
 
     async def set_log_level(self, level: LogLevel, ctx: Context) -> None:
-        """A client of the session era says from which level on it wants log messages."""
+        """Called when a client of the session era sets its log level."""
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
-        """A client says something: its roots have changed, the handshake is done, or a notice of its own.
+        """Called with a notification of a client. What it raises is logged.
 
         `params` is the struct of the method; for a method that is in no revision and no row, it is a dict.
-        What is raised here is logged.
         """
 
     def _make_method_not_found(self, name: str) -> MethodNotFound:
         return MethodNotFound(f"Method not found: {self.info.name} has no {name}")
 
     def _empty_if_declared(self, what: ListName) -> tuple[()]:
-        """An empty list, if it was declared."""
+        """Return an empty list, if it was declared."""
         if what in self._declared_lists:
             return ()
         raise self._make_method_not_found(f"list_{what}")
 
-    # ----------------------------------------------------------------- what follows from it
+    # ----------------------------------------------------------------- what follows from it, and shared state
 
     def is_overridden(self, *names: str) -> bool:
-        """Whether any of these methods is overridden."""
+        """Return whether any of these methods is overridden."""
         return any(getattr(type(self), name) is not getattr(Handler, name) for name in names)
 
     def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients."""
-        declares = self._declared_lists
-        tools = "tools" in declares or self.is_overridden("list_tools", "call_tool")
-        prompts = "prompts" in declares or self.is_overridden("list_prompts", "get_prompt")
-        resources = None
-        if "resources" in declares or self.is_overridden(
+        """Return what is declared to clients."""
+        has, declares = self.is_overridden, self._declared_lists
+        tools = "tools" in declares or has("list_tools", "call_tool")
+        prompts = "prompts" in declares or has("list_prompts", "get_prompt")
+        resources = "resources" in declares or has(
             "list_resources", "read_resource", "list_resource_templates"
-        ):
-            resources = ResourcesCapability(
-                list_changed=True, subscribe=self.is_overridden("subscribe") or None
-            )
+        )
+        subscribable = ResourcesCapability(list_changed=True, subscribe=has("subscribe") or None)
         return ServerCapabilities(
             tools=ListCapability(list_changed=True) if tools else None,
-            resources=resources,
+            resources=subscribable if resources else None,
             prompts=ListCapability(list_changed=True) if prompts else None,
-            completions={} if self.is_overridden("complete") else None,
-            logging={} if self.is_overridden("set_log_level") else None,
+            completions={} if has("complete") else None,
+            logging={} if has("set_log_level") else None,
         )
 
     @cached_property
     def local_peer(self) -> LocalPeer:
-        """For transports: how we present ourselves."""
+        """For transports: how the server presents itself."""
         return LocalPeer(self.info, self.capabilities(), supported=self.revisions)
 
     @cached_property
     def routes(self) -> Routes:
-        """What serves each method."""
+        """The function that serves each method."""
         return {
             "initialize": self._initialize,
             "server/discover": self._discover,
@@ -300,27 +289,27 @@ class Handler:
 
     @cached_property
     def request_states(self) -> "RequestStates":
-        """For contexts: what clients without a session bring back to go on with a call."""
-        from toolpost.server.elicitation.request_state import RequestStates  # noqa: PLC0415 - most servers never ask, and it needs seals
+        """For contexts: the states that stateless clients bring back to continue a call."""
+        from toolpost.server.elicitation.request_state import RequestStates  # noqa: PLC0415 - start-up time
 
-        return RequestStates(self, self._state_keys, self._answer_within, once=self.answer_once)
+        return RequestStates(self, self._state_keys, self._answer_timeout, once=self.answer_once)
 
     @cached_property
     def store(self) -> "Store":
-        """Where what outlasts a request is kept; opened when it is first needed."""
+        """The store, opened when it is first needed."""
         if not isinstance(self._store, str):
             return self._store
-        from toolpost.stores import open_store  # noqa: PLC0415 - most servers never need one
+        from toolpost.stores import open_store  # noqa: PLC0415 - start-up time
 
         return open_store(self._store)
 
     @property
     def is_in_memory(self) -> bool:
-        """For transports: whether what is kept is kept in this process alone."""
-        return self._store == _IN_MEMORY
+        """For transports: whether the store is in the memory of this process."""
+        return self._store == IN_MEMORY
 
     def get_principal_state(self, principal: str) -> dict[str, Any]:
-        """For contexts: what is kept under the key of a principal, until many others have come."""
+        """For contexts: return the state of a principal."""
         state = self._principal_states.setdefault(principal, {})
         self._principal_states.move_to_end(principal)
         if len(self._principal_states) > MAX_PRINCIPAL_STATES:
@@ -328,54 +317,53 @@ class Handler:
         return state
 
     def create_connection(self) -> Connection:
-        """For transports: a fresh connection, to be driven over a channel."""
-        return Connection(self.local_peer, extra=self.extra, limit=self.limit)
+        """For transports: return a fresh connection, to be run over a channel."""
+        return Connection(self.local_peer, extra=self.extra_methods, limit=self.max_in_flight)
 
     def cache_for(self, method: str) -> Cache | None:
-        """How long clients may keep the results of a method; None to keep nothing."""
+        """Return how long clients may keep the results of a method; None to keep nothing."""
         return None
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """For transports: the parameters of a tool that HTTP mirrors in headers, by header; None for none."""
+        """For transports: return the parameters of a tool that HTTP mirrors, by header; None for none."""
         return None
 
     def find_fast_path_tool(self, incoming: InboundRequest) -> "RegisteredTool[..., Any] | None":
-        """For transports: the tool that a request calls, if only its function has to do with the call."""
+        """For transports: return the tool that a request calls, if the fast path may serve it."""
         return None
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
-        """For transports: the scopes of what a request is about, as far as they are known beforehand."""
+        """For transports: return the scopes that a request needs, as far as they are known beforehand."""
         return frozenset()
 
     def prepare(self) -> None:
-        """For transports: make what all worker processes have to share, before they part."""
+        """For transports: make what all worker processes have to share, before they fork."""
         if self.is_in_memory and self._state_keys is None:
-            from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
+            from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
             self._state_keys = KeyRing.random()
 
     def inherit_state_from(self, other: "Handler") -> None:
-        """For those who replace servers: go on where another one stands, which has the same clients.
+        """For reloading: take over subscribers, states, keys and store of another server.
 
-        Whoever listens there is told of changes here, and what is kept there is kept here. All that a server
-        may have is declared: what comes still later may have it.
+        All lists are declared, since a later server may have them.
         """
         self.broadcaster = other.broadcaster
-        self._principal_states = other._principal_states  # noqa: SLF001 - it is one of us
+        self._principal_states = other._principal_states  # noqa: SLF001 - the same class
         self._state_keys = self._state_keys or other._state_keys  # noqa: SLF001 - as above
         if self._store == other._store:  # noqa: SLF001 - as above
-            self._store = self.store = other.store  # who has opened it closes it
+            self._store = self.store = other.store  # closed where it was opened
         self._declared_lists = get_args(ListName)
         self.__dict__.pop("local_peer", None)
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell everybody who watches this resource that it has changed."""
+        """Notify all subscribers of a resource that it has changed."""
         self.broadcaster.broadcast_resource_updated(uri)
 
     def complete_elicitation(self, elicitation_id: str) -> None:
-        """Tell the client that sent a user to a URL that they are done there (2025-11-25).
+        """Notify the client whose user was sent to a URL that they are done there (2025-11-25).
 
-        Nobody else is told (ELIC-16), and clients of other revisions are not: they ask again by themselves.
+        Other clients are not notified (ELIC-16), nor are those of other revisions: they ask again anyway.
         """
         self.broadcaster.broadcast_elicitation_complete(elicitation_id)
 
@@ -384,7 +372,7 @@ class Handler:
         self._subscriptions.end()
 
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
-        """For contexts: what a resource of ours holds, for a function that serves another request."""
+        """For contexts: read a resource of this server, for a function that serves another request."""
         result = await self._read_resource(ctx, types.ReadResourceParams(uri=uri))
         return result.contents
 
@@ -438,21 +426,17 @@ class Handler:
         if not self.is_overridden("list_resource_templates"):
             return types.ListResourceTemplatesResult(resource_templates=[])
         page = await self.list_resource_templates(params.cursor)
-        return (
-            page
-            if isinstance(page, Result)
-            else types.ListResourceTemplatesResult(resource_templates=list(page))
-        )
+        if isinstance(page, Result):
+            return page
+        return types.ListResourceTemplatesResult(resource_templates=list(page))
 
     async def _read_resource(
         self, ctx: Context, params: "types.ReadResourceParams"
     ) -> "types.ReadResourceResult":
         read = await _resolve_input_required(ctx, lambda: self.read_resource(params.uri, ctx))
-        return (
-            read
-            if isinstance(read, types.ReadResourceResult)
-            else types.ReadResourceResult(contents=list(read))
-        )
+        if isinstance(read, types.ReadResourceResult):
+            return read
+        return types.ReadResourceResult(contents=list(read))
 
     async def _list_prompts(self, ctx: Context, params: PaginatedRequestParams) -> Result:
         page = await self.list_prompts(params.cursor)
@@ -465,91 +449,30 @@ class Handler:
     async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
         return await self.complete(params, ctx)
 
-    # ----------------------------------------------------------------- serving
-
-    async def serve(self, channel: Channel, *, principal: Principal | str | None = None) -> None:
-        """Serve one client over a channel, until the channel closes.
-
-        Args:
-            channel: the way to the client.
-            principal: on whose behalf it speaks, where that is known.
-        """
-        async with self.hold_lifespan() as lifespan:
-            await ServerConversation(self, channel, lifespan, principal=principal).run()
-
-    def run(
-        self, *, max_line: int = MAX_LINE, http: str | None = None, **web: "Unpack[HttpServerOptions]"
-    ) -> None:
-        """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.
-
-        Args:
-            max_line: the longest message to read from stdin, in bytes. A longer request is refused.
-            http: where to serve over HTTP, such as "127.0.0.1:8000"; without it, stdin and stdout are served.
-            web: how to serve over HTTP; see `HttpServerOptions`.
-
-        Raises:
-            RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
-        """
-        # They know the transports, which this ring may not.
-        if http is None:
-            from toolpost.run import run_stdio  # noqa: PLC0415 - see above
-
-            if web:
-                from toolpost.server.options import check_unused  # noqa: PLC0415 - 0.2 ms of a start
-
-                check_unused(web, "http")
-
-            run_stdio(self, max_line=max_line)
-        else:
-            from toolpost.web import run_http  # noqa: PLC0415 - see above
-
-            run_http(self, http, **web)
-
-    async def serve_stdio(self, *, max_line: int = MAX_LINE) -> None:
-        """Serve over stdin and stdout like `run`, in a loop of your own."""
-        from toolpost.run import serve_stdio  # noqa: PLC0415 - as above
-
-        await serve_stdio(self, max_line=max_line)
-
-    async def serve_http(self, address: str = "127.0.0.1:8000", **web: "Unpack[HttpServerOptions]") -> None:
-        """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled."""
-        from toolpost.web import serve_http  # noqa: PLC0415 - as above
-
-        await serve_http(self, address, **web)
-
-    def asgi(self, path: str = "/mcp", **web: "Unpack[HttpOptions]") -> "AsgiApplication":
-        """The server as an ASGI application, for uvicorn and its like, or to be mounted in another one.
-
-        Args:
-            path: where clients come.
-            web: how to serve; see `HttpOptions`.
-        """
-        from toolpost.web import make_endpoint  # noqa: PLC0415 - as above
-
-        return make_endpoint(self, path, **web)
+    # ----------------------------------------------------------------- lifespan
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """For transports: hold the lifespan open: entered by the first who needs it, left by the last."""
+        """For transports: hold the lifespan open: entered for the first holder, left after the last."""
         return self._shared_lifespan.hold_open()
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
-        """What is there from the first client to the last."""
+        """The lifespan, from the first client to the last."""
         try:
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
             if self.running_steps:
-                from toolpost.server.elicitation.journal import finish_steps  # noqa: PLC0415 - there are some: it is loaded
+                from toolpost.server.elicitation.journal import finish_steps  # noqa: PLC0415 - start-up time
 
                 await finish_steps(self.running_steps)
             self.worker_threads.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
-                await self.store.close()  # who gave a store of their own closes it
+                await self.store.close()  # a store that was given is closed by its owner
 
 
 async def _resolve_input_required(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:
-    """What a method gives that may ask by hand, once it has all answers."""
-    from toolpost.server.elicitation.input_required import resolve_input_required  # noqa: PLC0415 - a `Server` never needs it
+    """Call a method that may return `InputRequired`, until it has all answers."""
+    from toolpost.server.elicitation.input_required import resolve_input_required  # noqa: PLC0415 - start-up time
 
     return await resolve_input_required(ctx, serve)

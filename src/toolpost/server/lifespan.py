@@ -1,6 +1,6 @@
-"""A context that many hold open together: entered by the first who needs it, left by the last.
+"""A context manager with a use count: entered for the first holder, left after the last.
 
-Owns who counts as first and last. What is entered, and why, is not known here.
+What is entered, and why, is not known here.
 """
 
 import asyncio
@@ -10,11 +10,7 @@ from typing import Any
 
 
 class SharedLifespan:
-    """A context that is entered once, however many hold it open.
-
-    Args:
-        enter: makes the context anew, each time that there is a first.
-    """
+    """A context that is entered once, however many hold it open; `enter` makes it each time."""
 
     def __init__(self, enter: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self._enter = enter
@@ -24,13 +20,13 @@ class SharedLifespan:
         self._lock = asyncio.Lock()
 
     def hold_open(self) -> AbstractAsyncContextManager[Any]:
-        """Holds the context open, and gives what it gave to the first."""
+        """Return a context manager that holds the context open, and gives its value."""
         return _LifespanHold(self)
 
     async def acquire(self) -> Any:
-        """What the context gave to the first; it stays open until `release`."""
+        """Return the value of the context; it stays open until `release`."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # a lock belongs to the loop that it was waited for in
+        if self._loop is not loop:  # a lock belongs to one loop
             self._loop, self._lock = loop, asyncio.Lock()
         async with self._lock:
             if self._entered is None:
@@ -40,17 +36,17 @@ class SharedLifespan:
             return self._entered[1]
 
     async def release(self) -> None:
-        """Hold it no longer; the last one leaves it."""
+        """Hold it no longer; leave the context after the last holder."""
         async with self._lock:
             self._use_count -= 1
             if self._use_count == 0:
                 entered, self._entered = self._entered, None
-                assert entered is not None, "somebody has held it until now"
+                assert entered is not None, "it was held until now"
                 await entered[0].__aexit__(None, None, None)
 
 
 class _LifespanHold(AbstractAsyncContextManager[Any, None]):
-    """One who holds it. A session does for as long as it lives: a generator would take 0.5 KiB of it."""
+    """One holder. Not a generator: each session has one for its lifetime."""
 
     __slots__ = ("_lifespan",)
 

@@ -1,7 +1,6 @@
-"""Middleware to put around every request and notice: `async (call, next)`.
+"""Middleware around every request and notification: `async (call, next)`.
 
-Each is a small class whose instance is the middleware. All but `Logging` care for the requests of clients
-alone. What a request means, and what its answer looks like on the wire, is not known here.
+Each is a small class whose instance is the middleware. All but `Logging` handle the requests of clients only.
 """
 
 import asyncio
@@ -20,27 +19,27 @@ from toolpost.types.tools import CallToolParams
 __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
 
 _EXEMPT_METHODS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
-"""What is neither timed nor counted: the handshake, signs of life, and requests that are meant to last."""
+"""Neither timed nor counted: the handshake, pings, and requests that are meant to last."""
 
 
 MAX_CLIENTS: Final = 65_536
-"""Clients whose rate is known at one time; beyond, the one that has been quiet for longest is forgotten."""
+"""Clients whose rate is remembered; beyond that, the one that was idle for longest is forgotten."""
 
 
 def _is_limitable(call: Call) -> bool:
-    """Whether a call is the work that a client asks for, which can be timed and counted."""
+    """Return whether a call is a request of a client that can be timed and counted."""
     return call.incoming and not call.is_notification and call.method not in _EXEMPT_METHODS
 
 
 class Timeout:
-    """Give up requests that take too long."""
+    """Cancel requests that take too long."""
 
     def __init__(self, seconds: float) -> None:
         check_timeouts(seconds=seconds)
         self.seconds = seconds
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call within the time."""
+        """Serve the call within the time-out."""
         if not _is_limitable(call):
             return await next(call)
         limit = asyncio.timeout(self.seconds)
@@ -50,9 +49,8 @@ class Timeout:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise InternalError(
-                f"{call.method} took longer than {self.seconds} s and was given up"
-            ) from error
+            message = f"{call.method} took longer than {self.seconds} s and was given up"
+            raise InternalError(message) from error
 
 
 class Concurrency:
@@ -62,41 +60,38 @@ class Concurrency:
     answers, that call needs a second place: with `Concurrency(1)` each would wait for the other.
 
     Args:
-        most: how many, in each event loop that serves.
+        limit: how many, in each event loop that serves.
     """
 
-    def __init__(self, most: int) -> None:
-        check_counts(most=most)
-        self._limit = most
-        # A semaphore belongs to the loop in which somebody first waited for it.
-        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            WeakKeyDictionary()
-        )
+    def __init__(self, limit: int) -> None:
+        check_counts(limit=limit)
+        self._limit = limit
+        # A semaphore belongs to the loop in which it is first waited for.
+        self._semaphores = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call when there is a place."""
         if not _is_limitable(call):
             return await next(call)
         loop = asyncio.get_running_loop()
-        places = self._semaphores.get(loop) or self._semaphores.setdefault(
-            loop, asyncio.Semaphore(self._limit)
-        )
-        async with places:
+        if loop not in self._semaphores:
+            self._semaphores[loop] = asyncio.Semaphore(self._limit)
+        async with self._semaphores[loop]:
             return await next(call)
 
 
 class RateLimit:
     """Serve at most `calls` requests per `seconds` of one client, with bursts up to `calls`.
 
-    A client is a principal, with all of its sessions; one that nobody knows is a session or, where there are
-    none, an address. Over HTTP a stateless client is answered with 429 and told when to come back.
+    A client is a principal, with all of its sessions; without a principal, a session or, where there are
+    none, an address. Over HTTP a stateless client is answered with 429 and `Retry-After`.
 
     Args:
         calls: how many.
         seconds: in how much time.
         method: only requests of this method, such as "tools/call"; all of them otherwise.
         tool: only calls of this tool.
-        clock: what tells the time, in seconds.
+        clock: returns the time, in seconds.
     """
 
     def __init__(
@@ -116,18 +111,13 @@ class RateLimit:
         self._tool = tool
         self._clock = clock
         self._seconds = seconds
-        self._buckets_by_key: OrderedDict[object, tuple[float, float]] = (
-            OrderedDict()
-        )  # the last used at the end
-        self._buckets_by_session: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+        self._buckets_by_key = OrderedDict[object, tuple[float, float]]()  # the last used at the end
+        self._buckets_by_session = WeakKeyDictionary[Any, tuple[float, float]]()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call unless its client has had its share."""
-        if (
-            _is_limitable(call)
-            and self._method in (None, call.method)
-            and self._tool in (None, _get_tool_name(call))
-        ):
+        """Serve the call unless its client has used up its rate."""
+        is_counted = self._method in (None, call.method) and self._tool in (None, _get_tool_name(call))
+        if is_counted and _is_limitable(call):
             self._take(call.context.conversation)
         return await next(call)
 
@@ -148,13 +138,11 @@ class RateLimit:
         buckets[client] = (left - 1, now)
 
     def _forget(self, now: float) -> None:
-        """Forget who may have all again, or was quiet for longest if there are many."""
+        """Forget clients whose rate has recovered, or, if there are many, those idle for longest."""
         while self._buckets_by_key:
             oldest = next(iter(self._buckets_by_key))
-            if (
-                now - self._buckets_by_key[oldest][1] < self._seconds
-                and len(self._buckets_by_key) < MAX_CLIENTS
-            ):
+            is_recent = now - self._buckets_by_key[oldest][1] < self._seconds
+            if is_recent and len(self._buckets_by_key) < MAX_CLIENTS:
                 return
             del self._buckets_by_key[oldest]
 
@@ -164,14 +152,14 @@ def _get_tool_name(call: Call) -> str | None:
 
 
 class Logging:
-    """Write a line for every request and notice: which way, what, how it ended, how long it took."""
+    """Log a line for every request and notification: direction, method, outcome, duration."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
         self._logger = logger or logging.getLogger("toolpost.calls")
         self._level = level
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call and write about it."""
+        """Serve the call and log it."""
         start = time.perf_counter()
         ended = "ok"
         try:
@@ -186,18 +174,18 @@ class Logging:
 
 
 class MaskErrors:
-    """Keep from clients what went wrong inside: every error that is not meant for them gets one text."""
+    """Hide internal errors from clients: every error that is not meant for them gets one text."""
 
     def __init__(self, text: str = "Internal error") -> None:
         self._text = text
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call and mask what it raises."""
+        """Serve the call and mask its errors."""
         try:
             return await next(call)
         except RPCError:
             raise
-        except Exception as error:  # whatever it is, it is not for clients
+        except Exception as error:  # none of them is for clients
             if not call.incoming or call.is_notification:
                 raise
             raise InternalError(self._text) from error

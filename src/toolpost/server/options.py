@@ -1,83 +1,155 @@
-"""The keywords that every kind of server takes, stated once for those who hand them on; and their checks.
+"""The options of a server and of serving it over HTTP: all defaults in one place, and checks of keywords.
 
-What each means is told in `Handler`, whose constructor has them one by one. The checks say which argument is
-wrong, and say it at once: otherwise the first client would be the one to learn of it.
-
-PART web: The keywords of serving over HTTP, stated once for those who hand them on.
-
-What each of them does is done elsewhere; here it is told.
+The methods that take these keywords spell them out and read the defaults from `SERVER` and `HTTP`. A check
+names the argument that is wrong, when the server is made and not when the first client comes.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from toolpost.principal import Principal
+from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.methods import DATES, Row
 from toolpost.server.runtime.request import Middleware
-from toolpost.types.base import Icon
+from toolpost.threads import MAX_THREADS
+from toolpost.types.base import Icon, Struct
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.registry.caching import Cache, CacheableMethod
     from toolpost.stores.store import Store
 
 MAX_DURATION: Final = 366 * 86400.0
-"""Seconds of a year: what has to be kept for longer is not waited for."""
+"""Seconds of a year: the longest time that a store is asked to keep something."""
+
+IN_MEMORY: Final = "memory://"
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What a server does before it serves and after: an async context manager, given the server."""
 
-
 ListName: TypeAlias = Literal["tools", "resources", "prompts"]
-"""What a server may declare before there is any."""
+"""The lists that a server may declare before they have entries."""
+
+PrincipalOption: TypeAlias = Callable[[Any], Principal | str | Awaitable[Principal | str | None] | None]
 
 
-class ServerOptions(TypedDict, total=False):
-    """The keywords of a `Handler`."""
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """The keywords of `Handler`, and at the end those that only `Server` has."""
 
-    version: str
-    title: str | None
-    description: str | None
-    instructions: str | None
-    icons: list[Icon] | None
-    website_url: str | None
-    lifespan: Lifespan | None
-    middleware: Iterable[Middleware]
-    revisions: Iterable[str]
-    declares: Iterable[ListName]
-    limit: int
-    threads: int
-    extra: Iterable[Row]
-    store: "Store | str"
-    keys: "KeyRing | None"
-    answer_within: float
-    answer_once: bool
-    auth: "Auth | None"
+    version: str = "0.0.0"
+    """Of the server, not of the protocol."""
+    title: str | None = None
+    """For people."""
+    description: str | None = None
+    """For people."""
+    instructions: str | None = None
+    """For the model, about the server as a whole."""
+    icons: list[Icon] | None = None
+    """For user interfaces."""
+    website_url: str | None = None
+    """Where to read more."""
+    lifespan: Lifespan | None = None
+    """Entered before the first client is served, left after the last."""
+    middleware: Iterable[Middleware] = ()
+    """Wraps every request and notification, in both directions, the first one outermost."""
+    revisions: Iterable[str] = DATES
+    """The protocol revisions to speak."""
+    declares: Iterable[ListName] = ()
+    """Lists to declare although they have no entries yet."""
+    max_in_flight: int = MAX_IN_FLIGHT
+    """Requests of one client that may be served at once."""
+    threads: int = MAX_THREADS
+    """Functions that are not async that may run at once."""
+    extra_methods: Iterable[Row] = ()
+    """Methods that are in no revision."""
+    store: "Store | str" = IN_MEMORY
+    """Where data that outlasts a request is kept: a URL, or a store of your own."""
+    keys: "KeyRing | None" = None
+    """The keys that seal what clients bring back; random unless given."""
+    answer_timeout: float = 600.0
+    """Seconds that a stateless client has to come back with answers."""
+    answer_once: bool = False
+    """Whether a stateless client may come back with the same state only once."""
+    auth: "Auth | None" = None
+    """How clients are recognised over HTTP."""
+    timeout: float | None = None
+    """Seconds that a tool may take, unless it has a time-out of its own."""
+    page_size: int = 1000
+    """Entries on a page of a list. A page costs the client a round trip and the model nothing."""
+    cache: "Cache | Mapping[CacheableMethod, Cache] | None" = None
+    """How long clients may keep answers: one for all, or some by method."""
+    debug: bool = False
+    """Whether clients are told what went wrong inside a tool."""
+
+
+class HttpOptions(Struct, frozen=True, kw_only=True):
+    """The keywords of serving over HTTP."""
+
+    path: str = "/mcp"
+    """Where clients of Streamable HTTP connect."""
+    sse: str | None = "/sse"
+    """Where clients of HTTP+SSE (2024-11-05) connect; None for nowhere. It may be the same as `path`."""
+    messages: str = "/messages"
+    """Where clients of HTTP+SSE post."""
+    health: str | None = None
+    """Where to ask whether the server is alive, such as "/health"; `/ready` below it: whether it serves."""
+    public_url: str | None = None
+    """Where clients reach the server, if not on this machine: allows its host and its origin."""
+    allowed_hosts: Iterable[str] = ()
+    """More names under which the server answers; "*" for all."""
+    allowed_origins: Iterable[str] = ()
+    """More origins whose web pages may call; "*" for all."""
+    cors: bool | Iterable[str] = False
+    """Whether browsers are told what is allowed: True, or more origins."""
+    json_only: bool = False
+    """Answer with plain JSON, never with an event stream; progress and log messages are left out."""
+    stateless: bool = False
+    """Serve clients of the session era without sessions; they cannot be asked anything then."""
+    max_body: int = 4 * 1024 * 1024
+    """Bytes of the largest request: pictures as base64 fit, films do not."""
+    max_calls: int = 10_000
+    """Requests of all clients that may be served at once."""
+    max_streams: int = 20_000
+    """Streams of all clients that may be open for notifications."""
+    handshake: float = 30.0
+    """Seconds that a client has to complete the handshake."""
+    idle: float = 1800.0
+    """Seconds after which an unused session ends."""
+    max_sessions: int = 10_000
+    """Sessions of one worker; the one that was idle for longest makes room for a new one."""
+    drain: float = 5.0
+    """Seconds that running requests get to finish when the server stops."""
+    principal: PrincipalOption | None = None
+    """Returns on whose behalf a request speaks, from its ASGI scope; for servers without `auth`."""
+    workers: int = 1
+    """Processes that serve."""
+
+
+SERVER: Final = ServerOptions()
+HTTP: Final = HttpOptions()
+
+
+def collect_http_options(keywords: Mapping[str, Any]) -> HttpOptions:
+    """Return the options among the arguments of a method, which has a parameter for each (its `locals()`)."""
+    fields = HttpOptions.__struct_fields__
+    return HttpOptions(**{name: keywords[name] for name in fields if name in keywords})
 
 
 # --------------------------------------------------------------------- checks
-# Of arguments that a type checker would refuse: not everybody has one. So they take anything.
+# Of arguments that a type checker would refuse: not every user has one. So they take anything.
 
 
 def check_strings(**given: Any) -> None:
-    """Return if all arguments are texts, or not given.
-
-    Raises:
-        TypeError: one is something else.
-    """
+    """Raise TypeError unless all arguments are strings, or None."""
     for name, value in given.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} has to be a text, not {value!r}")
 
 
 def check_counts(**given: Any) -> None:
-    """Return if all arguments are whole numbers of things, at least one.
-
-    Raises:
-        TypeError: one is no whole number.
-        ValueError: one is less than one.
-    """
+    """Raise TypeError or ValueError unless all arguments are whole numbers, at least 1."""
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name} has to be a whole number, not {value!r}")
@@ -86,12 +158,7 @@ def check_counts(**given: Any) -> None:
 
 
 def check_timeouts(**given: Any) -> None:
-    """Return if all arguments are times in seconds, or not given.
-
-    Raises:
-        TypeError: one is no number.
-        ValueError: one is no time that anything could take.
-    """
+    """Raise TypeError or ValueError unless all arguments are positive numbers of seconds, or None."""
     for name, value in given.items():
         if value is None:
             continue
@@ -102,24 +169,22 @@ def check_timeouts(**given: Any) -> None:
 
 
 def check_durations(**given: Any) -> None:
-    """Return if all arguments are spans of time in seconds that end some day.
-
-    Raises:
-        TypeError: one is no number.
-        ValueError: one is no time, or has no end.
-    """
+    """Raise TypeError or ValueError unless all arguments are positive numbers of seconds, a year at most."""
     for name, value in given.items():
         check_timeouts(**{name: value})
         if value is None or value > MAX_DURATION:
             raise ValueError(f"{name} has to be at most {MAX_DURATION:g} seconds, not {value!r}")
 
 
-def parse_middleware(middleware: Any) -> list[Middleware]:
-    """The middleware that was given, in its order.
+def check_default(given: HttpOptions, wanted: str) -> None:
+    """Raise TypeError if an option was given that has no meaning without another argument."""
+    changed = [name for name in given.__struct_fields__ if getattr(given, name) != getattr(HTTP, name)]
+    if changed:
+        raise TypeError(f"{', '.join(changed)} only count with {wanted}=")
 
-    Raises:
-        TypeError: it is no list, or one of it cannot be called, or is a class.
-    """
+
+def parse_middleware(middleware: Any) -> list[Middleware]:
+    """Return the middleware as a list. Raises TypeError if it is none, or has a class in it."""
     wanted = "an `async def` that takes (call, next), or an object that is called like one"
     if not isinstance(middleware, Iterable):
         raise TypeError(f"middleware has to be a list, not {middleware!r}")
@@ -133,12 +198,7 @@ def parse_middleware(middleware: Any) -> list[Middleware]:
 
 
 def parse_revisions(revisions: Any) -> tuple[str, ...]:
-    """The protocol revisions that were given.
-
-    Raises:
-        TypeError: they are no list.
-        ValueError: there is none, or one that nobody knows.
-    """
+    """Return the protocol revisions. Raises TypeError or ValueError unless there are known ones."""
     dates = _parse_choices(DATES, "revisions", revisions)
     if not dates:
         raise ValueError(f"revisions has to name at least one of {', '.join(DATES)}")
@@ -146,12 +206,7 @@ def parse_revisions(revisions: Any) -> tuple[str, ...]:
 
 
 def parse_declared_lists(declares: Any) -> tuple[str, ...]:
-    """What is to be declared whether it is there or not.
-
-    Raises:
-        TypeError: it is no list.
-        ValueError: nothing of the kind can be declared.
-    """
+    """Return the lists to declare in any case. Raises TypeError or ValueError unless they are known ones."""
     return _parse_choices(get_args(ListName), "declares", declares)
 
 
@@ -166,129 +221,7 @@ def _parse_choices(known: Sequence[str], name: str, given: Any) -> tuple[str, ..
 
 
 def parse_auth(auth: Any) -> Any:
-    """How clients are recognised, as it was given.
-
-    Raises:
-        TypeError: it is something else, perhaps a token or a class.
-    """
+    """Return an `Auth`, or None. Raises TypeError for anything else, such as a token or a class."""
     if auth is not None and (isinstance(auth, type) or not hasattr(auth, "verifier")):
         raise TypeError("auth has to be Auth(issuer=…), which says whose tokens are good")
     return auth
-
-
-# --------------------------------------------------------------------- web
-
-
-class AsgiApplication(Protocol):
-    """A server as an ASGI application.
-
-    It is ready with its first request. Who wants to begin and to end it in order has three ways: the lifespan
-    protocol of ASGI, as uvicorn speaks it; `lifespan` for a framework that mounts it; `start` and `stop`.
-    """
-
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
-        """Serve one request, or the life of the application."""
-        ...
-
-    async def start(self) -> None:
-        """Get ready to serve."""
-        ...
-
-    async def stop(self) -> None:
-        """Take no new requests, end streams, let running requests finish for a while, then cancel them."""
-        ...
-
-    @property
-    def metadata(
-        self,
-    ) -> Callable[
-        [
-            MutableMapping[str, Any],
-            Callable[[], Awaitable[MutableMapping[str, Any]]],
-            Callable[[MutableMapping[str, Any]], Awaitable[None]],
-        ],
-        Awaitable[None],
-    ]:
-        """What is published for clients that need a token, as an application of its own.
-
-        For a framework that mounts this one: mount it at "/.well-known/oauth-protected-resource".
-        """
-        ...
-
-    def lifespan(self, app: object = None, /) -> AbstractAsyncContextManager[None]:
-        """Its life, as a framework wants it: `Starlette(…, lifespan=app.lifespan)`."""
-        ...
-
-
-class HttpOptions(TypedDict, total=False):
-    """How a server is reached over HTTP.
-
-    Args:
-        sse: where clients of HTTP+SSE (2024-11-05) come, "/sse" unless you say so; None for nowhere. The same
-            as the path of the others is fine.
-        messages: where these post, "/messages" unless you say so.
-        health: where others ask whether the server lives, such as "/health"; `/ready` below it tells whether
-            it takes requests. Nowhere unless you say so.
-        public_url: where clients reach the server if that is not this machine: its host and its origin are
-            allowed then.
-        allowed_hosts: more names under which the server answers; "*" for all.
-        allowed_origins: more origins whose web pages may call; "*" for all.
-        cors: whether browsers are told what is allowed: True, or more origins.
-        json_only: answer requests with plain JSON, never with an event stream; progress and log messages are
-            left out.
-        stateless: serve clients of the session era without sessions; they cannot be asked anything then.
-        max_body: the largest request, in bytes; 4 MiB unless you say so.
-        max_calls: how many requests may be served at once, of all clients; 10 000 unless you say so.
-        max_streams: how many streams may be open for news, of all clients; 20 000 unless you say so.
-        handshake: seconds that a client has to complete the handshake; 30 unless you say so.
-        idle: seconds after which a session that nobody uses ends; 1800 unless you say so.
-        max_sessions: how many sessions there may be; the one that was idle for longest makes room.
-        drain: seconds that running requests get to finish when the server stops; 5 unless you say so.
-        principal: says on whose behalf a request speaks, from its ASGI scope, async or not: a `Principal`, or
-            its subject. A session belongs to whoever opened it. For servers without `auth=`.
-    """
-
-    sse: str | None
-    messages: str
-    health: str | None
-    public_url: str | None
-    allowed_hosts: Iterable[str]
-    allowed_origins: Iterable[str]
-    cors: bool | Iterable[str]
-    json_only: bool
-    stateless: bool
-    max_body: int
-    max_calls: int
-    max_streams: int
-    handshake: float
-    idle: float
-    max_sessions: int
-    drain: float
-    principal: Callable[[Any], Principal | str | Awaitable[Principal | str | None] | None] | None
-
-
-class HttpServerOptions(HttpOptions, total=False):
-    """How a server serves over HTTP by itself.
-
-    Args:
-        path: where clients come; "/mcp" unless you say so.
-        workers: how many processes serve.
-    """
-
-    path: str
-    workers: int
-
-
-def check_unused(given: Mapping[str, Any], wanted: str) -> None:
-    """Return if nothing was given that has no meaning without another argument.
-
-    Raises:
-        TypeError: something was.
-    """
-    if given:
-        raise TypeError(f"{', '.join(given)} only count with {wanted}=")

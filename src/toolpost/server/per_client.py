@@ -1,7 +1,7 @@
-"""`PerClientServer`: decides for each client which server it talks to, or refuses it with a reason.
+"""`PerClientServer`: chooses a server for each client, or refuses it with a reason.
 
-A handler that serves nothing itself: every request goes on to the server that was chosen for its client. Owns
-who was chosen for whom, and holds the lifespans of the chosen open.
+A handler that forwards every request to the server that was chosen for its client, and holds the lifespans of
+the chosen servers open.
 """
 
 from collections import OrderedDict
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.connection import MAX_IN_FLIGHT
-from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
+from toolpost.server.options import SERVER
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.request import RouteResult, Routes, start_request
 from toolpost.types.base import Params, Result
@@ -36,35 +36,34 @@ if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
 
 MAX_REMEMBERED_CLIENTS: Final = 256
-"""Kinds of stateless clients to remember the choice for: hosts are few, and others are chosen for anew."""
+"""Stateless clients whose server is remembered; `choose` is called again for others."""
 
 ChooseServer: TypeAlias = Callable[
     [Implementation | None, ClientCapabilities, Principal | None], Awaitable[Handler]
 ]
-"""Gets the client's name tag, its capabilities and its principal; returns what serves it."""
+"""Gets the client's info, its capabilities and its principal; returns the server."""
 
 
 class PerClientServer(Handler):
     """A server that is another one for each client.
 
     In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
-    name tag, capabilities, instructions, lists, notices, middleware and lifespan are those of the chosen.
+    info, capabilities, instructions, lists, notifications, middleware and lifespan are those of the chosen.
     Over HTTP, it serves no request whose principal has fewer scopes than that for which it was chosen. A
-    stateless client is known by what its requests say of it, and by the subject, client and scopes of its
-    principal: who says the same gets the same server. Claims do not count: choose by scopes. Let none
-    of several servers say that its answers are public (`Cache`): a client could be given those of another.
+    stateless client is known by its info, its capabilities, and the subject, client and scopes of its
+    principal: the same ones get the same server. Claims do not count: choose by scopes. None of several
+    servers may declare its results as public (`Cache`): a client could be given those of another.
 
     Args:
-        choose: gets the client's name tag, its capabilities and its principal (None where
-            nobody is recognised), and returns the server. Return the same for the same kind of client, such
-            as one of a few `server.select(…)`. Each lives as long as a session that it serves; those of
-            the stateless clients that came last are kept. To refuse a client, raise: an `RPCError` is the
-            answer, any other `MCPError` gives its text.
-        name: how the factory is called, where nobody is chosen yet.
+        choose: gets the client's info, its capabilities and its principal, if it has one, and returns the
+            server. Return the same for the same kind of client, such as one of a few `server.select(…)`.
+            The lifespan of each is open while it serves a session; those of the last stateless clients stay
+            open. To refuse a client, raise: an `RPCError` is sent as it is, of any other `MCPError` the text.
+        name: the name of the factory, until a server is chosen.
         version: of the factory.
         revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
-        limit: how many requests of one client may be in flight before somebody is chosen.
-        extra: the rows of the chosen servers, for stateless clients.
+        max_in_flight: how many requests of one client may be served at once before a server is chosen.
+        extra_methods: the rows of the chosen servers, for stateless clients.
         auth: how clients are recognised over HTTP; what the chosen servers say of it does not count.
     """
 
@@ -76,18 +75,25 @@ class PerClientServer(Handler):
         choose: ChooseServer,
         name: str | None = None,
         *,
-        version: str = "0.0.0",
-        revisions: Iterable[str] = DATES,
-        limit: int = MAX_IN_FLIGHT,
-        extra: Iterable[Row] = (),
-        auth: "Auth | None" = None,
+        version: str = SERVER.version,
+        revisions: Iterable[str] = SERVER.revisions,
+        max_in_flight: int = SERVER.max_in_flight,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        auth: "Auth | None" = SERVER.auth,
     ) -> None:
-        super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra, auth=auth)
+        super().__init__(
+            name,
+            version=version,
+            revisions=revisions,
+            max_in_flight=max_in_flight,
+            extra_methods=extra_methods,
+            auth=auth,
+        )
         self._choose = choose
         self._servers_by_client: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
     def capabilities(self) -> ServerCapabilities:
-        """All of them: what is really offered, the chosen server says."""
+        """Return all of them: the chosen server declares its own."""
         return ServerCapabilities(
             tools=ListCapability(list_changed=True),
             resources=ResourcesCapability(list_changed=True, subscribe=True),
@@ -98,13 +104,13 @@ class PerClientServer(Handler):
 
     @cached_property
     def routes(self) -> Routes:
-        """Every method goes on to the chosen, but for the handshake and signs of life before it."""
+        """Every method is forwarded, but for the handshake and pings before it."""
         own: Routes = {"initialize": self._initialize, "ping": self._ping}
-        return {**dict.fromkeys([*super().routes, *self.extra], self._forward), **own}
+        return {**dict.fromkeys([*super().routes, *self.extra_methods], self._forward), **own}
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
-        """The lives of those who are remembered, from when each is first needed."""
+        """The lifespan, at whose end those of the remembered servers end."""
         async with super().open_lifespan() as value:
             try:
                 yield value
@@ -114,13 +120,13 @@ class PerClientServer(Handler):
                     await life.aclose()
 
     def end_subscriptions(self) -> None:
-        """End the subscriptions of all who were chosen."""
+        """End the subscriptions of all remembered servers."""
         for chosen, _ in self._servers_by_client.values():
             chosen.end_subscriptions()
 
     # ----------------------------------------------------------------- routes
 
-    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen reads them
+    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen server reads them
         chosen = await self._choose_server(ctx)
         async with chosen.hold_lifespan():
             answer: Any = await self._pass_on(ctx, chosen)
@@ -130,7 +136,7 @@ class PerClientServer(Handler):
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:
         chosen = await self._find_or_choose_server(ctx)
         if isinstance(params, CallToolParams) and ctx.request.headers:
-            # The transport could not: which tools there are was not known before somebody was chosen.
+            # The transport could not check: it does not know the tools of the chosen server.
             annotated = chosen.find_header_parameters(params.name)
             if annotated:
                 headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
@@ -142,7 +148,7 @@ class PerClientServer(Handler):
         return answer
 
     async def _pass_on(self, ctx: Context, chosen: Handler) -> RouteResult:
-        """What the chosen server answers."""
+        """Return the result of the chosen server."""
         incoming = ctx.incoming
         assert incoming is not None, "only requests have routes"
         revision, row = incoming.peer.revision, incoming.row
@@ -159,8 +165,8 @@ class PerClientServer(Handler):
     # ----------------------------------------------------------------- choosing
 
     async def _find_or_choose_server(self, ctx: Context) -> Handler:
-        """Who serves a stateless client: the same as before, so that their cursors still mean something."""
-        from hashlib import sha256  # noqa: PLC0415 - as in `load_journal`
+        """Return the server of a stateless client: the same as before, so that cursors stay valid."""
+        from hashlib import sha256  # noqa: PLC0415 - start-up time
 
         client = ctx.client
         principal = ctx.principal
@@ -169,7 +175,7 @@ class PerClientServer(Handler):
         key = sha256(facts).digest()
         if key not in self._servers_by_client:
             chosen, life = await self._choose_server(ctx), AsyncExitStack()
-            if key not in self._servers_by_client:  # two who ask at once get the same
+            if key not in self._servers_by_client:  # concurrent requests get the same
                 self._servers_by_client[key] = (chosen, life)
                 await life.enter_async_context(chosen.hold_lifespan())
         chosen, _ = self._servers_by_client[key]
@@ -187,7 +193,7 @@ class PerClientServer(Handler):
             raise
         except MCPError as error:
             raise InvalidRequest(f"{self.info.name} refuses this client: {error}") from error
-        if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(
                 f"{choose} returned {chosen!r}, which serves nothing itself; return a server, or raise"

@@ -1,8 +1,7 @@
 """`ReloadableServer`: replaces the server behind connected clients when its code changes.
 
-A handler that serves nothing itself: every request goes on to the server of now, and is finished by it
-whatever comes later. Owns who serves, and how long the lifespans of those who served before stay open. Where
-the next server comes from is not known here.
+A handler that forwards every request to the current server. The lifespan of a replaced server stays open
+until its requests are finished. Where the next server comes from is not known here.
 """
 
 import asyncio
@@ -34,16 +33,9 @@ _LISTEN: Final = "subscriptions/listen"
 class ReloadableServer(Handler):
     """A server that can be replaced while it serves.
 
-    Name tag, capabilities, instructions, lists, middleware, limits and lifespan are those of the server that
-    serves at the moment. Sessions, subscriptions, keys and what the store keeps outlive it; so do `auth=` and
-    `store=`, which are those of the first.
-
-    Args:
-        first: who serves until it is replaced.
-        lifespan: entered while somebody is served, whoever that is by; it is given this object.
-
-    Raises:
-        TypeError: the first server chooses others, and cannot be replaced.
+    Info, capabilities, instructions, lists, middleware, limits and lifespan are those of the current server.
+    Sessions, subscriptions, keys and stored data outlive it; so do `auth=` and `store=` of the first one.
+    `lifespan` is entered around all of them, with this object.
     """
 
     is_forwarding = True
@@ -52,8 +44,8 @@ class ReloadableServer(Handler):
         _check_replaceable(first)
         super().__init__(
             first.info.name,
-            extra=first.extra.values(),
-            store=first._store,  # noqa: SLF001 - it is one of us
+            extra_methods=first.extra_methods.values(),
+            store=first._store,  # noqa: SLF001 - the same class
             keys=first._state_keys,  # noqa: SLF001 - as above
             auth=first.auth,
         )
@@ -68,25 +60,18 @@ class ReloadableServer(Handler):
 
     @property
     def server(self) -> Handler:
-        """Who serves at the moment."""
+        """The current server."""
         return self._current_server
 
     async def replace(self, server: Handler) -> None:
-        """Let another server serve from here on, once its lifespan is entered.
+        """Replace the current server, once the lifespan of the new one is entered.
 
-        Requests that are being served are finished by whoever has begun them. Clients hear that lists have
-        changed: all that either of the two has.
-
-        Raises:
-            TypeError: it chooses other servers, so that it could not be replaced in its turn.
-            RuntimeError: nobody is served at the moment.
-            Exception: its lifespan could not be entered, for this reason; the other one serves on.
+        Running requests are finished by the old one. Clients are notified that the lists of both changed.
+        Raises what the lifespan raises; the old server goes on then.
         """
         _check_replaceable(server)
-        before, changed = (
-            self._current,
-            _find_changed_lists(self._current_server) | _find_changed_lists(server),
-        )
+        before = self._current
+        changed = _find_changed_lists(self._current_server) | _find_changed_lists(server)
         if before is None:
             raise RuntimeError("a server can be replaced only while it serves")
         server.inherit_state_from(self)
@@ -96,7 +81,7 @@ class ReloadableServer(Handler):
         for listener in self.broadcaster.get_subscribers():
             if isinstance(listener, ServerConversation):
                 connection = listener.connection
-                connection.extra, connection.limit = server.extra, server.limit
+                connection.extra, connection.limit = server.extra_methods, server.max_in_flight
         for what in LIST_CHANGED:
             if what in changed:
                 self.broadcaster.broadcast_list_changed(what)
@@ -104,19 +89,20 @@ class ReloadableServer(Handler):
     def _switch_to(self, server: Handler) -> None:
         self._current_server = server
         self.info, self.instructions = server.info, server.instructions
-        self.revisions, self.extra, self.limit = server.revisions, server.extra, server.limit
+        self.revisions, self.extra_methods = server.revisions, server.extra_methods
+        self.max_in_flight = server.max_in_flight
         self.__dict__.pop("routes", None)
 
     async def _start_server(self, server: Handler) -> "_RunningServer":
-        generation = _RunningServer(server)
-        self._running.add(generation)
-        generation.task.add_done_callback(lambda _: self._running.discard(generation))
-        await generation.wait_started()
-        return generation
+        running = _RunningServer(server)
+        self._running.add(running)
+        running.task.add_done_callback(lambda _: self._running.discard(running))
+        await running.wait_started()
+        return running
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
-        """The lives of those who serve, and of those who have not finished yet."""
+        """The lifespan, which ends after those of all running servers."""
         async with super().open_lifespan():
             try:
                 self._current = await self._start_server(self._current_server)
@@ -127,46 +113,46 @@ class ReloadableServer(Handler):
                 await self._stop_servers()
 
     async def _stop_servers(self) -> None:
-        for generation in self._running:
-            generation.stop_event.set()
-        await asyncio.gather(*(generation.task for generation in self._running), return_exceptions=True)
+        for running in self._running:
+            running.stop_event.set()
+        await asyncio.gather(*(running.task for running in self._running), return_exceptions=True)
 
-    # ----------------------------------------------------------------- who we are
+    # ----------------------------------------------------------------- facts of the current server
 
     @property
-    def local_peer(self) -> LocalPeer:  # pyright: ignore[reportIncompatibleVariableOverride] - that of another, who may change it
-        """For transports: how the server of now presents itself."""
+    def local_peer(self) -> LocalPeer:  # pyright: ignore[reportIncompatibleVariableOverride] - it changes with the server
+        """How the current server presents itself."""
         return self._current_server.local_peer
 
     def capabilities(self) -> ServerCapabilities:
-        """What the server of now declares."""
+        """Return what the current server declares."""
         return self._current_server.capabilities()
 
     @cached_property
     def routes(self) -> Routes:
-        """Every method goes on to the server of now, but for the subscriptions, which outlive it."""
+        """Every method is forwarded, but for subscriptions, which outlive the server."""
         return {**dict.fromkeys(self._current_server.routes, self._forward), _LISTEN: self._listen}
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """For transports: the parameters of a tool that HTTP mirrors in headers."""
+        """Return the parameters of a tool that HTTP mirrors in headers."""
         return self._current_server.find_header_parameters(tool)
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
-        """For transports: the scopes of what a request is about."""
+        """Return the scopes that a request needs."""
         return self._current_server.get_required_scopes(method, about)
 
-    # ----------------------------------------------------------------- what goes on to others
+    # ----------------------------------------------------------------- forwarding
 
     @contextmanager
     def _hold_current(self, ctx: Context) -> Generator[tuple[Handler, Context]]:
-        """The server of now, and what it is asked, as it sees that; its lifespan stays open meanwhile."""
-        generation = self._current
-        assert generation is not None, "nobody is served before the first has begun"
-        generation.acquire()
+        """Yield the current server and a context for it; its lifespan stays open meanwhile."""
+        running = self._current
+        assert running is not None, "nothing is served outside of the lifespan"
+        running.acquire()
         try:
-            yield generation.server, ctx.copy_for_server(generation.server, generation.lifespan)
+            yield running.server, ctx.copy_for_server(running.server, running.lifespan)
         finally:
-            generation.release()
+            running.release()
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:  # noqa: ARG002 - `incoming` has them
         incoming = ctx.incoming
@@ -184,55 +170,51 @@ class ReloadableServer(Handler):
         return await run_middleware(middleware, Call(_LISTEN, params, theirs), listen)
 
     async def _apply_middleware(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """The middleware of now, for notices; requests find it where they go on."""
+        """Apply the middleware of the current server to notifications; `_forward` does it for requests."""
         if not call.is_notification:
             return await next(call)
 
+        def with_context(context: Context, params: Any) -> Call:
+            return Call(call.method, params, context, incoming=call.incoming, is_notification=True)
+
         async def go_on(context: Context, params: Any) -> Any:
-            return await next(
-                Call(call.method, params, context, incoming=call.incoming, is_notification=True)
-            )
+            return await next(with_context(context, params))
 
         with self._hold_current(call.context) as (server, theirs):
-            told = Call(call.method, call.params, theirs, incoming=call.incoming, is_notification=True)
-            return await run_middleware(server.middleware, told, go_on)
+            return await run_middleware(server.middleware, with_context(theirs, call.params), go_on)
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
-        """Let the server of now hear what a client says."""
+        """Forward a notification of a client."""
         with self._hold_current(ctx) as (server, theirs):
             await server.handle_notification(method, params, theirs)
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
-        """Ask the server of now whether a resource can be watched."""
+        """Forward a subscription."""
         with self._hold_current(ctx) as (server, theirs):
             await server.subscribe(uri, theirs)
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
-        """Tell the server of now that a resource is watched no longer."""
+        """Forward the end of a subscription."""
         with self._hold_current(ctx) as (server, theirs):
             await server.unsubscribe(uri, theirs)
 
 
 class _RunningServer:
-    """A server and its lifespan, which stays open until it is replaced and all that it serves is finished.
+    """A server and its lifespan, which stays open until it is replaced and its requests are finished.
 
-    A task of its own enters the lifespan and leaves it: some contexts insist on that.
+    A task of its own enters the lifespan and leaves it: some context managers insist on one task.
     """
 
     def __init__(self, server: Handler) -> None:
         self.server = server
         self.lifespan: Any = None
         self.stop_event = asyncio.Event()
-        self._use_count = 1  # it serves
+        self._use_count = 1  # it is the current one
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._run())
 
     async def wait_started(self) -> None:
-        """Return when the lifespan is entered.
-
-        Raises:
-            Exception: whatever it raises.
-        """
+        """Return when the lifespan is entered."""
         try:
             await self._started
         except asyncio.CancelledError:
@@ -255,11 +237,11 @@ class _RunningServer:
                 raise
 
     def acquire(self) -> None:
-        """One more is served by it."""
+        """Count one more request."""
         self._use_count += 1
 
     def release(self) -> None:
-        """One less."""
+        """Count one less; end after the last."""
         self._use_count -= 1
         if not self._use_count:
             self.stop_event.set()
@@ -271,7 +253,7 @@ def _check_replaceable(server: Handler) -> None:
 
 
 def _find_changed_lists(server: Handler) -> set[str]:
-    """What a server has lists of."""
+    """Return the lists that a server has."""
     if not isinstance(server, RegistryServer):
         return set(LIST_CHANGED)
     return {kind.changed_list for name, kind in LIST_KINDS.items() if getattr(server, name).has_been_used}

@@ -1,10 +1,9 @@
-"""The request that is being served and the client that sent it, as a function sees them.
+"""The request that is served and the client that sent it, as a function sees them in its context.
 
-Also the promise that a context needs of the conversation around it. Holds nothing but references: what may be
-said and asked is told in `context`.
+Also `ClientConnection`, the interface that a context needs of the conversation or exchange around it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from toolpost.errors import InvalidParams
@@ -25,25 +24,25 @@ _OBJECT_READER: Final = JSONReader(dict[str, JSON])
 
 
 class ClientConnection(Protocol):
-    """What a context needs of the conversation that it belongs to."""
+    """The interface of a context to its client: a conversation, or one stateless exchange."""
 
     connection: Connection
     state: dict[str, Any]
     subscribed_uris: set[str]
     url_elicitations: dict[str, None]
-    """The elicitations by URL whose end the peer may be told, oldest first."""
+    """The elicitations by URL whose end the client may be notified of, oldest first."""
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
-        """The HTTP headers that a request came with."""
+        """Return the HTTP headers of a request."""
         ...
 
     def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """On whose behalf a request speaks, where that is known; None: of the conversation."""
+        """Return the principal of a request, if it is known; without a request, that of the conversation."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether anybody could be at the other end, so that what is not known to be allowed is not."""
+        """Whether the client may be anywhere, so that scopes have to be proven."""
         ...
 
     async def interrupt(self, incoming: InboundRequest) -> None:
@@ -55,29 +54,22 @@ class ClientConnection(Protocol):
         ...
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Hand a message over to the peer."""
+        """Send a message to the client."""
         ...
 
-    async def send_notification(
-        self, context: "Context", method: str, params: Any, build: Callable[[Any], bytes | None]
-    ) -> None:
-        """Take a notice through middleware; `build` makes the message of what comes out of it."""
-        ...
-
-    async def send_request(
+    async def ask(
         self,
         context: "Context",
         method: str | Row,
         params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
-        key: str | None = None,
     ) -> Result:
-        """Ask the peer, through middleware, and wait for its answer."""
+        """Send a request to the client and return the result, in a session."""
         ...
 
 
 class ContextRequest:
-    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+    """The request itself, or the notification. Called, it sends a request of your own to the client."""
 
     __slots__ = ("_client_connection", "_context", "_incoming", "method")
 
@@ -88,35 +80,32 @@ class ContextRequest:
         self._client_connection = speaker
         self._incoming = incoming
         self.method = method
-        """What was asked for, or said."""
 
     async def __call__(
         self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
     ) -> Result:
-        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        """Send a request of a method that is in no revision, and return the result; see its `raw`."""
         row = self._client_connection.connection.extra.get(method) or Row(method, Params, Result)
-        return await self._client_connection.send_request(self._context, row, params, timeout)
+        return await self._context.send_request(row, params, timeout)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return dict(
-            self._client_connection.headers_of(self._incoming)
-        )  # another request may have the same ones
+        """Its HTTP headers, by their names in lower case; none on other transports."""
+        return dict(self._client_connection.headers_of(self._incoming))  # a copy: requests may share them
 
     @property
     def id(self) -> RequestId | None:
-        """Its id, as the client chose it; a notice has none."""
+        """Its id; a notification has none."""
         return None if self._incoming is None else self._incoming.id
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        """Its `_meta`; that of a notification is in its parameters."""
         return {} if self._incoming is None else self._incoming.meta
 
 
 class ClientInfo:
-    """Who is asking: `info` is its name tag, if it wears one, and `capabilities` what it can do for us."""
+    """The client of a request: `info` is its name and version, if it sends them; and its capabilities."""
 
     __slots__ = ("capabilities", "info")
 
@@ -129,11 +118,7 @@ class ClientInfo:
 
 
 def decode_arguments(raw: Raw | bytes | Unset) -> dict[str, JSON]:
-    """The arguments of a call, as a dict; null counts as absent, since some send it.
-
-    Raises:
-        InvalidParams: they are no object.
-    """
+    """Return the arguments of a call as a dict; null counts as absent. Raises InvalidParams."""
     try:
         return _OBJECT_READER(UNSET if raw == Raw(b"null") else raw)
     except InvalidJSONValue as error:

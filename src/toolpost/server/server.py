@@ -1,22 +1,23 @@
 """`Server`: decorate a function, and any MCP host can call it.
 
-Owns the decorators, which fill the catalogues of a `RegistryServer`. How these are served is told there, and
-what happens to a request in `handler` and `dispatch`.
+The decorators fill the registries of a `RegistryServer`, which serves them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost import types
 from toolpost.principal import parse_scopes
+from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.options import ServerOptions, check_counts, check_timeouts
+from toolpost.server.options import SERVER, Lifespan, ListName, check_counts, check_timeouts
 from toolpost.server.registry.caching import Cache, CacheableMethod, check_cache, expand_cache_option
-from toolpost.server.registry.registry import PAGE_SIZE, Registry
+from toolpost.server.registry.registry import Registry
 from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
+from toolpost.server.runtime.request import Middleware
 from toolpost.server.signature.bind import BoundFunction, bind
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.sync_context import SyncContext
@@ -24,12 +25,15 @@ from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
+    from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
     from toolpost.protocol.uri_template import UriTemplate
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.server.runtime.notifications import NotificationReceiver
+    from toolpost.server.signature.raw_schema import RawSchemaFunction
+    from toolpost.stores.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,10 +43,10 @@ _CONTEXT_TYPES: Final = (Context, SyncContext)
 
 
 class _LazyPerClientServer:
-    """`PerClientServer`, loaded when somebody wants one: 0.2 ms of a start."""
+    """`PerClientServer`, imported when it is used."""
 
     def __get__(self, _server: object, _kind: type | None = None) -> "type[PerClientServer]":
-        from toolpost.server.per_client import PerClientServer  # noqa: PLC0415 - see above
+        from toolpost.server.per_client import PerClientServer  # noqa: PLC0415 - start-up time
 
         return PerClientServer
 
@@ -54,10 +58,10 @@ class Server(RegistryServer):
         name: how it is called.
         timeout: seconds that a tool may take, unless it says otherwise.
         page_size: entries on a page of a list.
-        cache: how long clients may keep lists, resources and what they were told of the server: one for all,
+        cache: how long clients may keep lists, resources and the description of the server: one for all,
             or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all unless
-            given; the newest revision is the first that knows of it.
-        debug: tell clients what went wrong inside a tool; otherwise that is only logged.
+            given; the newest revision is the first that has it.
+        debug: send clients the errors inside a tool; otherwise they are only logged.
 
     The other arguments are those of `Handler`.
 
@@ -78,13 +82,50 @@ class Server(RegistryServer):
         self,
         name: str | None = None,
         *,
-        timeout: float | None = None,
-        page_size: int = PAGE_SIZE,
-        cache: Cache | Mapping[CacheableMethod, Cache] | None = None,
-        debug: bool = False,
-        **options: Unpack[ServerOptions],
+        version: str = SERVER.version,
+        title: str | None = SERVER.title,
+        description: str | None = SERVER.description,
+        instructions: str | None = SERVER.instructions,
+        icons: list[Icon] | None = SERVER.icons,
+        website_url: str | None = SERVER.website_url,
+        lifespan: Lifespan | None = SERVER.lifespan,
+        middleware: Iterable[Middleware] = SERVER.middleware,
+        revisions: Iterable[str] = SERVER.revisions,
+        declares: Iterable[ListName] = SERVER.declares,
+        max_in_flight: int = SERVER.max_in_flight,
+        threads: int = SERVER.threads,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        store: "Store | str" = SERVER.store,
+        keys: "KeyRing | None" = SERVER.keys,
+        answer_timeout: float = SERVER.answer_timeout,
+        answer_once: bool = SERVER.answer_once,
+        auth: "Auth | None" = SERVER.auth,
+        timeout: float | None = SERVER.timeout,
+        page_size: int = SERVER.page_size,
+        cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
+        debug: bool = SERVER.debug,
     ) -> None:
-        super().__init__(name, **options)
+        super().__init__(
+            name,
+            version=version,
+            title=title,
+            description=description,
+            instructions=instructions,
+            icons=icons,
+            website_url=website_url,
+            lifespan=lifespan,
+            middleware=middleware,
+            revisions=revisions,
+            declares=declares,
+            max_in_flight=max_in_flight,
+            threads=threads,
+            extra_methods=extra_methods,
+            store=store,
+            keys=keys,
+            answer_timeout=answer_timeout,
+            answer_once=answer_once,
+            auth=auth,
+        )
         check_timeouts(timeout=timeout)
         check_counts(page_size=page_size)
         self._timeout = timeout
@@ -95,31 +136,28 @@ class Server(RegistryServer):
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for attribute, kind in LIST_KINDS.items():
             cached = self.cache_for(kind.method)
-            setattr(
-                self,
-                attribute,
-                Registry[Any](kind, self._on_list_changed, self._ensure_cursor_keys, page_size, cached),
-            )
+            registry = Registry[Any](kind, self._on_list_changed, self._ensure_cursor_keys, page_size, cached)
+            setattr(self, attribute, registry)
 
     def _ensure_cursor_keys(self) -> "KeyRing":
-        from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
+        from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
-        with self._cursor_keys_lock:  # two loops may ask at once, and a cursor of either is good for both
+        with self._cursor_keys_lock:  # several loops may serve
             if self._cursor_keys is None:
                 self._cursor_keys = KeyRing.random(encrypt=False)  # a cursor is no secret
             return self._cursor_keys
 
     def _on_list_changed(self, what: str) -> None:
-        self.__dict__.pop("local_peer", None)  # what is declared may have changed with it
+        self.__dict__.pop("local_peer", None)  # its capabilities may have changed
         self.broadcaster.broadcast_list_changed(what)
 
     def prepare(self) -> None:
-        """For transports: make the keys that workers have to share."""
+        """Make the keys that workers have to share."""
         super().prepare()
         self._ensure_cursor_keys()
 
     def inherit_state_from(self, other: Handler) -> None:
-        """For those who replace servers: go on where another one stands; its cursors are good here, too."""
+        """Take over the state of another server; its cursors are valid here, too."""
         super().inherit_state_from(other)
         self._cursor_keys = self._state_keys
 
@@ -170,14 +208,13 @@ class Server(RegistryServer):
             fn: the function, async or not.
             name: how the tool is called, if not like the function.
             title: for people.
-            description: for the model, if not what the docstring says.
+            description: for the model, if not that of the docstring.
             annotations: hints about what a call does.
             icons: for user interfaces.
-            meta: what else to tell clients.
+            meta: more for clients.
             timeout: seconds that a call may take.
-            scopes: what the token of a call needs, besides what every request does (`auth=`). Who lacks them
-                still sees the tool, or nobody would know what to ask for; a call is answered with what it
-                needs.
+            scopes: what the token of a call needs, besides what every request needs (`auth=`). The tool is
+                listed without them; a call is answered with the scopes that it needs.
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
@@ -198,18 +235,7 @@ class Server(RegistryServer):
                 icons=icons,
                 meta=meta,
             )
-            served = RegisteredTool[..., Any](
-                tool,
-                bound,
-                returns,
-                self.tools,
-                self.worker_threads,
-                timeout=self._timeout if timeout is None else timeout,
-                debug=self._debug,
-            )
-            served.scopes = needed
-            self.tools.add(tool.name, served)
-            return served
+            return self._register_tool(tool, bound, returns, timeout, needed)
 
         return register if fn is None else register(fn)
 
@@ -230,21 +256,27 @@ class Server(RegistryServer):
             ValueError: the name is taken, or the schema is not valid.
             MCPError: schemas cannot be checked because jsonschema-rs is not installed.
         """
-        if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
         from toolpost.server.signature.raw_schema import RawSchemaFunction  # noqa: PLC0415 - few servers have their own schemas
 
         bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
+        returns = ResultConverter.for_schema(tool.output_schema, tool.name)
+        return self._register_tool(tool, bound, returns, timeout, parse_scopes(scopes))
+
+    def _register_tool(
+        self,
+        tool: Tool,
+        bound: "BoundFunction | RawSchemaFunction",
+        returns: ResultConverter,
+        timeout: float | None,
+        scopes: frozenset[str],
+    ) -> RegisteredTool[..., Any]:
+        timeout = self._timeout if timeout is None else timeout
         served = RegisteredTool[..., Any](
-            tool,
-            bound,
-            ResultConverter.for_schema(tool.output_schema, tool.name),
-            self.tools,
-            self.worker_threads,
-            timeout=self._timeout if timeout is None else timeout,
-            debug=self._debug,
+            tool, bound, returns, self.tools, self.worker_threads, timeout=timeout, debug=self._debug
         )
-        served.scopes = parse_scopes(scopes)
+        served.scopes = scopes
         self.tools.add(tool.name, served)
         return served
 
@@ -273,7 +305,7 @@ class Server(RegistryServer):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the URI is taken, or is no URI and no template, or has no scheme.
         """
-        from toolpost.server.registry.resources import (  # noqa: PLC0415 - loaded when it is needed
+        from toolpost.server.registry.resources import (  # noqa: PLC0415 - start-up time
             RegisteredResource,
             RegisteredTemplate,
             parse_uri_template,
@@ -295,19 +327,18 @@ class Server(RegistryServer):
                 "meta": meta,
             }
             _check_variables(bound, template)
+            served: Any
+            home: Registry[Any]
+            threads = self.worker_threads
             if template.variables:
-                served = RegisteredTemplate[..., Any](
-                    types.ResourceTemplate(uri, **shown), bound, self.templates, self.worker_threads, cache
-                )
-                served.scopes = needed
-                self.templates.add(uri, served)
-                return served
-            resource = RegisteredResource[..., Any](
-                types.Resource(uri, size=size, **shown), bound, self.resources, self.worker_threads, cache
-            )
-            resource.scopes = needed
-            self.resources.add(uri, resource)
-            return resource
+                home, item = self.templates, types.ResourceTemplate(uri, **shown)
+                served = RegisteredTemplate[..., Any](item, bound, home, threads, cache)
+            else:
+                home, resource = self.resources, types.Resource(uri, size=size, **shown)
+                served = RegisteredResource[..., Any](resource, bound, home, threads, cache)
+            served.scopes = needed
+            home.add(uri, served)
+            return served
 
         return register
 
@@ -348,21 +379,21 @@ class Server(RegistryServer):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
-        from toolpost.server.registry.prompts import RegisteredPrompt  # noqa: PLC0415 - 0.4 ms of a start, with `complete`
+        from toolpost.server.registry.prompts import RegisteredPrompt  # noqa: PLC0415 - start-up time
 
         needed = parse_scopes(scopes)
 
         def register(fn: Callable[..., Any]) -> "RegisteredPrompt[..., Any]":
             bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
+            arguments = [
+                types.PromptArgument(p.name, description=p.description, required=p.required)
+                for p in bound.parameters
+            ]
             prompt = types.Prompt(
                 name=bound.name,
                 title=title,
                 description=description or bound.summary,
-                arguments=[
-                    types.PromptArgument(p.name, description=p.description, required=p.required)
-                    for p in bound.parameters
-                ]
-                or None,
+                arguments=arguments or None,
                 icons=icons,
                 meta=meta,
             )
@@ -374,16 +405,16 @@ class Server(RegistryServer):
         return register if fn is None else register(fn)
 
     def on_notification(self, method: str) -> Callable[[F], F]:
-        """Hear what clients say: "notifications/roots/list_changed", or a notice of a method of their own.
+        """Receive notifications of clients: "notifications/roots/list_changed", or a method of their own.
 
-        The function takes a context and, if it has a second parameter, the parameters of the notice. What it
-        raises is logged.
+        The function takes a context and, if it has a second parameter, the parameters of the notification.
+        What it raises is logged.
 
         Raises:
             TypeError: it takes neither one argument nor two.
-            ValueError: another function hears the method already, or nobody can.
+            ValueError: another function receives the method already, or it is reserved.
         """
-        from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver  # noqa: PLC0415 - few servers hear notices
+        from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver  # noqa: PLC0415 - start-up time
 
         if method in RESERVED_NOTIFICATIONS:
             raise ValueError(f"{method} is served by the protocol itself; look at `ctx.cancelled`")
@@ -397,14 +428,14 @@ class Server(RegistryServer):
         return register
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
-        """Call the function that hears this method, if there is one."""
-        hearer = self._notification_receivers.get(method)
-        if hearer is not None:
-            await hearer(ctx, params)
+        """Call the function for this method, if there is one."""
+        receiver = self._notification_receivers.get(method)
+        if receiver is not None:
+            await receiver(ctx, params)
 
 
 def _check_variables(bound: BoundFunction, template: "UriTemplate") -> None:
-    """The variables of a template and the parameters of its function are the same."""
+    """Raise unless the variables of a template are the parameters of its function."""
     if template.unmatchable:
         raise ValueError(template.unmatchable)
     parameters = {parameter.name: parameter for parameter in bound.parameters}

@@ -1,7 +1,6 @@
 """`SyncContext`: a context for functions that are not async. The same names, without `await`.
 
-Such functions run in a thread of their own, so that they never block the loop; each method here hands its
-work to the loop and waits for the answer. Owns nothing else.
+Such functions run in a thread; each method here runs that of `Context` on the loop and waits for it.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 class SyncContextRequest:
-    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+    """As `ContextRequest`, for a thread."""
 
     __slots__ = ("_request", "_wait")
 
@@ -41,35 +40,35 @@ class SyncContextRequest:
     def __call__(
         self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
     ) -> Result:
-        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        """Send a request of a method of your own to the client."""
         return self._wait(self._request(method, params, timeout=timeout))
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
+        """Its HTTP headers, by their names in lower case; none on other transports."""
         return self._request.headers
 
     @property
     def id(self) -> RequestId | None:
-        """Its id, as the client chose it; a notice has none."""
+        """Its id; a notification has none."""
         return self._request.id
 
     @property
     def method(self) -> str:
-        """What was asked for, or said."""
+        """Its method."""
         return self._request.method
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        """Its `_meta`; that of a notification is in its parameters."""
         return self._request.meta
 
 
 class SyncContext:
     """One request, as the function that serves it sees it from its thread.
 
-    A thread cannot be stopped. When its request is cancelled, what it waits for raises `LocalProtocolError`,
-    and so does whatever it asks from then on; when the client has gone, `ChannelClosed`.
+    A thread cannot be stopped. When its request is cancelled, waiting and later calls raise
+    `LocalProtocolError`; when the client has gone, `ChannelClosed`.
 
     Examples:
         >>> server = Server("shop")
@@ -96,7 +95,7 @@ class SyncContext:
         except RuntimeError as error:
             if not self._loop.is_closed():
                 raise
-            work.close()  # nobody will run it any more
+            work.close()
             raise ChannelClosed("the server has ended") from error
 
     @property
@@ -106,7 +105,7 @@ class SyncContext:
 
     @property
     def client(self) -> ClientInfo:
-        """Who is asking."""
+        """The client that sent the request."""
         return self._context.client
 
     @property
@@ -116,15 +115,11 @@ class SyncContext:
 
     @property
     def principal(self) -> Principal | None:
-        """On whose behalf the request speaks, where that is known."""
+        """The principal of the request, if it is known."""
         return self._context.principal
 
     def require(self, *scopes: str | Iterable[str]) -> None:
-        """Return if the request may do what needs these scopes; see `Context.require`.
-
-        Raises:
-            MissingScopes: it may not.
-        """
+        """Raise unless the request has these scopes; see `Context.require`."""
         self._context.require(*scopes)
 
     @property
@@ -134,52 +129,52 @@ class SyncContext:
 
     @property
     def lifespan(self) -> Any:
-        """What the server's lifespan gave."""
+        """The value of the server's lifespan."""
         return self._context.lifespan
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more. A thread cannot be stopped: look now and then."""
+        """Whether the request was cancelled, or has ended: check it now and then."""
         return self._context.cancelled
 
     def progress(self, progress: Number, total: Number | None = None, message: str | None = None) -> None:
-        """Tell how far the work has come."""
+        """Report progress; see `Context.progress`."""
         self._wait(self._context.progress(progress, total, message))
 
     def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
-        """Write to the client's log, if it wants lines of this level."""
+        """Send a log message, if the client wants this level."""
         self._wait(self._context.log(level, data, logger=logger))
 
     def debug(self, data: JSON) -> None:
-        """Write a line that helps to find faults."""
+        """Log at level "debug"."""
         self.log("debug", data)
 
     def info(self, data: JSON) -> None:
-        """Write a line about what goes on."""
+        """Log at level "info"."""
         self.log("info", data)
 
     def warning(self, data: JSON) -> None:
-        """Write a line about what might go wrong."""
+        """Log at level "warning"."""
         self.log("warning", data)
 
     def error(self, data: JSON) -> None:
-        """Write a line about what went wrong."""
+        """Log at level "error"."""
         self.log("error", data)
 
     def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
-        """Send a notice of a method of your own, on the stream of this request."""
+        """Send a notification of a method of your own, on the stream of this request."""
         self._wait(self._context.notify(method, params))
 
     def notify_resource_updated(self, uri: str) -> None:
-        """Tell everybody who watches this resource that it has changed."""
+        """Notify all subscribers of a resource that it has changed."""
         self._wait(self._context.notify_resource_updated(uri))
 
     def close_stream(self) -> None:
-        """Let the client come back for the rest of this request; see `Context.close_stream`."""
+        """Close the HTTP stream of this request; see `Context.close_stream`."""
         self._wait(self._context.close_stream())
 
     def read_resource(self, uri: str) -> list[ResourceContents]:
-        """What a resource of this server holds."""
+        """Read a resource of this server."""
         return self._wait(self._context.read_resource(uri))
 
     @overload
@@ -195,7 +190,7 @@ class SyncContext:
     def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
     ) -> "Accepted[Any] | Declined | Cancelled":
-        """What the user answers to a question."""
+        """Ask the user, and return the answer."""
         return self._wait(self._context.elicit(message, form, key=key, timeout=timeout))
 
     def elicit_url(
@@ -207,7 +202,7 @@ class SyncContext:
         key: str | None = None,
         timeout: float | None = None,
     ) -> "Accepted[None] | Declined | Cancelled":
-        """Whether the user agrees to visit a URL."""
+        """Ask the user to visit a URL."""
         return self._wait(
             self._context.elicit_url(message, url, elicitation_id=elicitation_id, key=key, timeout=timeout)
         )
@@ -215,7 +210,7 @@ class SyncContext:
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> UrlElicitationRequired:
-        """The error for a request that can be served only after the user has visited a URL: raise it."""
+        """Return the error to raise if the user has to visit a URL before the request can be served."""
 
         async def make_error() -> UrlElicitationRequired:
             return self._context.url_required(message, url, elicitation_id=elicitation_id)
@@ -237,7 +232,7 @@ class SyncContext:
         key: str | None = None,
         timeout: float | None = None,
     ) -> "types.CreateMessageResult":
-        """What the client's model says."""
+        """Ask the client's model, and return what it says."""
         return self._wait(
             self._context.sample(
                 messages,
@@ -261,12 +256,12 @@ class SyncContext:
     def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a function gives, which runs once for each call; see `Context.step`."""
+        """Run a function once for each call; see `Context.step`."""
         if iscoroutinefunction(fn):
             return self._wait(self._context.step(name, fn, *args, **kwargs))
-        # Here is a thread already: to want another one of the pool might be to wait for oneself.
+        # In this thread: waiting for another one of the pool could be a deadlock.
         return self._context.replay.step_in_thread(self._wait, name, fn, lambda: fn(*args, **kwargs))
 
     def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
-        """The places that the user has opened."""
+        """Return the roots of the client."""
         return self._wait(self._context.roots(key=key, timeout=timeout))

@@ -179,7 +179,7 @@ def test_a_request_state_of_another_principal_is_refused():
 def test_requests_in_flight_are_counted_for_each_principal():
     mint = TokenIssuer("https://login.example.com")
     auth = Auth(mint.issuer, resource=RESOURCE, verifier=Jwt(mint.issuer, keys=mint.jwks))
-    server = Server("waiting", auth=auth, limit=1)
+    server = Server("waiting", auth=auth, max_in_flight=1)
     begun, go = asyncio.Event(), asyncio.Event()
 
     @server.tool

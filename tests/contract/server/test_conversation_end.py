@@ -66,7 +66,7 @@ def test_what_is_said_behind_a_pending_handshake_is_kept_in_order_and_bounded():
         await serving
         go_on.clear()
         flood = ScriptedChannel()
-        serving = asyncio.ensure_future(Slow("slow", limit=5).serve(flood))
+        serving = asyncio.ensure_future(Slow("slow", max_in_flight=5).serve(flood))
         flood.feed(HELLO, *(message(id=number, method="ping") for number in range(2, 9)))
         await asyncio.wait_for(serving, 10)
         assert flood.raw == []

@@ -98,8 +98,8 @@ def test_a_handler_may_override_what_it_hears(revision):
             await client.notify("example/x", {"a": None})
             await soon(lambda: len(own.heard_so_far) == 3)
         assert own.heard_so_far == [
-            "notifications/initialized NoticeParams(meta=None)",
-            f"{ROOTS} NoticeParams(meta=None)",
+            "notifications/initialized NotificationParams(meta=None)",
+            f"{ROOTS} NotificationParams(meta=None)",
             "example/x {'a': None}",
         ]
 

@@ -127,8 +127,8 @@ def test_what_is_shown_has_to_be_text(kind, given):
             "declares has 'tool' in it, which is none of tools, resources, p",
         ),
         ({"declares": "tools"}, TypeError, "declares has to be a list, such as .'tools'., not 'tools'"),
-        ({"limit": 0}, ValueError, "limit has to be at least 1, not 0"),
-        ({"limit": "9"}, TypeError, "limit has to be a whole number, not '9'"),
+        ({"max_in_flight": 0}, ValueError, "max_in_flight has to be at least 1, not 0"),
+        ({"max_in_flight": "9"}, TypeError, "max_in_flight has to be a whole number, not '9'"),
         ({"threads": 0}, ValueError, "threads has to be at least 1, not 0"),
         ({"threads": True}, TypeError, "threads has to be a whole number, not True"),
         ({"icons": ["https://a.example/a.png"]}, TypeError, "icons has to be a list of Icon objects"),
@@ -164,7 +164,7 @@ def test_a_time_has_to_be_one(timeout, error, said):
 def test_what_is_counted_has_to_be_a_number():
     with pytest.raises(ValueError, match="page_size has to be at least 1"):
         Server("s", page_size=0)
-    with pytest.raises(ValueError, match="most has to be at least 1"):
+    with pytest.raises(ValueError, match="limit has to be at least 1"):
         Concurrency(0)
     with pytest.raises(ValueError, match="calls has to be at least 1"):
         RateLimit(0)
@@ -174,7 +174,13 @@ def test_what_is_counted_has_to_be_a_number():
 
 def test_what_can_work_is_taken():
     server = Server(
-        "s", timeout=0.5, page_size=1, limit=1, threads=1, middleware=(Logging(),), revisions=DATES[:1]
+        "s",
+        timeout=0.5,
+        page_size=1,
+        max_in_flight=1,
+        threads=1,
+        middleware=(Logging(),),
+        revisions=DATES[:1],
     )
     assert server.revisions == DATES[:1]
     assert Server("s", timeout=None, middleware=iter([Logging()])).middleware

@@ -122,8 +122,8 @@ def test_workers_that_do_not_share_a_store_cannot_take_answers_once():
 
 @pytest.mark.parametrize("seconds", [0, -1, "soon", None, float("inf"), 1e300])
 def test_a_time_that_is_none_is_refused(seconds):
-    with pytest.raises((TypeError, ValueError), match="answer_within"):
-        Server("s", answer_within=seconds)
+    with pytest.raises((TypeError, ValueError), match="answer_timeout"):
+        Server("s", answer_timeout=seconds)
 
 
 # --------------------------------------------------------------------- what a client makes up

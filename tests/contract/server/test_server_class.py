@@ -62,7 +62,7 @@ def test_handles_stay_functions():
 
     assert double(2) == 4
     assert double.__name__ == "double"
-    assert repr(double) == "<ServedTool double>"
+    assert repr(double) == "<RegisteredTool double>"
     assert repr(server) == "<Server s: 1 tools>"
 
 

@@ -167,7 +167,7 @@ def test_who_somebody_is_is_asked_each_time(era: str):
 
 @pytest.mark.parametrize("revision", [NEW, OLD])
 def test_calls_that_wait_count_and_those_that_end_at_once_are_refused_if_there_are_too_many(revision: str):
-    server = adder(limit=2)
+    server = adder(max_in_flight=2)
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
 
     @server.tool

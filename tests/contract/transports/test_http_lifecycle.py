@@ -547,11 +547,11 @@ def test_who_speaks_may_have_to_be_looked_up(is_async):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"port": 8000}, "there is no port=; what HTTP takes: allowed_hosts, "),
-        ({"allowed_host": []}, "there is no allowed_host="),
+        ({"port": 8000}, "unexpected keyword argument 'port'"),
+        ({"allowed_host": []}, "unexpected keyword argument 'allowed_host'"),
     ],
 )
-def test_a_keyword_that_there_is_not_is_told_with_those_that_there_are(given, told):
+def test_a_keyword_that_there_is_not_is_told(given, told):
     with pytest.raises(TypeError, match=told):
         kitchen().asgi(**given)
 

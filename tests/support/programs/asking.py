@@ -11,7 +11,7 @@ from toolpost import Accepted, Cancelled, Context, Declined, Server, SyncContext
 from toolpost.errors import MCPError
 from toolpost.types import TextContent, Tool
 
-server = Server("asking", limit=100)
+server = Server("asking", max_in_flight=100)
 started: list[str] = []
 ended: list[str] = []
 

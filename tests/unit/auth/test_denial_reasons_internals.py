@@ -9,6 +9,7 @@ from protected_server import kitchen
 from toolpost import Auth
 from toolpost.auth.server import admission as denying
 from toolpost.auth.server.admission import LogThrottle
+from toolpost.server.options import HTTP
 from toolpost.web import _add_public_url, serve_http
 
 ISSUER = "https://login.example.com"
@@ -33,10 +34,10 @@ def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
 def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
     async def main() -> None:
         with pytest.raises(ValueError, match=r"is no address to serve at; write it like '127"):
-            await serve_http(kitchen(auth), address)
+            await serve_http(kitchen(auth), address, HTTP)
 
     run(main)
 
 
 def test_the_address_of_another_machine_tells_no_url():
-    assert _add_public_url(kitchen(own()), "10.0.0.1:8000", {}) == {}
+    assert _add_public_url(kitchen(own()), "10.0.0.1:8000", HTTP) is HTTP

@@ -8,6 +8,7 @@ import pytest
 from protected_server import kitchen
 from toolpost import Auth
 from toolpost.auth.urls import RESOURCE_METADATA_PATH, build_metadata_url, is_same_resource
+from toolpost.server.options import HTTP
 
 
 def auth(**more: Any) -> Auth:
@@ -58,7 +59,7 @@ def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
         ("localhost:8000", "http://localhost:8000/mcp"),
         ("[::1]:8000", "http://[::1]:8000/mcp"),
     ]:
-        app = make_endpoint(server, **_add_public_url(server, address, {}))
+        app = make_endpoint(server, _add_public_url(server, address, HTTP))
         assert app._authenticator is not None
         published = app._authenticator.metadata_documents
         assert json.loads(published[f"{RESOURCE_METADATA_PATH}/mcp"])["resource"] == resource
@@ -66,5 +67,5 @@ def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
             "/mcp", "/sse"
         )
     for address in ("0.0.0.0:8000", "127.0.0.1:0", "10.0.0.1:80"):
-        assert _add_public_url(server, address, {}) == {}
-    assert _add_public_url(kitchen(None), "127.0.0.1:8000", {}) == {}
+        assert _add_public_url(server, address, HTTP) is HTTP
+    assert _add_public_url(kitchen(None), "127.0.0.1:8000", HTTP) is HTTP

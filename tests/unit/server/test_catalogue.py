@@ -169,7 +169,7 @@ def test_a_handle_has_to_say_how_it_is_shown():
     class Silent(RegistryEntry[[], str]):
         pass
 
-    with pytest.raises(TypeError, match="shown"):
+    with pytest.raises(TypeError, match="to_list_item"):
         Silent("x", lambda: "", Shelf().catalogue)  # pyright: ignore[reportAbstractUsage] - that is the point
 
 

@@ -76,7 +76,7 @@ def test_rows_of_ones_own_reach_the_chosen(revision):
     row = Row("example/double", Params, Result, client=ALWAYS)
 
     async def main() -> Any:
-        server = Server("own", extra=[row])
+        server = Server("own", extra_methods=[row])
         server.routes = {
             **server.routes,
             "example/double": lambda ctx, params: Result(meta={"com.example/answer": ctx.server.info.name}),
@@ -85,7 +85,7 @@ def test_rows_of_ones_own_reach_the_chosen(revision):
         async def choose(*facts: Any) -> Server:
             return server
 
-        factory = Server.factory(choose, extra=[row])
+        factory = Server.factory(choose, extra_methods=[row])
         assert isinstance(factory, PerClientServer)
         async with Client(factory, revision=revision) as client:
             return await client.request("example/double", {"n": 1})

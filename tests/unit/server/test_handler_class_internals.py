@@ -1,21 +1,37 @@
-"""The explicit form of a server, with everything overridden."""
+"""The keywords of servers are those of the options, and so are their defaults."""
 
 import inspect
 from typing import Any, get_type_hints
 
-from toolpost import Handler
-from toolpost.server.options import ServerOptions
+import pytest
+
+from toolpost import Handler, Server
+from toolpost.server.options import HTTP, SERVER
+
+HANDLER_ONLY = [
+    name for name in SERVER.__struct_fields__ if name not in {"timeout", "page_size", "cache", "debug"}
+]
+ASGI = [name for name in HTTP.__struct_fields__ if name != "workers"]
 
 
-def test_options_are_stated_as_the_constructor_takes_them():
-    """Those who hand them on have them from there, so that editors can show them."""
-    keywords = {
-        name: parameter
-        for name, parameter in inspect.signature(Handler.__init__).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    assert list(keywords) == list(ServerOptions.__annotations__)
-    local: dict[str, Any] = {"Store": object, "Auth": object, "KeyRing": object}
-    taken = get_type_hints(Handler.__init__, localns=local)
-    stated = get_type_hints(ServerOptions, localns=local)
-    assert {name: taken[name] for name in keywords} == stated
+@pytest.mark.parametrize(
+    ("method", "options", "names", "others"),
+    [
+        pytest.param(Handler.__init__, SERVER, HANDLER_ONLY, ["self", "name"], id="Handler"),
+        pytest.param(Server.__init__, SERVER, [*SERVER.__struct_fields__], ["self", "name"], id="Server"),
+        pytest.param(Handler.run, HTTP, [*HTTP.__struct_fields__], ["self", "max_line", "http"], id="run"),
+        pytest.param(
+            Handler.serve_http, HTTP, [*HTTP.__struct_fields__], ["self", "address"], id="serve_http"
+        ),
+        pytest.param(Handler.asgi, HTTP, ASGI, ["self"], id="asgi"),
+    ],
+)
+def test_options_are_stated_as_the_methods_take_them(method: Any, options: Any, names: Any, others: Any):
+    parameters = inspect.signature(method).parameters
+    assert list(parameters) == [*others, *names]
+    local = dict.fromkeys(["Store", "Auth", "KeyRing", "Cache", "CacheableMethod", "AsgiApplication"], str)
+    taken, stated = get_type_hints(method, localns=local), get_type_hints(type(options), localns=local)
+    for name in names:
+        assert parameters[name].default is getattr(options, name), name
+        if name != "cache":
+            assert taken[name] == stated[name], name

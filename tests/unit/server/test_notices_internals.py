@@ -28,7 +28,7 @@ def test_methods_of_clients_own_are_heard(revision):
         n: int
 
     async def main() -> None:
-        server = Server("s", extra=[Row("example/typed", Count, client=ALWAYS)])
+        server = Server("s", extra_methods=[Row("example/typed", Count, client=ALWAYS)])
         seen: list[Any] = []
 
         @server.on_notification("example/plain")
@@ -58,7 +58,7 @@ def test_methods_of_clients_own_are_heard(revision):
 
 def test_a_flood_of_notices_is_bounded(caplog):
     async def main() -> None:
-        server = Server("s", limit=4)
+        server = Server("s", max_in_flight=4)
         running = 0
 
         @server.on_notification("example/x")

@@ -18,7 +18,7 @@ def test_a_state_has_its_time(monkeypatch):
 
     async def main() -> None:
         nonlocal now
-        async with Talk(made(answer_within=60)) as talk:
+        async with Talk(made(answer_timeout=60)) as talk:
             first = await talk.ask()
             now += 60
             assert (await talk.ask(first.request_state)).content[0].text == "Hello, Ann!"

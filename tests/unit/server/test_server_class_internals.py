@@ -29,7 +29,7 @@ class Plain(Handler):
 def test_methods_of_ones_own_are_served():
     class Own(Plain):
         def __init__(self) -> None:
-            super().__init__(extra=[Row("example/double", Params, Result)])
+            super().__init__(extra_methods=[Row("example/double", Params, Result)])
             self.routes = {**self.routes, "example/double": self.double}
 
         def double(self, ctx: Context, params: Params) -> Result:

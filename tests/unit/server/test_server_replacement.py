@@ -303,7 +303,7 @@ class Hand(Handler):
 @pytest.mark.parametrize("revision", [SESSION, STATELESS])
 def test_a_server_by_hand_takes_over_what_is_watched(revision: str) -> None:
     async def main() -> None:
-        one, two = Hand("one"), Hand("two", extra=[Hand.extra_row], limit=7)
+        one, two = Hand("one"), Hand("two", extra_methods=[Hand.extra_row], max_in_flight=7)
         now = ReloadableServer(one)
         async with (
             reached(now, "memory", revision) as client,

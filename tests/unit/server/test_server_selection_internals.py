@@ -10,7 +10,7 @@ from toolpost.types import Params, Result
 def test_a_subclass_stays_one_and_its_routes_are_its_own():
     class Mine(Server):
         def __init__(self) -> None:
-            super().__init__("mine", extra=[Row("example/count", Params, Result, client=ALWAYS)])
+            super().__init__("mine", extra_methods=[Row("example/count", Params, Result, client=ALWAYS)])
             self.routes = {**self.routes, "example/count": self.count, "ping": lambda ctx, params: Result()}
 
         def count(self, ctx: Context, params: Params) -> Result:

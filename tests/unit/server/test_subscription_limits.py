@@ -86,7 +86,10 @@ class Talk:
 
 @pytest.mark.parametrize(
     ("name", "most", "uris"),
-    [("MAX_WATCHED", 3, ["a://1", "a://2", "a://3"]), ("MAX_WATCHED_SIZE", 20, ["a://1", f"a://{'x' * 10}"])],
+    [
+        ("MAX_SUBSCRIBED_URIS", 3, ["a://1", "a://2", "a://3"]),
+        ("MAX_SUBSCRIBED_URI_CHARS", 20, ["a://1", f"a://{'x' * 10}"]),
+    ],
 )
 def test_a_session_watches_so_many_resources(monkeypatch, name, most, uris):
     monkeypatch.setattr(context, name, most)
@@ -110,7 +113,7 @@ def test_a_session_watches_so_many_resources(monkeypatch, name, most, uris):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(("name", "most"), [("MAX_WATCHED", 2), ("MAX_WATCHED_SIZE", 14)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_SUBSCRIBED_URIS", 2), ("MAX_SUBSCRIBED_URI_CHARS", 14)])
 def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
     monkeypatch.setattr(notifications, name, most)
 
@@ -143,7 +146,7 @@ def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
 
 def test_notices_that_are_being_served_are_bounded(caplog):
     async def main() -> None:
-        server = Watched(limit=5)
+        server = Watched(max_in_flight=5)
         server.go.set()
         talk = Talk(server)
         await talk.greet()
@@ -160,7 +163,7 @@ def test_notices_that_are_being_served_are_bounded(caplog):
 
 def test_who_says_too_much_before_its_handshake_is_answered_is_cut_off():
     async def main() -> None:
-        server = Watched(limit=5)
+        server = Watched(max_in_flight=5)
         talk = Talk(server)
         greeting = asyncio.create_task(talk.greet())
         await server.begun.wait()
@@ -187,9 +190,9 @@ def test_the_rates_that_are_remembered_are_bounded(monkeypatch):
     for number in range(100):
         now[0] += 0.01
         rate._take(f"client {number}")
-    assert len(rate._named) <= 10
+    assert len(rate._buckets_by_key) <= 10
     with pytest.raises(RateLimited):
         rate._take("client 99")
     now[0] += 10
     rate._take("client 99")  # whoever may have all again is forgotten
-    assert [*rate._named] == ["client 99"]
+    assert [*rate._buckets_by_key] == ["client 99"]

@@ -13,7 +13,8 @@ from toolpost.server.http import stateless
 from toolpost.server.http.limits import RequestCounts
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.session import SessionPost
-from toolpost.server.http.sessions import Sessions, SessionSettings
+from toolpost.server.http.sessions import Sessions
+from toolpost.server.options import HTTP
 from toolpost.types.base import Raw
 from waiting import until
 
@@ -110,7 +111,7 @@ def test_a_session_that_ends_gives_back_what_it_had():
 
 def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
     async def main():
-        async with stage_and_site({"limit": 2}, principal=user) as (_, site):
+        async with stage_and_site({"max_in_flight": 2}, principal=user) as (_, site):
             alice, bob = ({"X-User": name} for name in ("alice", "bob"))
             one, two = [await site.open(headers=alice) for _ in range(2)]
             ask = message("tools/call", call("quiet"), 1)
@@ -119,10 +120,10 @@ def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
             refused = await site.post({**QUIET[0], **alice}, QUIET[1])
             assert (refused.status, refused.headers["retry-after"]) == (429, "5")
             assert refused.json["id"] == 1
-            assert (refused.code, "limit=" in refused.text) == (-32603, True)
+            assert (refused.code, "max_in_flight=" in refused.text) == (-32603, True)
             # A client of the session era may take a status that is no success for the end of its session.
             told = await site.post({**legacy(one), **alice}, message("tools/call", call("quiet"), 2))
-            assert (told.status, told.json["id"], "limit=" in told.text) == (200, 2, True)
+            assert (told.status, told.json["id"], "max_in_flight=" in told.text) == (200, 2, True)
             await begin(site, {**QUIET[0], **bob}, QUIET[1])
 
     run(main)
@@ -130,7 +131,7 @@ def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
 
 def test_a_batch_counts_as_many():
     async def main():
-        async with stage_and_site({"limit": 3}) as (_, site):
+        async with stage_and_site({"max_in_flight": 3}) as (_, site):
             session = await site.open("2025-03-26")
             four = b"[" + b",".join(message("ping", id=number) for number in range(4)) + b"]"
             answers = (await site.post(legacy(session, "2025-03-26"), four)).json
@@ -165,7 +166,7 @@ def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
 
 def test_who_is_not_known_shares_an_address_and_may_have_more():
     async def main():
-        async with stage_and_site({"limit": 3}) as (_, site):
+        async with stage_and_site({"max_in_flight": 3}) as (_, site):
             for _ in range(3):
                 assert (await site.begin("POST", *TOOLS))[1].status == 200
             assert (await site.post(*TOOLS)).status == 429
@@ -231,7 +232,7 @@ async def idle_sessions():
     async def serve(*_: Any) -> None:
         await go.wait()
 
-    sessions = Sessions(server.store, serve, SessionSettings())
+    sessions = Sessions(server.store, serve, HTTP)
     yield sessions
     go.set()
     await sessions.close()

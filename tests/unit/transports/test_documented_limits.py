@@ -11,19 +11,17 @@ from toolpost.protocol import connection, framing, headers, jsonrpc, receive, se
 from toolpost.server import client_requests, context, handler, middleware, per_client
 from toolpost.server.elicitation import journal, request_state
 from toolpost.server.http import limits, request, security, session, uvicorn
-from toolpost.server.http.app import EndpointSettings
-from toolpost.server.options import HttpOptions
-from toolpost.server.registry import prompts, registry
+from toolpost.server.options import HTTP, SERVER
+from toolpost.server.registry import prompts
 from toolpost.server.runtime import delivery
 from toolpost.stores import memory
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
 PAGE = TEXT[TEXT.index("\n## Bounds\n") : TEXT.index("\n## Bounds of a client\n")]
 UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
-SETTINGS = EndpointSettings()
 
 KNOWN: dict[str, tuple[Any, ...]] = {
-    "body": (SETTINGS.max_body,),
+    "body": (HTTP.max_body,),
     "pause between two pieces of a body": (request.BODY_CHUNK_TIMEOUT,),
     "rate of a body, behind the first 30 s": (request.MIN_BODY_RATE,),
     "headers, together": (security.MAX_HEADERS,),
@@ -55,8 +53,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "readers of a general stream": (1,),
     "readers that have come back to a stream": (1,),
     "a client that takes nothing of a response": (uvicorn.STALL_TIMEOUT,),
-    "handshake": (SETTINGS.limits.handshake,),
-    "a session that nobody uses": (SETTINGS.limits.idle,),
+    "handshake": (HTTP.handshake,),
+    "a session that nobody uses": (HTTP.idle,),
     "a connection without a request": (web.KEEP_ALIVE_TIMEOUT,),
     "URLs that a user was sent to": (client_requests.MAX_URL_ELICITATIONS,),
     "questions of one call, and tries for one answer": (
@@ -68,9 +66,9 @@ KNOWN: dict[str, tuple[Any, ...]] = {
         context.NOTIFICATION_BURST,
         context.NOTIFICATION_RATE,
     ),
-    "calls in flight": (SETTINGS.max_calls,),
-    "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (SETTINGS.max_streams,),
-    "sessions": (SETTINGS.limits.most,),
+    "calls in flight": (HTTP.max_calls,),
+    "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
+    "sessions": (HTTP.max_sessions,),
     "sessions of one principal": (1 / limits.PRINCIPAL_SHARE,),
     "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
     "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
@@ -81,7 +79,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),
     "functions in threads": (threads.MAX_THREADS,),
     "threads in calls that were given up": (threads.STUCK_THREADS_FACTOR,),
-    "entries of a page": (registry.PAGE_SIZE,),
+    "entries of a page": (SERVER.page_size,),
     "completions": (prompts.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
     "clients whose rate is known": (middleware.MAX_CLIENTS,),
@@ -119,7 +117,7 @@ def test_each_default_is_that_of_the_code():
 
 def test_each_option_is_one():
     taken = {
-        "": {*HttpOptions.__annotations__, *inspect.signature(run.run_stdio).parameters},
+        "": {*HTTP.__struct_fields__, *inspect.signature(run.run_stdio).parameters},
         "Server": {*inspect.signature(Server).parameters, *inspect.signature(handler.Handler).parameters},
         "MemoryStore": {*inspect.signature(memory.MemoryStore).parameters},
     }

@@ -82,7 +82,7 @@ def test_a_call_that_is_known_again_has_its_own_id_and_its_own_arguments(monkeyp
 @pytest.mark.parametrize("bound", ["limit", "max_calls"])
 def test_a_call_that_has_begun_is_not_refused_any_more(bound: str, revision: str):
     """Its function may have begun others, so that there is no room for it; it is counted all the same."""
-    server = Server("s", limit=1 if bound == "limit" else 100)
+    server = Server("s", max_in_flight=1 if bound == "limit" else 100)
     load: Any = None
 
     @server.tool

@@ -31,7 +31,7 @@ def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
     monkeypatch.setattr(session, "MAX_QUEUED_POSTS", 10)
 
     async def main():
-        async with hosted(kitchen(limit=5)) as site:
+        async with hosted(kitchen(max_in_flight=5)) as site:
             client = await talk(site)
             await client.greet()
             wire = await site.wire()

@@ -1,8 +1,7 @@
-"""`Ask`: a question that hangs on a parameter; its answer is what the function gets.
+"""`Ask`: dependency injection by asking the user: a question on a parameter, whose answer the function gets.
 
-Owns the plan of one function: which of its parameters are asked for, by what, in which order, checked when it
-is registered. Questions that do not wait for each other are asked together. How a question travels is told in
-`asking`; arguments are not known here, but by their names.
+`AskPlan` holds the questions of one function and their order, checked when it is registered. Questions that
+do not depend on each other are asked together. How a question is sent is `client_requests`' business.
 """
 
 import inspect
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from toolpost.server.context import Context
 
 ResolverRunner: TypeAlias = Callable[[Callable[..., Any], bool, str | None, "Context", dict[str, Any]], Any]
-"""Runs a function: whether it is async, the name of its context if any, the context, its arguments."""
+"""Calls a resolver: function, whether it is async, name of its context parameter, context, arguments."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _ANSWER_TYPES: Final = (Accepted, Declined, Cancelled)
@@ -64,7 +63,7 @@ class Ask(Struct, frozen=True):
 
 
 class AskedParameter(Struct, frozen=True):
-    """What a parameter is asked for with: the mark, the type, and the default if there is one."""
+    """A parameter with a question: the mark, the type, and the default if there is one."""
 
     ask: Ask
     kind: Any
@@ -72,34 +71,29 @@ class AskedParameter(Struct, frozen=True):
 
 
 class _CannotAsk(Struct):
-    """There is nobody to ask: what a parameter gets that has no default."""
+    """The value of a question that the client cannot be asked."""
 
     error: CapabilityNotDeclared
 
 
 class _AskNode(Struct, eq=False):
-    """One question, or one function that finds out."""
+    """One question, or one resolver function."""
 
     where: str
     question: str | Callable[..., Any]
     form: Any
-    """What the user is asked for."""
     answer_types: tuple[type, ...]
-    """The answers that the parameter takes as they are; none if it takes only the data of one."""
+    """The answer classes that the parameter takes; none if it takes the data only."""
     inputs: dict[str, str] = field(default_factory=dict[str, str])
-    """What a function gets, by the name of a parameter of the whole: an argument, or asked for."""
+    """Parameter of the resolver → parameter of the function: an argument, or asked for."""
     private_inputs: "dict[str, tuple[_AskNode, Any]]" = field(default_factory=dict[str, Any])
-    """What a function gets that only it asks for, and its default."""
+    """Parameter of the resolver → its own question, and its default."""
     context: str | None = None
     is_async: bool = False
 
 
 def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | None:
-    """What a parameter with an annotation is asked for with; None if it is not.
-
-    Raises:
-        SignatureError: there is a question where nobody would ask it.
-    """
+    """Return the question of a parameter, if it has one. Raises SignatureError if it is misplaced."""
     annotation = resolve_alias(annotation)
     kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
@@ -116,7 +110,7 @@ def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | Non
 
 
 def _contains_ask(parts: Iterable[Any]) -> bool:
-    """Whether there is a question somewhere in types, which may contain themselves."""
+    """Return whether there is a question somewhere in types, which may contain themselves."""
     rest, names = [*parts], list[Any]()
     while rest:
         part = rest.pop()
@@ -131,16 +125,7 @@ def _contains_ask(parts: Iterable[Any]) -> bool:
 
 
 class AskPlan:
-    """How the parameters of a function are found out that are asked for.
-
-    Args:
-        wanted: the parameters that are asked for, by name.
-        arguments: the names of the others.
-        is_context: whether a parameter with an annotation gets the context.
-
-    Raises:
-        SignatureError: a question names what there is not, waits for itself, or no form can ask it.
-    """
+    """The questions of one function: `wanted` by parameter, `arguments` are the names of the others."""
 
     def __init__(
         self,
@@ -161,13 +146,12 @@ class AskPlan:
 
     def _find_node(self, name: str) -> _AskNode:
         if name not in self._nodes_by_parameter:
-            self._nodes_by_parameter[name] = self._make_node(
-                f"parameter `{name}`", self._asked_parameters[name]
-            )
+            wanted = self._asked_parameters[name]
+            self._nodes_by_parameter[name] = self._make_node(f"parameter `{name}`", wanted)
         return self._nodes_by_parameter[name]
 
     def _make_node(self, where: str, wanted: AskedParameter) -> _AskNode:
-        """The node for a question; the same one for the same question."""
+        """Return the node for a question; the same one for the same question."""
         question = wanted.ask.question
         key = (question if isinstance(question, str) else id(question), repr(wanted.kind))
         with prefix_signature_errors(where):
@@ -191,7 +175,7 @@ class AskPlan:
         return node
 
     def _inspect_resolver(self, node: _AskNode, fn: Callable[..., Any]) -> None:
-        """Find what a function needs to find out."""
+        """Find the inputs of a resolver."""
         scope = AnnotationScope(fn)
         node.is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
         for it in inspect.signature(fn).parameters.values():
@@ -222,17 +206,7 @@ class AskPlan:
     async def collect_answers(
         self, arguments: Mapping[str, Any], context: "Context", run: ResolverRunner
     ) -> dict[str, Any]:
-        """The parameters that are asked for, by name.
-
-        Args:
-            arguments: the others, by name.
-            context: of the call.
-            run: runs a function that finds out.
-
-        Raises:
-            Unanswered: some have no answer yet; all that could be asked was.
-            ToolError: the user does not answer; UserRejected, where that is no tool.
-        """
+        """Return the answers by parameter. Raises Unanswered, ToolError or UserRejected."""
         found: dict[_AskNode, Any] = {}
         missing = False
         for node in self._order:
@@ -252,10 +226,8 @@ class AskPlan:
         self, node: _AskNode, arguments: Mapping[str, Any], found: Mapping[_AskNode, Any]
     ) -> Iterator[tuple[str, Any]]:
         for name, known in node.inputs.items():
-            yield (
-                name,
-                self._get_answer(known, found) if known in self._nodes_by_parameter else arguments[known],
-            )
+            asked = known in self._nodes_by_parameter
+            yield name, self._get_answer(known, found) if asked else arguments[known]
         for name, (inner, default) in node.private_inputs.items():
             yield name, _apply_default(found[inner], default)
 
@@ -264,11 +236,7 @@ class AskPlan:
 
 
 def _apply_default(value: Any, default: Any) -> Any:
-    """A value, or the default where there is nobody to ask.
-
-    Raises:
-        CapabilityNotDeclared: there is no default either.
-    """
+    """Return a value, or the default where the client cannot be asked."""
     if not isinstance(value, _CannotAsk):
         return value
     if default is UNSET:
@@ -279,7 +247,7 @@ def _apply_default(value: Any, default: Any) -> Any:
 async def _resolve_node(
     node: _AskNode, given: dict[str, Any], context: "Context", run: ResolverRunner
 ) -> Any:
-    """What a parameter gets: what a function finds out, or what the user answers."""
+    """Return the value of a resolver, or the answer of the user."""
     question: Any = node.question
     if callable(question):
         value: Any = run(question, node.is_async, node.context, context, given)
@@ -304,7 +272,7 @@ async def _resolve_node(
 
 
 def _split_answer_types(kind: Any) -> tuple[Any, tuple[type, ...]]:
-    """What a form asks for, and which answers the parameter takes as they are."""
+    """Return the type that is asked for, and the answer classes that the parameter takes."""
     parts = get_args(kind) if get_origin(kind) in UNION_TYPES else (kind,)
     takes = tuple(origin for part in parts if (origin := get_origin(part) or part) in _ANSWER_TYPES)
     if not takes:
@@ -319,7 +287,7 @@ def _split_answer_types(kind: Any) -> tuple[Any, tuple[type, ...]]:
 
 
 def _parse_placeholders(text: str) -> list[str]:
-    """The parameters that a question names, without what is looked up in them."""
+    """Return the parameters in the placeholders of a question, without attributes and items."""
     try:
         gaps = [gap for _, gap, _, _ in Formatter().parse(text) if gap is not None]
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Forms: how a type becomes a question to the user, and the user's answer a value of that type.
+"""Forms: makes the schema of an elicitation from a type, and a value of that type from the user's answer.
 
-A form is flat, as the specification demands: text, numbers, yes or no, and choices. A type that is not is
-refused with the field's name. How the question travels is not known here.
+A form is flat, as the specification demands: text, numbers, yes or no, and choices. Other types are refused
+with the name of the field. How the question is sent is not known here.
 """
 
 from functools import lru_cache
@@ -25,7 +25,7 @@ _SINGLE_FIELD: Final = "value"
 """The name of the field when only one value is asked for."""
 
 _PORTABLE_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})
-"""What a client of every revision can check; other formats are left to our own reading."""
+"""Formats that clients of every revision can check; we check the others ourselves."""
 
 _ALLOWED_KEYWORDS: Final = {
     "string": ("minLength", "maxLength", "format", "enum", "enumNames", "oneOf", "default"),
@@ -81,15 +81,11 @@ ANSWERS_BY_ACTION: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
     "decline": Declined(),
     "cancel": Cancelled(),
 }
-"""What an answer without content means."""
+"""The answers without content."""
 
 
 class ElicitationForm(Generic[T]):
-    """A type as a form. Made by `get_form`.
-
-    Attributes:
-        schema: what the client is asked to fill in.
-    """
+    """A type as a form. Made by `get_form`."""
 
     def __init__(self, kind: type[T]) -> None:
         survey = TypeCompiler(AnnotationScope(lambda: None))
@@ -116,11 +112,7 @@ class ElicitationForm(Generic[T]):
             self.schema["required"] = required
 
     def read(self, result: "types.ElicitResult") -> Accepted[T] | Declined | Cancelled:
-        """What the user answered.
-
-        Raises:
-            ToolError: the client let something pass that does not fit the form.
-        """
+        """Return the user's answer. Raises ToolError if it does not fit the form."""
         if result.action != "accept":
             return cast("Declined | Cancelled", ANSWERS_BY_ACTION[result.action])
         content = result.content or {}
@@ -134,16 +126,12 @@ class ElicitationForm(Generic[T]):
 
 
 def get_form(kind: type[T]) -> ElicitationForm[T]:
-    """The form for a type.
-
-    Raises:
-        SignatureError: a form cannot ask for this; the text names the field.
-    """
+    """Return the form for a type. Raises SignatureError, with the name of the field, if there is none."""
     try:
         hash(kind)
     except TypeError:
         if get_origin(kind) is not None:
-            return ElicitationForm(kind)  # it has marks that cannot be looked up
+            return ElicitationForm(kind)  # its metadata have no hash
         raise SignatureError(
             f"a form is made from a type, and {kind!r} is none", hint="give the class, or a Literal"
         ) from None
@@ -151,7 +139,7 @@ def get_form(kind: type[T]) -> ElicitationForm[T]:
 
 
 def clear_form_cache() -> None:
-    """Let go of the types whose forms are kept, and so of the code that they are from."""
+    """Release the cached types, and so the modules that they come from."""
     _build_cached_form.cache_clear()
 
 
@@ -161,13 +149,13 @@ def _build_cached_form(kind: type[T]) -> ElicitationForm[T]:
 
 
 def _normalize_integer(schema: dict[str, JSON], name: str, value: JSON) -> JSON:
-    """A value as it is meant: JSON knows no integers, so 1.0 is one."""
+    """Return 1.0 as 1 where an integer is wanted."""
     wanted = schema["properties"].get(name, {}).get("type")
     return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
 def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> dict[str, JSON]:
-    """The schema of one field, with nothing in it that a form may not have; `what` is how to call it."""
+    """Return the schema of one field, reduced to what a form may have; `what` is its name in errors."""
     plain = _strip_null({**resolve_ref(schema, defs), **schema}, defs)
     kind = plain.get("type")
     if "enum" in plain:
@@ -195,7 +183,7 @@ def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "")
 
 
 def _strip_null(schema: JSON, defs: dict[str, JSON]) -> JSON:
-    """The schema without null: a field that may be left out is not asked as "or nothing"."""
+    """Return the schema without null: an optional field is left out instead."""
     options = [resolve_ref(option, defs) for option in schema.get("anyOf", ())]
     others = [option for option in options if option.get("type") != "null"]
     if len(others) == 1 and len(options) == 2:
@@ -204,7 +192,7 @@ def _strip_null(schema: JSON, defs: dict[str, JSON]) -> JSON:
 
 
 def _build_choices(name: str, items: JSON) -> dict[str, Any]:
-    """What a field that takes several values may choose among."""
+    """Return the choices of a field that takes several values."""
     choices, titles = items.get("enum"), items.get("oneOf") or items.get("anyOf")
     if titles is not None and (choices is None or _are_strings(choices)):
         return {"anyOf": _add_titles(name, titles, choices)}
@@ -217,7 +205,7 @@ def _build_choices(name: str, items: JSON) -> dict[str, Any]:
 
 
 def _add_titles(name: str, titles: list[JSON], choices: list[JSON] | None) -> list[JSON]:
-    """The choices of a field with their titles; what has none is its own."""
+    """Return the choices of a field with their titles; one without a title is its own."""
     known = {choice.get("const"): choice.get("title") for choice in titles}
     if not _are_strings([*known, *known.values()]):
         raise SignatureError(

@@ -1,7 +1,7 @@
-"""`InputRequired`: what a handler returns that asks by hand, and wants something back with the answers.
+"""`InputRequired`: returned by a handler to ask questions with names, and to get a state back.
 
-The explicit form of `ctx.elicit` and the like, for those who want to say what comes back and to name the
-questions. Owns its shape, how it is asked in each era, and what the handler finds when it is called again.
+The explicit form of `ctx.elicit` and the like: how it is asked in each era, and what the handler finds when
+it is called again.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 STATE_RETRY_DELAY: Final = 0.1
-"""Seconds before a method is called again in a session that asked nothing, but wants its state back."""
+"""Seconds before a method is called again that asked nothing, but wants its state back."""
 
 R = TypeVar("R")
 
@@ -60,11 +60,7 @@ class InputRequired:
 
     __slots__ = ("questions", "state")
 
-    def __init__(
-        self,
-        questions: "Mapping[str, QuestionParams] | None" = None,
-        state: JSON = None,
-    ) -> None:
+    def __init__(self, questions: "Mapping[str, QuestionParams] | None" = None, state: JSON = None) -> None:
         self.questions = {
             key: (_method_of_question(key, asked), asked) for key, asked in (questions or {}).items()
         }
@@ -90,16 +86,13 @@ def _method_of_question(key: str, question: object) -> str:
     if method is None:
         raise TypeError(
             f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "
-            "CreateMessageParams, or a plain AskParams for the roots"
+            "CreateMessageParams, or a plain ClientRequestParams for the roots"
         )
     return method
 
 
-# --------------------------------------------------------------------- what a handler finds
-
-
 def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
-    """The answers to what was asked by hand, as far as they can be read (MRTR-13, MRTR-15)."""
+    """Yield the answers to an `InputRequired`, as far as they can be read (MRTR-13, MRTR-15)."""
     for key, asked in journal.manual_questions.items():
         row = revision.input_requests.get(asked.method)
         answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
@@ -109,19 +102,12 @@ def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple
 
 
 def read_state(journal: ReplayJournal) -> JSON:
-    """What was to be brought back with these answers."""
+    """Return the state of the last `InputRequired`."""
     return None if journal.state is UNSET else msgspec.json.decode(journal.state)
 
 
-# --------------------------------------------------------------------- how it is asked
-
-
 async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
-    """What a handler's method gives that may ask by hand, once it has all answers.
-
-    Raises:
-        Unanswered: the questions go to the client, which comes back with the answers.
-    """
+    """Call a method until it returns a result. Raises Unanswered if a stateless client has to be asked."""
     for _ in range(MAX_ROUNDS):
         value = await serve()
         if not isinstance(value, InputRequired):
@@ -134,11 +120,11 @@ async def resolve_input_required(context: "Context", serve: Callable[[], Awaitab
 
 
 async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
-    """Ask in a session, and hand the answers to the next run."""
+    """Ask in a session, and keep the answers for the next call."""
     incoming = context.incoming
     assert incoming is not None, "only a request has a handler"
     rows = incoming.peer.revision.requests["server"]
-    for method, params in wanted.questions.values():  # nobody is asked half of it
+    for method, params in wanted.questions.values():  # all or none
         missing = (
             find_missing_capability(incoming.peer.capabilities, rows[method], params)
             if method in rows
@@ -156,7 +142,7 @@ async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
 
 
 async def _record_questions(context: "Context", wanted: InputRequired) -> NoReturn:
-    """Note what a method asks by hand, where there is no session."""
+    """Note the questions in the journal, where there is no session."""
     journal = await context.replay.load_journal()
     journal.begin_manual_questions(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
     for name, (method, params) in wanted.questions.items():

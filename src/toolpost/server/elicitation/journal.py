@@ -1,20 +1,8 @@
-"""The journal of one call without a session: what was asked, what was answered, what was done.
+"""Replay of calls without a session: the journal of what was asked, answered and done, and the run of a call.
 
-A function that asks finds its answer here, or leaves by `Unanswered` and runs again from the top when its
-client has come back. A question is known by its kind, its words and how often it was asked, not by its place,
-so that functions may ask side by side; a name of its own changes its key, not what it is. Knows neither seals
-nor stores: what it holds goes out and comes back as bytes, and whoever carries them answers for them.
-
-PART recall: A request that may ask before it answers: in the stateless era by returning its questions.
-
-What its client brings back is opened first; a function that leaves with a question unanswered becomes a
-result that wants input, and runs again from the top. In a session questions are requests, and only its steps
-are kept here. What a journal holds is told in `journal`, how it travels in `states`.
-
-PART steps: The steps of one call: functions that run once, however often the call does.
-
-Owns those that are under way. One that has begun is finished, also when a question beside it ends the run, or
-when the client has gone: half a payment helps nobody. Where values are remembered is told in `journal`.
+A function that asks finds its answer in the journal, or leaves by `Unanswered` and runs again from the top
+when its client has come back. A question is known by its kind, its words and how often it was asked, not by
+its place, so that functions may ask side by side. How a journal travels is `request_state`'s business.
 """
 
 import asyncio
@@ -49,7 +37,7 @@ KEY_LENGTH: Final = 16
 
 
 class ManualQuestion(Struct):
-    """A question that a function has put together itself; it has an answer if middleware had one."""
+    """A question of an `InputRequired`; it has an answer if middleware had one."""
 
     name: str
     method: str
@@ -57,18 +45,18 @@ class ManualQuestion(Struct):
 
 
 class _JournalRecord(Struct):
-    """What a journal holds, as it travels."""
+    """The content of a journal, as it travels."""
 
     answers: dict[str, Raw]
     steps: dict[str, Raw]
     meant: dict[str, str]
-    """What the questions with names of their own were, by key."""
+    """The digests of the questions that have a name, by key."""
     by_hand: dict[str, ManualQuestion]
-    """The questions that a function has put together itself, by key."""
+    """The questions of an `InputRequired`, by key."""
     asked: list[str]
-    """The keys of the others that the client was asked last."""
+    """The keys of the other questions of the last round."""
     state: Raw | Unset = UNSET
-    """What such a function wants back."""
+    """The state of an `InputRequired`."""
     rounds: int = 0
 
 
@@ -76,30 +64,19 @@ _JOURNAL_READER: Final = JSONReader(_JournalRecord)
 
 
 class ReplayJournal:
-    """What one call has asked and done so far.
-
-    Args:
-        encode: what was written before; None for a call that begins.
-        answers: what the client brings, by key.
-
-    Raises:
-        InvalidJSONValue: the pages are none of ours.
-    """
+    """What one call has asked and done so far."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
         written = _JOURNAL_READER(pages) if pages is not None else _JournalRecord({}, {}, {}, {}, [])
         self.rounds = written.rounds
-        """How often the client has been asked."""
         self.open_questions: dict[str, InputRequest] = {}
         """The questions of this run that have no answer, by key."""
         self.manual_questions = written.by_hand
-        """The questions that the function itself has put together, by key."""
         self.state = written.state
-        """What such a function has wanted back."""
         self.client_answers = answers or {}
-        """What the client has brought this time, by key: as it came."""
+        """The answers of this round, by key: as they came."""
         self._answers = written.answers
-        # What was answered counts, also if this run does not come so far as to ask.
+        # An answer counts even if this run ends before it asks.
         self._new_answers = {
             key: self.client_answers[key] for key in written.asked if key in self.client_answers
         }
@@ -111,16 +88,7 @@ class ReplayJournal:
         self._used_keys: set[str] = set()
 
     def answer(self, question: InputRequest, read: JSONReader[Any], name: str | None = None) -> Result:
-        """The answer to a question, if there is one that can be read.
-
-        Args:
-            question: what is asked.
-            read: reads the answer.
-            name: what the client is to call it; without, it is told by its words.
-
-        Raises:
-            Unanswered: there is none; the question is noted.
-        """
+        """Return the answer to a question. Raises Unanswered if there is none that can be read."""
         digest = _digest_question(question.method, bytes(question.params or b""))
         key = self._next_key(name or digest)
         if name is not None and self._digests_by_key.get(key, digest) != digest:
@@ -140,27 +108,23 @@ class ReplayJournal:
         raise Unanswered("the question has no answer yet: the function ends here, and runs again with it")
 
     def begin_manual_questions(self, state: Raw | Unset) -> None:
-        """Let what is asked from here on be asked in any case, and want a state back with the answers."""
+        """Start an `InputRequired`: its questions are asked in any case, and its state comes back."""
         self._unsolicited_answers = {}
         self.manual_questions = {}
         self.state = state
 
     def look_up_step(self, name: str) -> tuple[str, Raw | None]:
-        """The key of a step, and what it gave if it was done before."""
+        """Return the key of a step, and its value if it ran before."""
         key = self._next_key(_digest_question("step", name.encode()))
         return key, self._steps.get(key)
 
     @property
     def unused_keys(self) -> list[str]:
-        """The keys of what the client was asked last and has answered, and nobody has asked in this run."""
+        """The keys of new answers that this run has not asked for."""
         return [key for key in self._new_answers if key not in self._used_keys]
 
     def record_step(self, key: str, name: str, value: Any) -> Raw:
-        """Remember what a step gave.
-
-        Raises:
-            LocalProtocolError: it is nothing that JSON can hold.
-        """
+        """Remember the value of a step. Raises LocalProtocolError if JSON cannot hold it."""
         try:
             written = Raw(jsonrpc.encode(value))
         except (LocalProtocolError, TypeError, ValueError) as error:
@@ -172,7 +136,7 @@ class ReplayJournal:
         return written
 
     def encode(self) -> bytes:
-        """What is to be there when the client comes back."""
+        """Return the journal as bytes, for when the client comes back."""
         asked = [key for key in self.open_questions if key not in self.manual_questions]
         return jsonrpc.encode(
             _JournalRecord(
@@ -187,7 +151,7 @@ class ReplayJournal:
         )
 
     def _next_key(self, name: str) -> str:
-        """A key that is not used yet in this run: the same question twice is two (MRTR-3)."""
+        """Return a key that this run has not used: the same question twice is two (MRTR-3)."""
         while True:
             self._occurrences[name] += 1
             times = self._occurrences[name]
@@ -198,159 +162,37 @@ class ReplayJournal:
 
 
 def _digest_question(kind: str, words: bytes) -> str:
-    """What a question or a step is known by."""
-    from hashlib import sha256  # noqa: PLC0415 - 0.6 ms of every start
+    """Return what a question or a step is known by."""
+    from hashlib import sha256  # noqa: PLC0415 - start-up time
 
     return sha256(b"%b\0%b" % (kind.encode(), words)).hexdigest()[:KEY_LENGTH]
 
 
-# --------------------------------------------------------------------- steps
+# --------------------------------------------------------------------- the run of a call
+
+MAX_ROUNDS: Final = 100
+"""How often one call may ask: more than any client goes along with, and a bound for an endless loop."""
 
 STEP_SHUTDOWN_TIMEOUT: Final = 5.0
 """Seconds that steps get to end when their server does."""
-
-_RUNNING_STEPS: ContextVar["Steps | None"] = ContextVar("_RUNNING_STEPS", default=None)
-"""Whose step is running here."""
-
-
-class Steps:
-    """The steps of one call.
-
-    Args:
-        server: who serves it; it waits for them when it ends.
-    """
-
-    __slots__ = ("_running", "_server")
-
-    def __init__(self, server: "Handler") -> None:
-        self._server = server
-        self._running: dict[str, asyncio.Task[Raw | BaseException]] = {}
-
-    def check_not_in_step(self, what: str) -> None:
-        """Return unless this is called by a step of the same call.
-
-        Raises:
-            LocalProtocolError: it is.
-        """
-        if _RUNNING_STEPS.get() is self:
-            raise LocalProtocolError(
-                f"a step cannot {what}: it runs once, and what it {what}s would not be remembered",
-                hint="let the function do it, before the step or after",
-            )
-
-    async def run(
-        self, journal: ReplayJournal, name: str, fn: Callable[..., Any], call: Callable[[], Any]
-    ) -> Any:
-        """What a function gives, or gave when it ran before; `call` calls it.
-
-        Raises:
-            LocalProtocolError: it gives nothing that JSON can hold, or something else than it says; or
-                another one of this name is running.
-        """
-        key, written = self.begin_step(journal, name)
-        if written is None:
-            # Whoever asks beside it may end the function; what has begun is done, and remembered.
-            work = self._run_step(journal, key, name, call, is_async=iscoroutinefunction(fn))
-            task = asyncio.get_running_loop().create_task(work)
-            self._server.running_steps.add(task)
-            self._running[name] = task
-            task.add_done_callback(self._server.running_steps.discard)
-            task.add_done_callback(lambda _: self._running.pop(name))
-            done = await asyncio.shield(task)
-            if isinstance(done, BaseException):
-                raise done
-            written = done
-        return decode_step_value(name, written, fn)
-
-    def call(self, call: Callable[[], Any], wait: Callable[[Awaitable[Any]], Any]) -> Any:
-        """What a step gives that runs in the thread of the call; `wait` is for what has to be awaited."""
-        before = _RUNNING_STEPS.set(self)
-        try:
-            value = call()
-            return wait(value) if isawaitable(value) else value
-        finally:
-            _RUNNING_STEPS.reset(before)
-
-    def begin_step(self, journal: ReplayJournal, name: str) -> tuple[str, Raw | None]:
-        """The key of a step, and what it gave if it ran before.
-
-        Raises:
-            LocalProtocolError: another one of this name is running, or the caller is a step itself.
-        """
-        self.check_not_in_step("run another")
-        if name in self._running:
-            raise LocalProtocolError(
-                f"two steps {name!r} run at once, and nobody could tell later which gave what",
-                hint="give each a name of its own",
-            )
-        return journal.look_up_step(name)
-
-    async def _run_step(
-        self, journal: ReplayJournal, key: str, name: str, call: Callable[[], Any], *, is_async: bool
-    ) -> Raw | BaseException:
-        """What a step gives, or raises: as a value, for some exceptions would end the loop with the task."""
-        _RUNNING_STEPS.set(self)
-        try:
-            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
-            return journal.record_step(key, name, await value if isawaitable(value) else value)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the step
-            return error
-
-    async def settle(self) -> None:
-        """Return when none is under way."""
-        while self._running:
-            await asyncio.wait(self._running.values())
-
-
-async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
-    """Let the steps of a server that ends come to an end as well, for a while."""
-    loop = asyncio.get_running_loop()
-    ours = {task for task in steps if task.get_loop() is loop}
-    if ours:
-        _, late = await asyncio.wait(ours, timeout=STEP_SHUTDOWN_TIMEOUT)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
-
-
-def decode_step_value(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
-    """What a step gave: as the type that its function says it returns, be it remembered or not."""
-    try:
-        kind = get_type_hints(fn).get("return", Any)
-    except (TypeError, NameError):  # nobody says, or nobody knows
-        kind = Any
-    try:
-        return msgspec.json.decode(written, type=kind)
-    except (TypeError, msgspec.ValidationError) as error:
-        raise LocalProtocolError(f"the step {name!r} gives something else than it says: {error}") from error
-
-
-# --------------------------------------------------------------------- recall
-
-MAX_ROUNDS: Final = 100
-"""How often one call may ask: more than any client goes along with, and a bound for what asks in a circle."""
 
 logger: Final = logging.getLogger("toolpost.server")
 
 
 class CallReplay:
-    """What one request has asked and done before it ran again; in a session, what it does now.
+    """What one request has asked and done before it ran again; in a session, only its steps.
 
-    Args:
-        server: who serves it.
-        incoming: the request.
-        principal: on whose behalf its client speaks.
+    A step that was started is finished, even if a question beside it ends the run, or the client has gone.
     """
 
-    __slots__ = ("_incoming", "_is_over", "_journal", "_principal", "_server", "_steps")
+    __slots__ = ("_incoming", "_is_over", "_journal", "_principal", "_running_steps", "_server")
 
     def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
         self._server = server
         self._incoming = incoming
         self._principal = principal
         self._journal: ReplayJournal | None = None
-        self._steps = Steps(server)
+        self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
         self._is_over = False
 
     @property
@@ -361,15 +203,11 @@ class CallReplay:
 
     @property
     def loaded_journal(self) -> ReplayJournal | None:
-        """What was asked and done before, if anybody has looked."""
+        """The journal, if it was loaded."""
         return self._journal
 
     async def load_journal(self) -> ReplayJournal:
-        """What was asked and done before.
-
-        Raises:
-            InvalidParams: what the client has brought is not ours.
-        """
+        """Return the journal. Raises InvalidParams if what the client has brought is not ours."""
         if self._journal is None:
             incoming = self._incoming
             if self.is_stateless and incoming is not None:
@@ -381,13 +219,7 @@ class CallReplay:
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
     ) -> Result:
-        """What the client has answered to a question.
-
-        Raises:
-            MissingCapability: it did not declare what the question needs.
-            LocalProtocolError: the request may not ask.
-            Unanswered: it was not asked before.
-        """
+        """Return the client's answer to a question. Raises Unanswered if it was not asked before."""
         self._check_running()
         incoming = self._incoming
         assert incoming is not None, "outside of a request nothing can be asked in this era"
@@ -395,29 +227,42 @@ class CallReplay:
         journal = await self.load_journal()
         return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
 
-    def check_not_in_step(self) -> None:
-        """Return unless a step asks.
-
-        Raises:
-            LocalProtocolError: it does.
-        """
-        self._steps.check_not_in_step("ask")
+    def _check_running(self) -> None:
+        """Raise if the function has ended with its questions: what still runs of it must do no more."""
+        if self._is_over:
+            raise Unanswered("the run that this belongs to is over; the function runs again from the top")
 
     # ----------------------------------------------------------------- steps
 
+    def check_not_in_step(self, what: str = "ask") -> None:
+        """Raise LocalProtocolError if a step of this call is the caller."""
+        if _CURRENT_STEP_OWNER.get() is self:
+            raise LocalProtocolError(
+                f"a step cannot {what}: it runs once, and what it {what}s would not be remembered",
+                hint="let the function do it, before the step or after",
+            )
+
     async def step(self, name: str, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
-        """What a function gives, or gave when it ran before; `call` calls it."""
-        self._check_running()
-        return await self._steps.run(await self.load_journal(), name, fn, call)
+        """Return what a function returns, or returned when it ran before; `call` calls it."""
+        key, written = await self._begin_step(name)
+        if written is None:
+            # In a task: a question beside it may end the function, but a step is finished and remembered.
+            work = self._run_step(key, name, call, is_async=iscoroutinefunction(fn))
+            task = asyncio.get_running_loop().create_task(work)
+            self._server.running_steps.add(task)
+            self._running_steps[name] = task
+            task.add_done_callback(self._server.running_steps.discard)
+            task.add_done_callback(lambda _: self._running_steps.pop(name))
+            done = await asyncio.shield(task)
+            if isinstance(done, BaseException):
+                raise done
+            written = done
+        return _decode_step_value(name, written, fn)
 
     def step_in_thread(
         self, wait: Callable[[Any], Any], name: str, fn: Callable[..., Any], call: Callable[[], Any]
     ) -> Any:
-        """The same for a function that runs in a thread; `wait` waits for what the loop has to do."""
-
-        async def begin_step() -> tuple[str, Raw | None]:
-            self._check_running()
-            return self._steps.begin_step(await self.load_journal(), name)
+        """Do the same for a function that runs in a thread; `wait` runs a coroutine on the loop."""
 
         async def record_step(key: str, value: Any) -> Raw:
             return (await self.load_journal()).record_step(key, name, value)
@@ -425,21 +270,47 @@ class CallReplay:
         async def await_value(value: Awaitable[Any]) -> Any:
             return await value
 
-        key, written = wait(begin_step())
+        key, written = wait(self._begin_step(name))
         if written is None:
-            written = wait(record_step(key, self._steps.call(call, lambda value: wait(await_value(value)))))
-        return decode_step_value(name, written, fn)
+            before = _CURRENT_STEP_OWNER.set(self)
+            try:
+                value = call()
+                value = wait(await_value(value)) if isawaitable(value) else value
+            finally:
+                _CURRENT_STEP_OWNER.reset(before)
+            written = wait(record_step(key, value))
+        return _decode_step_value(name, written, fn)
 
-    def _check_running(self) -> None:
-        """Return unless the function has ended with its questions; what still runs of it must do no more."""
-        if self._is_over:
-            raise Unanswered("the run that this belongs to is over; the function runs again from the top")
+    async def _begin_step(self, name: str) -> tuple[str, Raw | None]:
+        """Return the key of a step, and its value if it ran before."""
+        self._check_running()
+        journal = await self.load_journal()
+        self.check_not_in_step("run another")
+        if name in self._running_steps:
+            raise LocalProtocolError(
+                f"two steps {name!r} run at once, and nobody could tell later which gave what",
+                hint="give each a name of its own",
+            )
+        return journal.look_up_step(name)
+
+    async def _run_step(
+        self, key: str, name: str, call: Callable[[], Any], *, is_async: bool
+    ) -> Raw | BaseException:
+        """Return what a step returns, or raises: as a value, since some exceptions would end the loop."""
+        _CURRENT_STEP_OWNER.set(self)
+        try:
+            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
+            value = await value if isawaitable(value) else value
+            return (await self.load_journal()).record_step(key, name, value)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller of the step
+            return error
 
     # ----------------------------------------------------------------- the end of a run
 
     async def build_input_required(self, method: str) -> InputRequiredResult:
-        """The questions that have no answer, and what is to come back with the answers."""
-        await self._steps.settle()
+        """Return the open questions, and the state that the client brings back with the answers."""
+        while self._running_steps:
+            await asyncio.wait(self._running_steps.values())
         self._is_over = True
         journal = await self.load_journal()
         if journal.rounds >= MAX_ROUNDS:
@@ -457,19 +328,43 @@ class CallReplay:
         return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
 
     def give_up(self) -> None:
-        """Do no more: nobody waits for the answer. Steps that have begun are finished."""
+        """Do no more: the request was cancelled. Steps that have begun are finished."""
         self._is_over = True
+
+
+_CURRENT_STEP_OWNER: ContextVar[CallReplay | None] = ContextVar("_CURRENT_STEP_OWNER", default=None)
+"""The call whose step runs here."""
+
+
+async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
+    """Wait for the steps of a server that ends, `STEP_SHUTDOWN_TIMEOUT` at most, then cancel them."""
+    loop = asyncio.get_running_loop()
+    ours = {task for task in steps if task.get_loop() is loop}
+    if ours:
+        _, late = await asyncio.wait(ours, timeout=STEP_SHUTDOWN_TIMEOUT)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+
+def _decode_step_value(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
+    """Return the value of a step as the type that its function declares, whether it was remembered or not."""
+    try:
+        kind = get_type_hints(fn).get("return", Any)
+    except (TypeError, NameError):  # there is none, or it cannot be resolved
+        kind = Any
+    try:
+        return msgspec.json.decode(written, type=kind)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise LocalProtocolError(f"the step {name!r} gives something else than it says: {error}") from error
 
 
 async def request_url_visits(context: "Context", wanted: UrlElicitationRequired) -> None:
     """Ask whether the user visits the URLs without which the request cannot be served.
 
-    Whoever has agreed before was not there yet, or it would not be wanted again: they are asked once more.
-
-    Raises:
-        UserRejected: the user does not want to.
-        MissingCapability: the client cannot show them.
-        UrlElicitationRequired: it names none, or middleware always says yes, and it has to do as it is.
+    A user who has agreed before has not been there yet, or the URL would not be required: so ask again.
+    Raises `wanted` if there is no URL, or if middleware always agrees.
     """
     asked = False
     for each in wanted.elicitations:
@@ -477,7 +372,7 @@ async def request_url_visits(context: "Context", wanted: UrlElicitationRequired)
             for _ in range(MAX_ROUNDS):
                 if not isinstance(await context.elicit_url(each["message"], each["url"]), Accepted):
                     raise UserRejected(f"The user does not want to visit the URL: {each['message']}")
-                await asyncio.sleep(0)  # middleware may answer at once, and others want to be served
+                await asyncio.sleep(0)  # middleware may answer at once: let others run
         except Unanswered:
             asked = True
     if not asked:

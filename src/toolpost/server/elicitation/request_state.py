@@ -1,8 +1,7 @@
-"""Request states: a journal on its way to the client and back, sealed so that nobody can change or move it.
+"""Request states: a journal on its way to the client and back, sealed against change and reuse elsewhere.
 
-Owns the seal: its key, how long it holds, and what it is bound to, which is whoever asks, the method, what it
-is about and its arguments. A journal that is too long for a string stays in the store, and a handle travels.
-What a journal holds is not known here.
+A seal is bound to the principal, the method, its subject and its arguments. A journal that is too long for a
+string stays in the store, and a handle travels. The content of a journal is not known here.
 """
 
 import logging
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("toolpost.server")
 
 MAX_JOURNAL_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of answers and steps that one call may remember: some pictures, and no flood."""
+"""Bytes of answers and steps that one call may remember: some pictures."""
 
 MAX_STORED_JOURNAL_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of all journals that this process keeps in the store, because they are too long to travel."""
+"""Bytes of all journals that this process keeps in the store."""
 
 _KEY_RECORD: Final = "keys/states"
 _INLINE_MARK: Final = b"="
@@ -39,14 +38,7 @@ _STORED_MARK: Final = b"@"
 
 
 class RequestStates:
-    """The request states of one server.
-
-    Args:
-        server: whose; another server opens none of them.
-        keys: what seals them; without, a key that all share who share the store.
-        lifetime: seconds for which a state can be brought back.
-        once: whether it can be brought back only once, which the store remembers (MRTR-12).
-    """
+    """The request states of one server."""
 
     def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
@@ -57,14 +49,10 @@ class RequestStates:
         self._stored_bytes = 0
 
     async def open(self, incoming: InboundRequest, principal: str | None) -> ReplayJournal:
-        """The journal of a request: what its client brings back, or a new one.
-
-        Raises:
-            InvalidParams: what it brings is not ours, not whole, too old or of another request (MRTR-10).
-        """
+        """Return the journal that a request brings back, or a new one. Raises InvalidParams (MRTR-10)."""
         params = incoming.params
         if params.request_state is None:
-            # A client may know the names of questions; but what counts once is an answer to what was asked.
+            # A client may know the keys of questions; with `once`, only answers to a question count.
             return ReplayJournal(None, None if self._once else params.input_responses)
         try:
             pages = await self._unseal(params.request_state, incoming, principal)
@@ -80,7 +68,7 @@ class RequestStates:
             raise InvalidParams("Invalid params: the requestState is not valid for this request") from None
 
     async def seal(self, journal: ReplayJournal, incoming: InboundRequest, principal: str | None) -> str:
-        """What the client is to bring back."""
+        """Return the state that the client brings back."""
         pages = journal.encode()
         payload = _INLINE_MARK + pages
         if len(payload) > MAX_PAYLOAD:
@@ -94,11 +82,7 @@ class RequestStates:
         )
 
     async def _store_journal(self, pages: bytes) -> bytes:
-        """The handle of a journal that is too long to travel.
-
-        Raises:
-            InternalError: it is too long to be kept either, or too many of them are.
-        """
+        """Store a journal that is too long to travel, and return its handle."""
         now = time.monotonic()
         while self._stored_sizes and self._stored_sizes[0][0] <= now:
             self._stored_bytes -= self._stored_sizes.popleft()[1]
@@ -139,25 +123,25 @@ class RequestStates:
         return f"request state of {self._server.info.name}"
 
     async def get_keys(self) -> KeyRing:
-        """The keys, for transports too; the first who needs one makes it for all who share the store."""
+        """Return the keys; the first call makes one for all servers that share the store."""
         if self._keys is None:
             records = self._server.store.records
             await records.swap(_KEY_RECORD, None, secrets.token_bytes(32), None)
             material = await records.get(_KEY_RECORD)
-            assert material is not None, "it was there a moment ago, and has no end"
+            assert material is not None, "it never expires"
             self._keys = KeyRing([material])
         return self._keys
 
 
 def _make_binding(incoming: InboundRequest, principal: str | None) -> list[str | bytes]:
-    """What has to be the same when a state comes back (MRTR-11)."""
+    """Return what has to be the same when a state comes back (MRTR-11)."""
     params = incoming.params
     about = getattr(params, incoming.row.named) if incoming.row.named else ""
     return [principal or "", incoming.row.name, about, _digest_arguments(getattr(params, "arguments", None))]
 
 
 def _digest_arguments(arguments: Any) -> bytes:
-    """A digest of arguments that does not depend on how they are written, as far as they can be read."""
+    """Return a digest of arguments that does not depend on how the JSON is written."""
     if arguments is UNSET:
         arguments = None
     elif isinstance(arguments, Raw):

@@ -33,7 +33,7 @@ from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
 from toolpost.server.http.head import KnownHeads
 from toolpost.server.http.host import Caller, EndpointHost
-from toolpost.server.http.limits import MAX_CALLS, MAX_STREAMS, RequestCounts
+from toolpost.server.http.limits import RequestCounts
 from toolpost.server.http.request import (
     ASGIReceive,
     ASGIScope,
@@ -47,7 +47,6 @@ from toolpost.server.http.request import (
 from toolpost.server.http.security import (
     EVENTS,
     JSON,
-    MAX_BODY,
     RETRY_AFTER,
     HTTPRefusal,
     RequestGuard,
@@ -56,7 +55,7 @@ from toolpost.server.http.security import (
     read_body,
 )
 from toolpost.server.http.session_endpoints import SessionEndpoints
-from toolpost.server.http.sessions import Sessions, SessionSettings, StartedSessionRequest
+from toolpost.server.http.sessions import Sessions, StartedSessionRequest
 from toolpost.server.http.shutdown import EndpointLifetime
 from toolpost.server.http.stateless import (
     AcceptedRequest,
@@ -67,7 +66,7 @@ from toolpost.server.http.stateless import (
     serve_stateless,
     serve_without_session,
 )
-from toolpost.types.base import Struct
+from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -77,46 +76,10 @@ LARGE_ANSWER: Final = 64 * 1024
 MIN_STREAM_LIFETIME: Final = 30.0
 """Seconds for which a stream is open whose token ends at once: clocks differ, so some come with such."""
 
-PrincipalLike: TypeAlias = Principal | str | None
-PrincipalResolver: TypeAlias = Callable[[ASGIScope], PrincipalLike | Awaitable[PrincipalLike]]
-"""Says on whose behalf a request speaks, from its ASGI scope."""
-
 Destination: TypeAlias = StatelessRoute | SessionRoute | InboundRequest
 """Where a message goes, or, if its head has come before, the request that it is."""
 
 MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[None]]
-
-
-class EndpointSettings(Struct, frozen=True, kw_only=True):
-    """How an endpoint is set up.
-
-    Args:
-        path: where clients of Streamable HTTP come.
-        sse: where clients of HTTP+SSE come; None for none. May be the same as `path`.
-        messages: where these post.
-        health: where others ask whether we live; None for none. Below it, `/ready` tells whether we serve.
-        json_only: never answer with an event stream, except where one is asked for.
-        stateless: serve old clients without sessions.
-        max_body: the largest body, in bytes.
-        max_calls: how many requests may be served at once.
-        max_streams: how many streams may be open for news.
-        limits: of sessions.
-        drain: seconds that running requests get to finish when we stop.
-        principal: says on whose behalf a request speaks; a session belongs to who has opened it.
-    """
-
-    path: str = "/mcp"
-    sse: str | None = "/sse"
-    messages: str = "/messages"
-    health: str | None = None
-    json_only: bool = False
-    stateless: bool = False
-    max_body: int = MAX_BODY
-    max_calls: int = MAX_CALLS
-    max_streams: int = MAX_STREAMS
-    limits: SessionSettings = SessionSettings()
-    drain: float = 5.0
-    principal: PrincipalResolver | None = None
 
 
 class Endpoint:
@@ -132,7 +95,7 @@ class Endpoint:
     def __init__(
         self,
         host: EndpointHost,
-        settings: EndpointSettings,
+        settings: HttpOptions,
         gate: RequestGuard,
         keeper: Authenticator | None = None,
     ) -> None:
@@ -550,7 +513,7 @@ class Endpoint:
             sessions = Sessions(
                 self._host.store,
                 self._host.serve,
-                settings.limits,
+                settings,
                 json_only=settings.json_only,
                 chosen=self._host.is_per_client,
                 load=RequestCounts(self._host.connection().limit, settings.max_calls, settings.max_streams),

@@ -20,14 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from toolpost.protocol.connection import MAX_IN_FLIGHT
+from toolpost.server.options import HTTP, SERVER
 from toolpost.stores.store import LogStore
-
-MAX_CALLS: Final = 10_000
-"""Calls of all clients together: ten clients with all that each may have, and some 100 MB of tasks."""
-
-MAX_STREAMS: Final = 20_000
-"""Streams that are open for news: one for each session, and as many subscriptions of stateless clients."""
 
 MAX_SUBSCRIPTIONS: Final = 64
 """Subscriptions of one principal: a person with many clients, each with a few."""
@@ -53,7 +47,10 @@ class RequestCounts:
     __slots__ = ("_listens", "_peers", "calls", "limit", "max_calls", "max_streams", "streams", "waiting")
 
     def __init__(
-        self, limit: int = MAX_IN_FLIGHT, max_calls: int = MAX_CALLS, max_streams: int = MAX_STREAMS
+        self,
+        limit: int = SERVER.max_in_flight,
+        max_calls: int = HTTP.max_calls,
+        max_streams: int = HTTP.max_streams,
     ) -> None:
         self.limit = limit
         self.max_calls = max_calls
@@ -70,7 +67,10 @@ class RequestCounts:
         """Why a peer may not begin so many calls; None if it may, and they are counted then."""
         running = self._peers.get(peer, 0) + count
         if running > self.limit:
-            return f"Too many requests in flight: at most {self.limit} of one client; the server sets limit="
+            return (
+                f"Too many requests in flight: at most {self.limit} of one client; "
+                "the server sets max_in_flight="
+            )
         if self.calls + count > self.max_calls:
             return f"{self.max_calls} requests are being served, and no more can be (max_calls=)"
         self.add(peer, count)

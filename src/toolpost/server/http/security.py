@@ -21,9 +21,6 @@ from toolpost.server.http.request import Headers, HttpExchange
 
 logger: Final = logging.getLogger("toolpost.http")
 
-MAX_BODY: Final = 4 * 1024 * 1024
-"""The largest body: room for 3 MiB of picture in base64, as much as an event may have."""
-
 MAX_HEADERS: Final = 64 * 1024
 """All headers together: as much as the ASGI servers that have a limit of their own pass on."""
 

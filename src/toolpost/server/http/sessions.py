@@ -37,6 +37,7 @@ from toolpost.server.http.session import (
     session_key,
     stream_log,
 )
+from toolpost.server.options import HttpOptions
 from toolpost.stores.store import Store, TopicGap
 from toolpost.types.base import Struct
 
@@ -56,21 +57,6 @@ MAX_CONCURRENT_ENDS: Final = 100
 
 WORKER_TTL: Final = 30.0
 """Seconds for which a worker counts as alive without a sign of it: several times `SWEEP_INTERVAL`."""
-
-
-class SessionSettings(Struct, frozen=True):
-    """How long sessions live, and how many of them.
-
-    Args:
-        handshake: seconds that a client has to complete the handshake.
-        idle: seconds after which a session that nobody uses ends.
-        most: sessions that one worker holds; the one that was idle for longest makes room for another, and a
-            principal may have a part of them only.
-    """
-
-    handshake: float = 30.0
-    idle: float = 1800.0
-    most: int = 10_000
 
 
 class _LiveSession(Struct, eq=False):
@@ -130,7 +116,7 @@ class Sessions:
         self,
         store: Store,
         serve: ServeSession,
-        limits: SessionSettings,
+        limits: HttpOptions,
         *,
         json_only: bool = False,
         chosen: bool = False,
@@ -145,12 +131,12 @@ class Sessions:
         self.load = load or RequestCounts()
         self._worker = secrets.token_urlsafe(12)
         self._finished_streams = FinishedStreams(store.logs)
-        self._session_limit = SessionLimit(limits.most)
+        self._session_limit = SessionLimit(limits.max_sessions)
         self._held: OrderedDict[str, _LiveSession] = OrderedDict()
         """Those who are awake; who was used last is at the end."""
         self._asleep: dict[str, Sleeper] = {}
         self._records: dict[SessionRecord, SessionRecord] = {}
-        self._bedtime = Bedtime(limits.most)
+        self._bedtime = Bedtime(limits.max_sessions)
         self._wake: Callable[[str], object] = self._wake_up  # one object for all of them
         self._ending: set[asyncio.Task[None]] = set()
         """The conversations of those who have just fallen asleep, which end."""

@@ -1,7 +1,7 @@
-"""How long clients may keep what they were told, and whether others may share it.
+"""Cache hints: how long clients may keep a result, and whether others may share it.
 
-Owns `Cache`, which an author writes, and how it gets onto results. Whether a peer's revision knows of it is
-told in `protocol.eras`: where it does not, it is taken off again. Nothing is kept here: clients keep.
+`Cache` is what an author writes; `apply_cache` puts it on results. `protocol.eras` removes it for revisions
+that do not have it. Nothing is cached here.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ CacheableMethod: TypeAlias = Literal[
     "resources/templates/list",
     "resources/read",
 ]
-"""The methods whose answers clients may keep, and "*" for all that are not named beside it."""
+"""The methods whose results clients may keep, and "*" for all others of them."""
 
 _ANY_METHOD: Final = "*"
 _CACHEABLE_METHODS: Final[tuple[str, ...]] = tuple(
@@ -39,16 +39,15 @@ R = TypeVar("R", bound=Result)
 
 
 class Cache(Struct, frozen=True):
-    """How long clients may keep an answer. A notice that it has changed ends that time at once.
+    """How long clients may keep a result. A notification that it has changed ends that time at once.
 
     Attributes:
         ttl: seconds; 0 means that they ask again each time.
-        scope: "private" if the answer is for the one who asked, "public" if anybody may be given it, even
-            who may not ask for it.
+        scope: "private" if the result is for one client, "public" if it may be shared with any other.
 
     Raises:
-        TypeError: the time is no number.
-        ValueError: it is negative, or endless, or nobody knows the scope.
+        TypeError: the time is not a number.
+        ValueError: it is negative or infinite, or the scope is unknown.
 
     Examples:
         >>> server = Server("almanac", cache={"tools/list": Cache(3600, scope="public"), "*": Cache(60)})
@@ -70,34 +69,22 @@ class Cache(Struct, frozen=True):
 
     @property
     def ttl_ms(self) -> int:
-        """The time as it is told to clients."""
+        """The time in milliseconds, as clients get it."""
         return round(self.ttl * 1000)
 
     def as_private(self) -> "Cache":
-        """The same time, for nobody but the one who asks."""
+        """Return a private one with the same time."""
         return Cache(self.ttl)
 
 
 def check_cache(cache: Any) -> None:
-    """Return if an argument is a `Cache`, or not given.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """Raise TypeError unless an argument is a `Cache`, or None."""
     if cache is not None and not isinstance(cache, Cache):
         raise TypeError(f"cache has to be a Cache, such as Cache(ttl=60), not {cache!r}")
 
 
 def expand_cache_option(cache: Any) -> dict[str, Cache]:
-    """What an author says of a whole server, by the methods that he says it of.
-
-    Args:
-        cache: one for all, or some by method; None for none.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: the answers to a method cannot be kept.
-    """
+    """Return the `cache` option of a server by method. Raises TypeError or ValueError."""
     if isinstance(cache, Mapping):
         given = cast("Mapping[Any, Any]", cache)
         for method, one in given.items():
@@ -117,7 +104,7 @@ def expand_cache_option(cache: Any) -> dict[str, Cache]:
 
 
 def apply_cache(result: R, cache: Cache | None) -> R:
-    """The result, with how long it may be kept; one that says so itself, or cannot, stays as it is."""
+    """Return the result with a cache hint, unless it has one, or cannot have one."""
     if cache is None or not isinstance(result, CacheableResult):
         return result
     if result.ttl_ms is not None or result.cache_scope is not None:

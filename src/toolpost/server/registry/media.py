@@ -1,7 +1,6 @@
-"""Pictures, sounds and files that a tool returns, made into content blocks.
+"""Images, audio and files that a tool returns, as content blocks.
 
-Each is made from bytes or from a path, whose file is read when the block is made. Knows which bytes are which
-kind of media only by their first few.
+Each is made from bytes or from a path, whose file is read when the block is made.
 """
 
 import os
@@ -24,13 +23,13 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
     (b"OggS", 0, "audio/ogg"),
     (b"fLaC", 0, "audio/flac"),
 )
-"""How media begin, at which byte, and what they are then."""
+"""First bytes, their position, and the media type that they mean."""
 
 DEFAULT_MIME_TYPE: Final = "application/octet-stream"
 
 
 class Media(ABC):
-    """What `Image`, `Audio` and `File` have in common.
+    """The base of `Image`, `Audio` and `File`.
 
     Args:
         source: the bytes, or the path of a file that is read when the content is needed.
@@ -38,7 +37,7 @@ class Media(ABC):
         annotations: hints for whom it is.
 
     Raises:
-        ValueError: nothing tells what the bytes are.
+        ValueError: the type cannot be guessed.
     """
 
     family: ClassVar[str] = ""
@@ -75,7 +74,7 @@ class Media(ABC):
             return file.read()
 
     def load(self) -> Self:
-        """The same with the bytes in memory; the file is read now, and read again another time."""
+        """Return a copy with the bytes of the file in memory."""
         if self.path is None:
             return self
         loaded = copy(self)
@@ -131,7 +130,7 @@ class File(Media):
 
     Args:
         source: the bytes, or the path of a file that is read when the content is needed.
-        name: how the client may call it; the name of the file if not given. Its folder is never told.
+        name: its name for the client; that of the file if not given. Its folder is never sent.
         mime_type: what it is; guessed if not given, `application/octet-stream` at last.
         annotations: hints for whom it is.
 

@@ -1,12 +1,7 @@
-"""A function as a prompt: what the list shows of it, and how its gaps are filled.
+"""A function as a prompt: its list item, and the messages it returns. Also completion of arguments.
 
-What the function returns becomes messages here. Arguments of prompts are text on the wire; the function may
-still ask for numbers and the like.
-
-PART complete: Completion: what a user may want to type into one argument of a prompt or a template.
-
-A completer hangs on one argument of one handle. Owns the bound of a hundred values; how well they fit is the
-author's art.
+Arguments of prompts are strings on the wire; the function may declare numbers and the like. A completer
+belongs to one argument of one prompt or resource template.
 """
 
 import inspect
@@ -34,12 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Completable:
-    """Something whose arguments may be completed.
-
-    Args:
-        arguments: their names.
-        changed: called when a completer was hung up, since what is declared may change with it.
-    """
+    """An entry whose arguments may be completed; `changed` is called for each new completer."""
 
     def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
         self._arguments = tuple(arguments)
@@ -49,12 +39,12 @@ class Completable:
     def complete(self, argument: str) -> Callable[[F], F]:
         """Decorate a function that completes one argument.
 
-        It takes what was typed so far and, if it has a second parameter, the arguments that are known; it
-        returns the values, best first, or a `Completion`. It may be async.
+        It takes the typed text and, if it has a second parameter, the known arguments; it returns the values,
+        best first, or a `Completion`. It may be async.
 
         Raises:
             ValueError: there is no such argument.
-            SignatureError: it wants a context, which there is none of.
+            SignatureError: it wants a context; completion has none.
         """
         if argument not in self._arguments:
             known = ", ".join(self._arguments) or "none"
@@ -81,7 +71,7 @@ class Completable:
     async def complete_argument(
         self, argument: str, value: str, known: Mapping[str, str], work: WorkerThreads
     ) -> CompleteResult:
-        """How an argument might go on; nothing where nobody knows."""
+        """Return the completions of an argument; none without a completer."""
         fn = self._completers.get(argument)
         if fn is None:
             return CompleteResult(completion=Completion(values=[]))
@@ -95,7 +85,7 @@ class Completable:
 
 
 def _count_completer_arguments(fn: Callable[..., Any]) -> int:
-    """How many of (typed, known) a completer takes."""
+    """Return how many of (typed, known) a completer takes."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(fn).parameters.values()
     return min(2, sum(parameter.kind in positional for parameter in parameters))
@@ -132,22 +122,18 @@ class RegisteredPrompt(RegistryEntry[P, R], Completable):
         self._worker_threads = work
 
     def to_list_item(self, structured: str | None) -> Prompt:  # noqa: ARG002 - the same for every peer
-        """The prompt."""
+        """Return the prompt."""
         return self.prompt
 
     def update(self, *, title: str | None = None, description: str | None = None) -> None:
-        """Change what the list shows; what is not given stays."""
+        """Change the list item; None leaves a field as it is."""
         self.prompt = copy(self.prompt)
         self.prompt.title = title or self.prompt.title
         self.prompt.description = description or self.prompt.description
         self._registry.mark_changed()
 
     async def get(self, context: Context, arguments: Mapping[str, str]) -> GetPromptResult:
-        """The prompt, filled in.
-
-        Raises:
-            InvalidParams: an argument is missing, unknown or does not fit (PRM-7).
-        """
+        """Return the prompt with its arguments. Raises InvalidParams if they do not fit (PRM-7)."""
         try:
             values = self._bound.read_strings(arguments)
         except ToolError as error:
@@ -157,7 +143,7 @@ class RegisteredPrompt(RegistryEntry[P, R], Completable):
 
 
 def to_prompt_result(value: Any, description: str | None = None) -> GetPromptResult:
-    """The result of getting a prompt, from what its function returned."""
+    """Return the result of a prompt, from the value of its function."""
     if isinstance(value, GetPromptResult):
         return value
     many = isinstance(value, list | tuple) and not _is_message_pair(cast("Any", value))
@@ -166,7 +152,7 @@ def to_prompt_result(value: Any, description: str | None = None) -> GetPromptRes
 
 
 def _is_message_pair(value: Any) -> bool:
-    """Whether a pair is one message: who says it, and what."""
+    """Return whether a value is one message: (role, content)."""
     return isinstance(value, tuple) and len(cast("Any", value)) == 2 and value[0] in {"user", "assistant"}
 
 

@@ -1,7 +1,7 @@
-"""A list that clients can read: entries in the order they came, pages with sealed cursors, answers as bytes.
+"""A registry: entries by name, listed in pages with sealed cursors, and encoded once.
 
-Owns order, names, pages and the cached answers, and says when it has changed; any thread may change it. What
-an entry does is the entry's business; who is told of a change is the announcer's.
+Any thread may change it; a callback hears of every change. What an entry does is the entry's business.
+`RegistryView` is a part of a registry, for `Server.select`.
 """
 
 import functools
@@ -19,6 +19,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.server.options import SERVER
 from toolpost.server.registry.caching import Cache, apply_cache
 from toolpost.types.base import Raw, Struct
 
@@ -27,28 +28,22 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.server")
 
-PAGE_SIZE: Final = 1000
-"""Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
-
 MAX_SUGGESTION_LENGTH: Final = 64
-"""Characters of a name for which another is suggested: comparing takes the square of it."""
+"""Characters of a name for which another is suggested: comparing takes quadratic time."""
 
 MAX_SUGGESTION_CANDIDATES: Final = 100
-"""Names that are compared with one that there is not: who asks for nonsense must not cost much."""
+"""Names that are compared with an unknown one: nonsense must not cost much."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class RegistryEntry(ABC, Generic[P, R]):
-    """A function that stands in a catalogue: call it as before, or change how it is served.
-
-    Every change is told to the clients by itself.
-    """
+    """A registered function: call it as before, or change how it is served. Clients are notified."""
 
     enabled: bool = True
     scopes: frozenset[str] = frozenset()
-    """What a token needs to allow its use."""
+    """The scopes that a token needs for it."""
     __name__: str
 
     def __init__(self, name: str, fn: Callable[P, R], home: "Registry[Any]") -> None:
@@ -58,7 +53,7 @@ class RegistryEntry(ABC, Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function itself returns; nothing of the protocol is involved."""
+        """Call the function itself."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -66,7 +61,7 @@ class RegistryEntry(ABC, Generic[P, R]):
 
     @abstractmethod
     def to_list_item(self, structured: str | None) -> Any:
-        """How it stands in the list, for peers that take structured output of this kind."""
+        """Return its list item, for peers that take structured output of this kind."""
 
     def enable(self) -> None:
         """Serve it again.
@@ -81,41 +76,40 @@ class RegistryEntry(ABC, Generic[P, R]):
             self._registry.mark_changed()
 
     def disable(self) -> None:
-        """Serve it no longer, and show it in no list, until it is enabled."""
+        """Neither list nor serve it, until it is enabled."""
         if self.enabled:
             self.enabled = False
             self._registry.mark_changed()
 
     def remove(self) -> None:
-        """Take it out for good."""
-        self._registry.remove(self.name, self)  # another one may have its name by now
+        """Remove it."""
+        self._registry.remove(self.name, self)  # the name may be another entry's by now
 
 
 E = TypeVar("E", bound=RegistryEntry[..., Any])
 
 
 class ListKind(Struct, frozen=True):
-    """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told.
-
-    What carries a page stands here by its name in `toolpost.types`, and is loaded for the first page.
-    """
+    """A kind of list: its name, method and result class (by its name in `toolpost.types`)."""
 
     label: str
     method: str
     result: str
     field: str
+    """The field of the result that holds the items."""
     changed_list: str
+    """The list whose change is broadcast."""
 
 
 class Registry(Generic[E]):
-    """Entries by name, in a stable order.
+    """Entries by name, in the order of registration.
 
     Args:
         kind: of what.
-        changed: called after every change, with what has changed.
-        keys: gives the keys that cursors are sealed with, when they are first needed.
+        changed: called after every change, with the name of the list.
+        keys: returns the keys that seal cursors.
         size: entries on a page.
-        cache: how long clients may keep a page. It is the same for all of them (CACHE-3).
+        cache: how long clients may keep a page: the same for all (CACHE-3).
     """
 
     def __init__(
@@ -123,7 +117,7 @@ class Registry(Generic[E]):
         kind: ListKind,
         changed: Callable[[str], None],
         keys: "Callable[[], KeyRing]",
-        size: int = PAGE_SIZE,
+        size: int = SERVER.page_size,
         cache: Cache | None = None,
     ) -> None:
         self.kind = kind
@@ -131,7 +125,7 @@ class Registry(Generic[E]):
         self.size = size
         self.cache = cache
         self._on_changed = changed
-        self._lock = RLock()  # not a plain one: a finaliser that takes an entry out may run anywhere
+        self._lock = RLock()  # reentrant: a finaliser that removes an entry may run anywhere
         self._entries: dict[str, tuple[int, E]] = {}
         self._serial = 0
         self._encoded_pages: dict[tuple[str, int], Raw] = {}
@@ -148,25 +142,25 @@ class Registry(Generic[E]):
 
     @property
     def has_been_used(self) -> bool:
-        """Whether there was ever an entry. What was declared once stays so, be the list empty by now."""
+        """Whether there was ever an entry: a capability stays declared when the list is empty again."""
         return self._serial > 0
 
     def is_visible(self, entry: E) -> bool:
-        """Whether an entry is there for clients."""
+        """Return whether clients see an entry."""
         return entry.enabled
 
     def get(self, name: str) -> E | None:
-        """The entry of this name, if there is one for clients."""
+        """Return the entry of this name, if clients see one."""
         found = self._entries.get(name)
         return found[1] if found is not None and found[1].enabled else None
 
     def has_entry(self, entry: E) -> bool:
-        """Whether this very entry is there, be it for clients or not."""
+        """Return whether this entry is registered, enabled or not."""
         found = self._entries.get(entry.name)
         return found is not None and found[1] is entry
 
     def suggest(self, name: str) -> str:
-        """The rest of a sentence about a name that there is not: which one was perhaps meant."""
+        """Return the end of a sentence about an unknown name: "; did you mean …?", or nothing."""
         if len(name) > MAX_SUGGESTION_LENGTH:
             return ""
         from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
@@ -178,18 +172,14 @@ class Registry(Generic[E]):
         return f"; did you mean {near[0]}?" if near else ""
 
     def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "RegistryView[E]":
-        """The same entries, as far as they are kept, now and later."""
+        """Return a view of the entries that `keep` accepts, now and later."""
         view = RegistryView(self, self._entries, keep, changed)
         with self._lock:
             self._views.add(view)
         return view
 
     def add(self, name: str, entry: E) -> None:
-        """Put an entry at the end.
-
-        Raises:
-            ValueError: the name is taken.
-        """
+        """Add an entry at the end. Raises ValueError if the name is taken."""
         with self._lock:
             if name in self._entries:
                 raise ValueError(
@@ -201,7 +191,7 @@ class Registry(Generic[E]):
         self.mark_changed()
 
     def remove(self, name: str, entry: E | None = None) -> None:
-        """Take an entry out, if given only this very one; one that is gone already stays gone."""
+        """Remove the entry of a name; with `entry`, only if it is that one."""
         with self._lock:
             if name not in self._entries or (entry is not None and not self.has_entry(entry)):
                 return
@@ -209,8 +199,8 @@ class Registry(Generic[E]):
         self.mark_changed()
 
     def mark_changed(self) -> None:
-        """Forget the cached answers and say that something has changed."""
-        self._encoded_pages = {}  # not cleared: an answer that is being made belongs into the old one
+        """Drop the encoded pages and report the change."""
+        self._encoded_pages = {}  # not cleared: a page being encoded belongs to the old dict
         with self._lock:
             views = tuple(self._views)
         for view in views:
@@ -218,16 +208,7 @@ class Registry(Generic[E]):
         self._on_changed(self.kind.changed_list)
 
     def get_page(self, party: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
-        """The answer to a list request, stamped for the peer that sent it.
-
-        Args:
-            party: whose list it is; the connection may speak for several.
-            incoming: the request.
-            cursor: where to go on.
-
-        Raises:
-            InvalidParams: the cursor is none of ours (PAGE-7).
-        """
+        """Return a page for the client of a request. Raises InvalidParams for an invalid cursor (PAGE-7)."""
         after = 0 if cursor is None else self._open_cursor(party, cursor)
         revision = incoming.peer.revision
         key = (revision.date, after)
@@ -252,7 +233,7 @@ class Registry(Generic[E]):
         return answer
 
     def _snapshot(self) -> list[tuple[int, E]]:
-        """The entries as they are now: another thread may add some meanwhile."""
+        """Return a copy of the entries: another thread may add some meanwhile."""
         return list(self._entries.values())
 
     def _make_audience(self, party: LocalPeer) -> str:
@@ -271,25 +252,16 @@ class Registry(Generic[E]):
 
 
 def _is_selected(keep: Callable[[E], bool], entry: E) -> bool:
-    """Whether an entry belongs to a part; one that nobody can tell of does not."""
+    """Return what `keep` returns, or False if it fails."""
     try:
         return keep(entry)
-    except Exception:  # whatever the author's function raises, the other entries stay
+    except Exception:  # the other entries are still served
         logger.exception("%r is left out: whether it is selected cannot be told", entry)
         return False
 
 
 class RegistryView(Registry[E]):
-    """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
-
-    Its pages are never public: others may see another part.
-
-    Args:
-        whole: the catalogue.
-        entries: those of the whole, which fills and empties them.
-        keep: whether an entry belongs to the part.
-        changed: called after every change of the whole.
-    """
+    """The part of a registry that `keep` accepts. Its pages are private: others may see another part."""
 
     def __init__(
         self,
@@ -318,29 +290,25 @@ class RegistryView(Registry[E]):
 
     @property
     def has_been_used(self) -> bool:
-        """Whether an entry was ever kept, as far as anybody has asked."""
+        """Whether there was an entry whenever this was read."""
         self._has_been_used = self._has_been_used or any(True for _ in self)
         return self._has_been_used
 
     def get(self, name: str) -> E | None:
-        """The entry of this name, if there is one for clients of the part."""
+        """Return the entry of this name, if clients of the part see one."""
         found = self._entries.get(name)
         return found[1] if found is not None and self.is_visible(found[1]) else None
 
     def is_visible(self, entry: E) -> bool:
-        """Whether an entry is there for clients of the whole, and belongs to the part."""
+        """Return whether clients of the whole see an entry, and it belongs to the part."""
         return self._source.is_visible(entry) and self._keep(entry)
 
     def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
-        """Refuse: the part is chosen from the whole.
-
-        Raises:
-            TypeError: always.
-        """
+        """Raise TypeError: entries are added to the whole."""
         raise TypeError(
             f"a selection of {self.kind.label} cannot be added to; register with the whole server"
         )
 
     def remove(self, name: str, entry: E | None = None) -> None:
-        """Take an entry out of the whole."""
+        """Remove an entry from the whole."""
         self._source.remove(name, entry)

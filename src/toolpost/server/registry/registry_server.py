@@ -1,6 +1,6 @@
-"""`RegistryServer`: a handler whose answers stand in catalogues of tools, resources, templates and prompts.
+"""`RegistryServer`: a handler that serves the registries of tools, resources, templates and prompts.
 
-What is declared follows from what they hold. Who fills them is not known here: `app` does, with decorators.
+Capabilities follow from the entries. `Server` fills the registries, by its decorators.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,28 +42,28 @@ LIST_KINDS: Final = {
     ),
     "prompts": ListKind("prompts", "prompts/list", "ListPromptsResult", "prompts", "prompts"),
 }
-"""The catalogues, by the attribute that holds each."""
+"""The registries, by attribute."""
 
 
 class RegistryServer(Handler):
-    """A handler that reads its answers from catalogues. Whoever makes one fills `tools` and the others."""
+    """A handler that serves registries; a subclass makes them."""
 
     tools: Registry[RegisteredTool[..., Any]]
     resources: "Registry[RegisteredResource[..., Any]]"
     templates: "Registry[RegisteredTemplate[..., Any]]"
     prompts: "Registry[RegisteredPrompt[..., Any]]"
     caches: Mapping[str, Cache]
-    """How long clients may keep answers, by method."""
+    """How long clients may keep results, by method."""
 
     def select(self, keep: Callable[[RegistryEntry[..., Any]], bool]) -> Self:
-        """The same server, showing and serving only some of its entries.
+        """Return the same server, listing and serving only some of its entries.
 
-        What is registered, changed or removed here from now on appears there too, as far as it is kept, and
-        its clients hear of it. Everything else is shared: lifespan, middleware, threads, store. What the
-        whole server lets clients keep as public is private here: others see another selection.
+        Later changes of the whole appear there too, as far as they are kept, and its clients are notified.
+        Everything else is shared: lifespan, middleware, threads, store. What clients of the whole server may
+        keep as public is private here: others see another selection.
 
         Args:
-            keep: whether to show an entry, such as `lambda handle: handle.name in allowed`. It is asked for
+            keep: whether to show an entry, such as `lambda entry: entry.name in allowed`. It is called for
                 every entry again whenever a list has changed, and on every call.
         """
         part = copy(self)
@@ -81,48 +81,50 @@ class RegistryServer(Handler):
             setattr(part, name, whole.select(keep, lambda _: part.__dict__.pop("local_peer", None)))
         return part
 
-    # ----------------------------------------------------------------- what follows from the catalogues
+    # ----------------------------------------------------------------- what follows from the entries
 
     def cache_for(self, method: str) -> Cache | None:
-        """How long clients may keep the answers to a method; None if nothing was said of it."""
+        """Return how long clients may keep the results of a method; None to keep nothing."""
         return self.caches.get(method)
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
-        """The parameters of a tool that headers mirror; None if it has none, or is not served."""
+        """Return the parameters of a tool that headers mirror, if any."""
         served = self.tools.get(tool)
         return None if served is None else served.header_parameters or None
 
     def find_fast_path_tool(self, incoming: InboundRequest) -> RegisteredTool[..., Any] | None:
-        """The tool that a request calls, if only its function has to do with the call."""
-        if self.middleware or incoming.row.params is not CallToolParams or incoming.row.name in self.extra:
+        """Return the tool that a request calls, if the fast path may serve it."""
+        if (
+            self.middleware
+            or incoming.row.params is not CallToolParams
+            or incoming.row.name in self.extra_methods
+        ):
             return None
         if getattr(self.routes.get("tools/call"), "__func__", None) is not RegistryServer._call_tool:
-            return None  # somebody else serves calls
+            return None  # the method was overridden
         params: CallToolParams = incoming.params
         tool = self.tools.get(params.name)
         if tool is None or not tool.is_fast_path or tool.scopes:
             return None
-        brings = params.request_state is not None or params.input_responses  # what has to be looked at
+        brings = params.request_state is not None or params.input_responses
         return None if brings else tool
 
     def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what is registered, and what was promised."""
-        there = {
-            kind.changed_list for name, kind in LIST_KINDS.items() if getattr(self, name).has_been_used
-        } | {*self._declared_lists}
-        completes = any(handle.has_completers for handle in (*self.prompts, *self.templates))
+        """Return what is declared to clients: the lists that have been used, and those of `declares`."""
+        used = {kind.changed_list for name, kind in LIST_KINDS.items() if getattr(self, name).has_been_used}
+        there = {*used, *self._declared_lists}
+        resources = ResourcesCapability(list_changed=True, subscribe=True)
+        completes = any(entry.has_completers for entry in (*self.prompts, *self.templates))
         return ServerCapabilities(
             tools=ListCapability(list_changed=True) if "tools" in there else None,
-            resources=ResourcesCapability(list_changed=True, subscribe=True)
-            if "resources" in there
-            else None,
+            resources=resources if "resources" in there else None,
             prompts=ListCapability(list_changed=True) if "prompts" in there else None,
             completions={} if completes else None,
             logging={},
         )
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
-        """The scopes of a tool, prompt or resource; none if it is not there."""
+        """Return the scopes of a tool, prompt or resource; none if it is unknown."""
         handle: RegistryEntry[..., Any] | None = None
         if method == "tools/call":
             handle = self.tools.get(about)
@@ -134,11 +136,7 @@ class RegistryServer(Handler):
         return frozenset() if handle is None else handle.scopes
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
-        """Accept a watch on a resource that exists, or could.
-
-        Raises:
-            ResourceNotFound: there is no such resource.
-        """
+        """Accept a subscription to a resource or a URI of a template. Raises ResourceNotFound."""
         resource = self.resources.get(uri)
         if resource is None:
             found = self._match_template(uri)
@@ -216,7 +214,7 @@ class RegistryServer(Handler):
 def _choose_cache(
     handle: "RegisteredResource[..., Any] | RegisteredTemplate[..., Any]", cache: Cache | None
 ) -> Cache | None:
-    """How long clients may keep what a resource holds; not for others, if it is not for everybody."""
+    """Return how long clients may keep a resource; privately, if it needs scopes."""
     cache = handle.cache or cache
     return cache.as_private() if cache is not None and handle.scopes else cache
 

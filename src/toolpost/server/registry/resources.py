@@ -1,6 +1,6 @@
-"""A function as a resource, or as many of them behind one URI template: what is shown, and how it is read.
+"""A function as a resource, or as a resource template: its list item, and how it is read.
 
-What a function returns becomes contents here: text, bytes, JSON. Who watches a resource is not known here.
+The value of the function becomes contents here: text, bytes, JSON. Subscriptions are not known here.
 """
 
 import re
@@ -32,12 +32,7 @@ R = TypeVar("R")
 
 
 def parse_uri_template(uri: Any) -> UriTemplate:
-    """The template in a URI that an author wrote; a URI without variables is one, too.
-
-    Raises:
-        TypeError: it is no text, but perhaps the function that was to be decorated.
-        ValueError: it is no URI and no template of one.
-    """
+    """Return the template of a URI, with or without variables. Raises TypeError or ValueError."""
     if not isinstance(uri, str):
         example = '@server.resource("config://app")'
         raise TypeError(f"{uri!r} is no URI; give the URI: {example}")
@@ -50,7 +45,7 @@ def parse_uri_template(uri: Any) -> UriTemplate:
 
 
 class RegisteredResource(RegistryEntry[P, R], Completable):
-    """A resource of a server; its function takes no arguments but a context, so none can be completed."""
+    """A resource of a server; its function takes no arguments but a context."""
 
     def __init__(
         self,
@@ -71,7 +66,7 @@ class RegisteredResource(RegistryEntry[P, R], Completable):
         self._worker_threads = work
 
     def to_list_item(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
-        """The resource."""
+        """Return the resource."""
         return self.resource
 
     def update(self, **changes: Any) -> None:
@@ -80,13 +75,13 @@ class RegisteredResource(RegistryEntry[P, R], Completable):
         self._registry.mark_changed()
 
     async def read(self, context: Context, uri: str) -> ReadResourceResult:
-        """What it holds."""
+        """Read the resource."""
         value = await self._worker_threads.run(self._bound, self._bound.read_strings({}), context)
         return to_read_result(value, uri, self.resource.mime_type)
 
 
 class RegisteredTemplate(RegistryEntry[P, R], Completable):
-    """Many resources of a server; the variables of the template are the arguments of the function."""
+    """A resource template; its variables are the arguments of the function."""
 
     def __init__(
         self,
@@ -108,7 +103,7 @@ class RegisteredTemplate(RegistryEntry[P, R], Completable):
         self._worker_threads = work
 
     def to_list_item(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
-        """The template."""
+        """Return the template."""
         return self.template
 
     def update(self, **changes: Any) -> None:
@@ -117,15 +112,11 @@ class RegisteredTemplate(RegistryEntry[P, R], Completable):
         self._registry.mark_changed()
 
     def match(self, uri: str) -> Mapping[str, Any] | None:
-        """The arguments that a URI carries; None if it is none of the template's."""
+        """Return the arguments in a URI; None if it does not match."""
         return self._match(uri)
 
     async def read(self, context: Context, uri: str, values: Mapping[str, Any]) -> ReadResourceResult:
-        """What the resource with these arguments holds.
-
-        Raises:
-            ResourceNotFound: the arguments do not fit the function, so there is no such resource.
-        """
+        """Read the resource with these arguments. Raises ResourceNotFound if they do not fit."""
         try:
             arguments = self._bound.read_strings(values)
         except ToolError as error:
@@ -148,7 +139,7 @@ def _apply_changes(shown: W, changes: Mapping[str, Any]) -> W:
 
 
 def to_read_result(value: Any, uri: str, mime_type: str | None) -> ReadResourceResult:
-    """The result of reading a resource, from what its function returned."""
+    """Return the result of reading a resource, from the value of its function."""
     if isinstance(value, ReadResourceResult):
         return value
     items: list[Any] = value if _is_contents_list(value) else [value]
@@ -156,7 +147,7 @@ def to_read_result(value: Any, uri: str, mime_type: str | None) -> ReadResourceR
 
 
 def _is_contents_list(value: Any) -> bool:
-    """Whether a value is a list of several parts of a resource, and not one JSON array."""
+    """Return whether a value is a list of contents, and not one JSON array."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(item, ResourceContents | Media | bytes) for item in cast("list[Any]", value))

@@ -1,7 +1,7 @@
-"""A function as a tool: what the list shows of it, and how it is called.
+"""A function as a tool: its list item, and how it is called.
 
-Whatever the function raises becomes an answer that a model can read; only an `RPCError` is a protocol error.
-How arguments and results are bound is told in `bind` and `returns`; who calls is not known here.
+What the function raises becomes a result that a model can read; only an `RPCError` is a protocol error.
+Arguments and results are converted in `signature`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("toolpost.server")
 
 MAX_TOOL_NAME_LENGTH: Final = 128
-"""Letters in a name, by the specification (TOOL-7)."""
+"""Characters of a name, by the specification (TOOL-7)."""
 
 _NAME_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 
@@ -41,21 +41,7 @@ R = TypeVar("R")
 
 
 class RegisteredTool(RegistryEntry[P, R]):
-    """A tool of a server.
-
-    Args:
-        tool: what the list shows.
-        bound: the function with its signature.
-        result_converter: what it returns.
-        home: the catalogue it stands in.
-        work: the threads for functions that are not async.
-        timeout: seconds that a call may take.
-        debug: tell the model what went wrong inside; otherwise that is only logged.
-
-    Raises:
-        TypeError: an argument is of another type than it should be; the text names it.
-        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon; or the time is none.
-    """
+    """A tool of a server."""
 
     def __init__(
         self,
@@ -79,7 +65,7 @@ class RegisteredTool(RegistryEntry[P, R]):
         super().__init__(tool.name, bound.fn, home)
         self.tool = tool
         self.header_parameters = bound.header_parameters
-        """Its parameters that HTTP headers mirror: header in lower case → path of property names."""
+        """The parameters that HTTP headers mirror: header in lower case → path of property names."""
         self.timeout = timeout
         self.bound = bound
         self.result_converter = returns
@@ -93,12 +79,12 @@ class RegisteredTool(RegistryEntry[P, R]):
             and not bound.header_parameters
             and inspect.iscoroutinefunction(bound.fn)
         )
-        """Whether a call wants nothing but its arguments, and they come in the body alone."""
+        """Whether calls need only their arguments, so that the fast path may serve them."""
         self.result_templates: dict[str, ResultTemplate] = {}
-        """What the results of such calls have in common, by revision."""
+        """Templates of the results of such calls, by revision."""
 
     def to_list_item(self, structured: str | None) -> Tool:
-        """The tool, its output schema in the shape that the peer takes."""
+        """Return the tool, with an output schema that the peer understands."""
         if structured == "any" or self.tool.output_schema is None:
             return self.tool
         if structured is not None and not self.result_converter.is_wrapped:
@@ -116,11 +102,7 @@ class RegisteredTool(RegistryEntry[P, R]):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
     ) -> None:
-        """Change what the list shows; what is not given stays.
-
-        Raises:
-            ValueError: clients would refuse an icon.
-        """
+        """Change the list item; None leaves a field as it is. Raises ValueError for an invalid icon."""
         check_icons(icons)
         changes = {
             "title": title,
@@ -137,7 +119,7 @@ class RegisteredTool(RegistryEntry[P, R]):
         self._registry.mark_changed()
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
-        """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
+        """Return the result of a call. The only exception of the function that it raises is `RPCError`."""
         bound, limit = self.bound, None
         try:
             if context.started_call is not None:
@@ -148,9 +130,7 @@ class RegisteredTool(RegistryEntry[P, R]):
                 limit = asyncio.timeout(self.timeout)
                 async with limit:
                     value = await self._worker_threads.run(bound, arguments, context)
-            elif (
-                bound.is_async and bound.ask_plan is None
-            ):  # as `run` does it: a coroutine less for most calls
+            elif bound.is_async and bound.ask_plan is None:  # as in `run`: one coroutine less for most calls
                 value = bound.call(arguments, context)
                 if value.__class__ is CoroutineType or is_pending(value):
                     value = await value
@@ -168,7 +148,7 @@ class RegisteredTool(RegistryEntry[P, R]):
     def _convert_error(
         self, error: BaseException, context: Context, limit: asyncio.Timeout | None
     ) -> CallToolResult | None:
-        """The result of a call that has raised something; None if it is for others to hear."""
+        """Return the result for an exception of the function; None if it has to be raised."""
         if isinstance(error, ToolError):
             return make_error_result(_format_exception(error))
         if isinstance(error, RPCError) or is_unanswered(error):
@@ -187,7 +167,7 @@ class RegisteredTool(RegistryEntry[P, R]):
         )
 
     def _report_failure(self, error: BaseException) -> CallToolResult:
-        if isinstance(error, CapabilityNotDeclared):  # the client's lack, and no fault of the function's
+        if isinstance(error, CapabilityNotDeclared):  # not a fault of the function
             logger.warning("tool %s failed: %s", self.name, error)
         elif isinstance(error, ChannelClosed):
             logger.info("tool %s was given up: %s", self.name, error)
@@ -199,14 +179,14 @@ class RegisteredTool(RegistryEntry[P, R]):
 
 
 def make_error_result(text: str) -> CallToolResult:
-    """A result by which a tool says no. What of the text cannot be sent becomes question marks."""
+    """Return an error result. Characters that cannot be sent become question marks."""
     text = text.encode(errors="replace").decode()
     return CallToolResult(content=[TextContent(text)], is_error=True)
 
 
 def _format_exception(error: BaseException) -> str:
-    """What an exception says, as far as it can: its `__str__` is the author's, too."""
+    """Return the text of an exception, whose `__str__` may fail."""
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001 - whatever it is, it stays with the call
+    except Exception as another:  # noqa: BLE001 - it may raise anything
         return f"(its text could not be made: {type(another).__name__})"

@@ -1,7 +1,7 @@
-"""Who hears of a change: every conversation that may, each in the way of its era.
+"""Broadcasts changes of lists and resources to all subscribed conversations.
 
-Changes that come together are told together, so that a hundred registrations are a few notices. Owns the set
-of listeners; what a notice looks like on a wire is theirs to know.
+Changes that come together are merged, so that a hundred registrations are a few notifications. How a
+notification is sent is the subscriber's business.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 
 
 BROADCAST_INTERVAL: Final = 0.05
-"""Seconds between two rounds of news: nobody notices, and a hundred registrations are a few notices."""
+"""Seconds between two broadcasts: short for people, long for a hundred registrations."""
 
 ChangeKey: TypeAlias = tuple[str, str]
-"""What a notice is about: its method, and the URI of a resource or the id of an elicitation."""
+"""A change: its method, and the URI of a resource or the id of an elicitation."""
 
 
 class ChangeSubscriber(Protocol):
-    """Somebody at the other end."""
+    """A receiver of changes."""
 
     def on_change(self, method: str, params: NotificationParams) -> None:
-        """Take note of a notice, and send it if the peer wants it. Never waits."""
+        """Note a change, and send it if the client wants it. Never waits."""
         ...
 
 
 class ChangeBroadcaster:
-    """Tells listeners what has changed, each in its own loop. May be told from any thread."""
+    """Calls subscribers with changes, each in its own loop. May be called from any thread."""
 
     def __init__(self) -> None:
         self._subscribers: dict[ChangeSubscriber, asyncio.AbstractEventLoop] = {}
@@ -50,32 +50,31 @@ class ChangeBroadcaster:
         self._lock = threading.Lock()
 
     def add_subscriber(self, listener: ChangeSubscriber) -> None:
-        """Tell this one too, from now on."""
+        """Add a subscriber, in the running loop."""
         self._subscribers[listener] = asyncio.get_running_loop()
 
     def remove_subscriber(self, listener: ChangeSubscriber) -> None:
-        """Tell this one no longer."""
+        """Remove a subscriber."""
         self._subscribers.pop(listener, None)
 
     def get_subscribers(self) -> tuple[ChangeSubscriber, ...]:
-        """Those who are told at the moment."""
+        """Return the current subscribers."""
         return tuple(self._subscribers.copy())
 
     def broadcast_list_changed(self, what: str) -> None:
-        """A list has changed: "tools", "prompts" or "resources"."""
+        """Broadcast that a list has changed: "tools", "prompts" or "resources"."""
         self._enqueue((LIST_CHANGED[what], ""), NotificationParams())
 
     def broadcast_resource_updated(self, uri: str) -> None:
-        """A resource has changed."""
+        """Broadcast that a resource has changed."""
         self._enqueue((_RESOURCE_UPDATED, uri), ResourceUpdatedParams(uri=uri))
 
     def broadcast_elicitation_complete(self, elicitation_id: str) -> None:
-        """A user is done with the URL that they were sent to."""
+        """Broadcast that a user is done with the URL of an elicitation."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         self._enqueue((ELICITATION_COMPLETE, elicitation_id), params)
 
     def _enqueue(self, key: ChangeKey, params: NotificationParams) -> None:
-        # Who comes later reads the lists as they are then.
         for loop in set(self._subscribers.copy().values()):
             with self._lock:
                 pending = self._pending.setdefault(loop, {})
@@ -85,7 +84,7 @@ class ChangeBroadcaster:
                 loop.call_soon_threadsafe(self._schedule, loop)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell at once what comes alone, and together what comes in a flurry, from a thread perhaps."""
+        """Send a single change at once, and many together, at most every `BROADCAST_INTERVAL`."""
         due = self._last_flush.get(loop, 0.0) + BROADCAST_INTERVAL
         if due <= loop.time():
             self._flush(loop)
@@ -97,27 +96,26 @@ class ChangeBroadcaster:
         with self._lock:
             pending = self._pending.pop(loop, {})
         for (method, _), params in pending.items():
-            # Of now: who is among them does not sleep before it was told, since it is held here.
             for listener, home in tuple(self._subscribers.items()):
                 if home is loop:
                     listener.on_change(method, params)
 
 
 class PendingChanges:
-    """What one listener has not been told yet. The same news twice is told once: it cannot grow for ever."""
+    """The changes that one subscriber has not sent yet. The same change twice counts once."""
 
     __slots__ = ("_available", "_changes", "_is_closed")
 
     def __init__(self) -> None:
         self._changes: dict[ChangeKey, tuple[str, NotificationParams]] = {}
-        self._available: asyncio.Event | None = None  # 0.8 KiB, which a session has no use for
+        self._available: asyncio.Event | None = None  # made when it is needed: sessions have no use for it
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def add(self, method: str, params: NotificationParams) -> None:
-        """Put a notice up."""
+        """Add a change."""
         about = ""
         if isinstance(params, ResourceUpdatedParams):
             about = params.uri
@@ -127,7 +125,7 @@ class PendingChanges:
         self._wake()
 
     def end(self) -> None:
-        """There will be no more."""
+        """End `take`, once all changes are taken."""
         self._is_closed = True
         self._wake()
 
@@ -136,7 +134,7 @@ class PendingChanges:
             self._available.set()
 
     async def take(self) -> tuple[str, NotificationParams] | None:
-        """Take the oldest notice down, waiting for one if need be; None behind the last."""
+        """Return the oldest change, waiting for one if need be; None after the last."""
         while not self._changes:
             if self._is_closed:
                 return None
@@ -145,7 +143,7 @@ class PendingChanges:
         return self.pop()
 
     def pop(self) -> tuple[str, NotificationParams]:
-        """Take the oldest notice down; there is one."""
+        """Return the oldest change; there has to be one."""
         return self._changes.pop(next(iter(self._changes)))
 
 
@@ -157,7 +155,7 @@ _FILTER_FIELDS: Final = {
 
 
 def is_requested(wishes: SubscriptionFilter, method: str, params: NotificationParams) -> bool:
-    """Whether a notice was asked for (SUB-1)."""
+    """Return whether a filter asks for a change (SUB-1)."""
     if isinstance(params, ResourceUpdatedParams):
         return params.uri in (wishes.resource_subscriptions or ())
     return method in _FILTER_FIELDS and bool(getattr(wishes, _FILTER_FIELDS[method]))

@@ -1,7 +1,7 @@
-"""Drives one connection over one channel: a task for each request that has to wait, none for the others.
+"""Runs one connection over one channel: a task for each request that has to wait, none for the others.
 
-Owns the tasks and futures of a conversation and ends them with it. Knows neither tools nor transports: it is
-given a `Handler`, which serves, and a `Channel`.
+Owns the tasks of a conversation and ends them with it. Requests are served by a `Handler`; bytes are the
+channel's business.
 """
 
 import asyncio
@@ -29,22 +29,17 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.jsonrpc import JSONRPCRequest
-from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
+from toolpost.server.options import HTTP
 from toolpost.server.runtime.change_broadcast import PendingChanges
 from toolpost.server.runtime.delivery import ResponseDelivery
 from toolpost.server.runtime.eager import StartedTask, is_pending, start_eagerly, start_eagerly_in
 from toolpost.server.runtime.fast_path import StartedCall, call_bare
 from toolpost.server.runtime.hibernation import Rested
-from toolpost.server.runtime.notifications import (
-    dispatch_notification,
-    is_notification_handled,
-    send_client_request,
-    send_notification,
-)
+from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
 from toolpost.server.runtime.request import RouteResult, build_error_response, build_response, start_request
-from toolpost.types.base import JSON, RequestId, Result, WireStruct
+from toolpost.types.base import RequestId
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
@@ -52,19 +47,18 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.server")
 
-HANDSHAKE_TIMEOUT: Final = 30.0
-"""Seconds that a server may take to answer `initialize`: a client that waits longer has given up."""
+HANDSHAKE_TIMEOUT: Final = HTTP.handshake
+"""Seconds that a server may take to answer `initialize`."""
 
 _HAS_REFCOUNTS: Final = hasattr(sys, "getrefcount")
-"""Whether Python counts who holds on to an object."""
 
 CANCEL_TIMEOUT: Final = 2.0
-"""Seconds that functions which are cancelled get to end, when their client has gone."""
+"""Seconds that cancelled functions get to end when their client has gone."""
 
 
 @runtime_checkable
 class _SupportsHttpRequests(Protocol):
-    """A channel over HTTP: requests come with headers, and each has a stream of its own."""
+    """A channel over HTTP: each request has headers and a stream of its own."""
 
     def headers_of(self, request_id: RequestId, /) -> Mapping[str, str]: ...
 
@@ -79,20 +73,13 @@ class _SupportsHttpRequests(Protocol):
 
 @runtime_checkable
 class _SupportsPush(Protocol):
-    """A channel that hands over what comes while the conversation waits for it, with nobody to be woken."""
+    """A channel that hands messages over by a call, while the conversation waits for one."""
 
     def serve(self, taker: "ServerConversation | None", /) -> None: ...
 
 
 class ServerConversation:
-    """A peer at the other end of a channel, for as long as the channel lives.
-
-    Args:
-        handler: what serves.
-        channel: the way to the peer.
-        lifespan: what the server's lifespan gave.
-        principal: on whose behalf the peer speaks, where that is known.
-    """
+    """The server side of one client connection, for as long as its channel is open."""
 
     def __init__(
         self,
@@ -110,7 +97,7 @@ class ServerConversation:
             self._rested.connect(self.connection)
         self._holders = (0, 0, 0)
         self._http_channel = channel if isinstance(channel, _SupportsHttpRequests) else None
-        # Over HTTP the endpoint sees to it that this loop is running. In memory another one may be.
+        # Over HTTP this loop is always the running one. In memory another one may be.
         self._start: Callable[[Coroutine[Any, Any, Any]], Any] = (
             start_eagerly
             if self._http_channel is None
@@ -127,16 +114,17 @@ class ServerConversation:
         self._request_tasks: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
-        # An empty deque takes 0.7 KiB, and so does a stack: an idle session has none of them.
+        # Lists and None instead of a deque and a stack: an idle session should be small.
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
         self._client_requests = PendingClientRequests(self)
+        self.ask = self._client_requests.send_request
         self._lifespans: AsyncExitStack | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._delivery = ResponseDelivery(channel, self.run_in_background)
 
     async def run(self) -> None:
-        """Serve until the channel closes, then end everything that is still going on."""
+        """Serve until the channel closes, then cancel everything that still runs."""
         web = self._http_channel
         self.handler.broadcaster.add_subscriber(self)
         try:
@@ -157,7 +145,7 @@ class ServerConversation:
                     self._defer(data, sender)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
-            await self._delivery.wait_until_sent()  # a client that says no more may still read
+            await self._delivery.wait_until_sent()  # a client that sends no more may still read
         finally:
             self.handler.broadcaster.remove_subscriber(self)
             if self._push_channel is not None:
@@ -165,41 +153,39 @@ class ServerConversation:
             await self._end()
 
     async def hand_over(self, handler: "Handler") -> None:
-        """Let another handler serve all that comes from here on; its lifespan is held open until the end."""
+        """Let another handler serve all later messages; its lifespan is held open until the end."""
         if self._lifespans is None:
             self._lifespans = AsyncExitStack()
         lifespan = await self._lifespans.enter_async_context(handler.hold_lifespan())
         self.handler.broadcaster.remove_subscriber(self)
         self.handler, self.lifespan = handler, lifespan
-        self.connection.extra, self.connection.limit = handler.extra, handler.limit
+        self.connection.extra, self.connection.limit = handler.extra_methods, handler.max_in_flight
         handler.broadcaster.add_subscriber(self)
 
     def _defer(self, data: bytes, sender: Principal | None) -> None:
-        """Keep what a client says before its handshake is answered."""
+        """Keep a message that came before the handshake is answered."""
         if len(self._deferred) >= self.connection.limit:
             raise ChannelClosed("the client said too much before its handshake was answered")
         self._deferred.append((data, sender))
 
     async def _process(self, data: bytes, sender: Principal | None) -> None:
-        if self.connection.peer is None:  # no session, to which what was declared is a promise
+        if self.connection.peer is None:  # once there is a session, its capabilities stay as declared
             self.connection.local_peer = self.handler.local_peer
         for event in self.connection.receive(data):
             await self.process_event(event, sender)
 
     def get_request_task(self, incoming: InboundRequest) -> "asyncio.Task[None] | None":
-        """The task that serves a request, while it does."""
+        """Return the task that serves a request, if there is one."""
         return self._request_tasks.get(incoming.id)
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
-        """The HTTP headers that a request came with; there are none on other transports."""
-        return (
-            {}
-            if incoming is None or self._http_channel is None
-            else self._http_channel.headers_of(incoming.id)
-        )
+        """Return the HTTP headers of a request; none on other transports."""
+        if incoming is None or self._http_channel is None:
+            return {}
+        return self._http_channel.headers_of(incoming.id)
 
     def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """On whose behalf a request speaks: over HTTP, each has a token of its own."""
+        """Return the principal of a request: over HTTP, each has a token of its own."""
         if incoming is not None and self._http_channel is not None:
             return self._http_channel.principal_of(incoming.id) or self._principal
         return self._principal
@@ -210,7 +196,7 @@ class ServerConversation:
             await self._http_channel.interrupt(incoming.id)
 
     async def drain(self) -> None:
-        """Wait until every request that is being served has its answer."""
+        """Wait until every running request has its answer."""
         while self._request_tasks:
             await asyncio.wait(self._request_tasks.values())
         await self._delivery.wait_until_sent()
@@ -224,7 +210,7 @@ class ServerConversation:
             try:
                 await _wait_cancelled(tasks)
             except asyncio.CancelledError:
-                await _wait_cancelled(tasks)  # they are on their way out, and nobody else waits for them
+                await _wait_cancelled(tasks)  # they are ending, and nothing else waits for them
                 raise
             for uri in self.subscribed_uris:
                 context = Context(self.handler, self, "resources/unsubscribe", lifespan=self.lifespan)
@@ -234,10 +220,10 @@ class ServerConversation:
             if self._lifespans is not None:
                 await self._lifespans.aclose()
 
-    # ----------------------------------------------------------------- what arrives
+    # ----------------------------------------------------------------- receiving
 
     async def process_event(self, event: ConnectionEvent, sender: Principal | None = None) -> None:
-        """Do what an event asks for; `sender` is on whose behalf it came, where each message says so."""
+        """Act on an event; `sender` is the principal of its message, where each message has one."""
         if isinstance(event, InboundRequest):
             await self._serve(event)
         elif isinstance(event, InvalidMessageReceived):
@@ -250,14 +236,13 @@ class ServerConversation:
                 await self._http_channel.drop(event.request.id)
 
     def _process_silent_event(self, event: ConnectionEvent, sender: Principal | None) -> None:
-        """Do what an event asks for that has no answer."""
+        """Act on an event that has no answer."""
         if isinstance(event, ResponseReceived | ErrorReceived):
             self._client_requests.resolve(event)
         elif isinstance(event, CancellationReceived):
             task = self._request_tasks.get(event.request.id)
-            logger.debug(
-                "%s (id %r) is cancelled: %s", event.request.row.name, event.request.id, event.reason
-            )
+            request = event.request
+            logger.debug("%s (id %r) is cancelled: %s", request.row.name, request.id, event.reason)
             if task is not None:
                 task.cancel()
         elif isinstance(event, NotificationReceived):
@@ -266,29 +251,15 @@ class ServerConversation:
             logger.debug("dropped: %s %s", event.reason, event.error or "")
 
     def settle_in(self) -> None:
-        """For channels: nobody but you and us holds on to this conversation yet."""
+        """For channels: count the references to this conversation before any function could keep it."""
         if _HAS_REFCOUNTS:
             self._holders = sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)
 
     def rest(self, key: str, wake: Callable[[str], object]) -> Rested | None:
-        """For channels: what is left of a conversation that may sleep, and has to end; None if it may not.
-
-        Nothing may be under way, nothing kept that would be lost, and nobody may hold on to it: who has kept
-        the context of a notice can speak to the client at any time.
-
-        Args:
-            key: by what it is woken.
-            wake: called with the key when it has something to say.
-        """
+        """For channels: return a snapshot for hibernation, or None while the session is in use."""
         kept = self.state or self.subscribed_uris or self.url_elicitations or self._lifespans is not None
-        busy = (
-            self._tasks
-            or self._background_tasks
-            or self._deferred
-            or self._pending_changes
-            or not self.is_free()
-        )
-        if kept or busy or not _HAS_REFCOUNTS:
+        busy = self._tasks or self._background_tasks or self._deferred or self._pending_changes
+        if kept or busy or not self.is_free() or not _HAS_REFCOUNTS:
             return None
         if (sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)) != self._holders:
             return None
@@ -301,15 +272,12 @@ class ServerConversation:
         return rested
 
     def is_free(self) -> bool:
-        """For channels: whether the next message may be taken past `receive`."""
+        """For channels: return whether the next message may go to `take_data`."""
         return not (self._is_handshaking or self._is_processing) and self._delivery.is_free
 
     def take_data(self, data: bytes) -> None:
-        """For channels: take a message that is the next, without a turn of the loop for it.
-
-        What is answered at once takes half the time then.
-        """
-        self._is_processing = True  # what it says may be answered before it is done, in one process
+        """For channels: process the next message without a turn of the loop for it."""
+        self._is_processing = True  # in one process, the peer may reply before this is done
         try:
             if self.connection.peer is None:
                 self.connection.local_peer = self.handler.local_peer
@@ -328,10 +296,7 @@ class ServerConversation:
             self._is_processing = False
 
     def begin(self, request: JSONRPCRequest) -> "bytes | tuple[InboundRequest, StartedCall | None]":
-        """For channels: the answer to a request that is the next, if it is there at once.
-
-        Otherwise what `go_on` has to be given before anything else happens.
-        """
+        """For channels: return the answer to the next request, or what to call `go_on` with at once."""
         connection = self.connection
         if connection.peer is None:
             connection.local_peer = self.handler.local_peer
@@ -347,15 +312,13 @@ class ServerConversation:
         return event, started
 
     def go_on(self, incoming: InboundRequest, started: StartedCall | None) -> None:
-        """For channels: serve a request that was begun, and whose answer they settle."""
-        assert self._http_channel is not None, (
-            "only HTTP knows which request is the next before it is received"
-        )
+        """For channels: serve a request that `begin` has started, and whose answer they settle."""
+        assert self._http_channel is not None, "only HTTP calls this"
         data = self._continue_request(incoming, started)
         if data is None and incoming.id not in self._request_tasks:
-            data = b""  # nobody wants it any more
+            data = b""  # it was cancelled
         if data is not None and not self._http_channel.settle(data, incoming.id):
-            self.run_in_background(self._delivery.answer(data, incoming.id))  # behind what was said before
+            self.run_in_background(self._delivery.answer(data, incoming.id))  # behind what was sent before
 
     async def _serve(self, incoming: InboundRequest) -> None:
         data = self._begin_request(incoming)
@@ -363,7 +326,7 @@ class ServerConversation:
             await self._delivery.answer(data, incoming.id)
 
     def _begin_request(self, incoming: InboundRequest) -> bytes | None:
-        """The answer, if there is one at once; the rest is given a task of its own."""
+        """Return the answer if there is one at once; else serve the request in a task."""
         tool = self.handler.find_fast_path_tool(incoming)
         if tool is None:
             return self._continue_request(incoming, None)
@@ -373,7 +336,7 @@ class ServerConversation:
         return self._continue_request(incoming, started)
 
     def _continue_request(self, incoming: InboundRequest, started: StartedCall | None) -> bytes | None:
-        """The answer, if there is one at once; the rest is given a task of its own."""
+        """Return the answer if there is one at once; else serve the request in a task."""
         handler, connection = self.handler, self.connection
         try:
             context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
@@ -386,9 +349,8 @@ class ServerConversation:
                 return connection.reply(incoming.id, begun)
             if incoming.row.name == "initialize":
                 self._is_handshaking = True
-                self._track_task(
-                    incoming.id, asyncio.create_task(self._finish_handshake(incoming, begun)), begun
-                )
+                task = asyncio.create_task(self._finish_handshake(incoming, begun))
+                self._track_task(incoming.id, task, begun)
                 return None
             answering = build_response(connection, incoming, begun)
             rest = None if started is None else started.rest
@@ -408,7 +370,7 @@ class ServerConversation:
     def _track_task(
         self, request_id: RequestId, task: asyncio.Task[None], begun: Awaitable[Any] | None = None
     ) -> None:
-        """Remember the task that serves a request, and awaits this if it is not cancelled before."""
+        """Remember the task that serves a request, and awaits `begun` unless it is cancelled before."""
         self._request_tasks[request_id] = task
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_task_done, request_id, begun))
@@ -417,13 +379,13 @@ class ServerConversation:
         self, request_id: RequestId, begun: Awaitable[Any] | None, task: asyncio.Task[None]
     ) -> None:
         if iscoroutine(begun):
-            begun.close()  # if it was cancelled before its task began, nobody has awaited it
+            begun.close()  # if its task was cancelled before it started, it was never awaited
         self._tasks.discard(task)
         if self._request_tasks.get(request_id) is task:
             del self._request_tasks[request_id]
 
     async def _finish_handshake(self, incoming: InboundRequest, pending: Awaitable[RouteResult]) -> None:
-        """Answer the handshake, then take what the client has said in the meantime."""
+        """Answer the handshake, then process what the client has sent in the meantime."""
 
         async def await_handshake() -> RouteResult:
             limit = asyncio.timeout(HANDSHAKE_TIMEOUT)
@@ -450,7 +412,7 @@ class ServerConversation:
             data = await answering
         except asyncio.CancelledError as error:
             data = build_error_response(self.connection, incoming, error)
-            if data is None:  # nobody wants it any more; otherwise the function has cancelled itself
+            if data is None:  # otherwise the function has cancelled itself
                 raise
         if data is not None and not self._delivery.offer(data):
             await self._delivery.deliver(data, incoming.id)
@@ -465,43 +427,14 @@ class ServerConversation:
             return
         self.run_in_background(dispatch_notification(self.handler, self, self.lifespan, event, sender))
 
-    # ----------------------------------------------------------------- what leaves
+    # ----------------------------------------------------------------- sending
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Hand a message over to the peer."""
         await self.channel.send(data, related)
 
-    async def send_notification(
-        self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
-    ) -> None:
-        """Say something to the peer, once all middleware has seen it."""
-        await send_notification(self, context, method, params, build)
-
-    async def send_request(
-        self,
-        context: Context,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        timeout: float | None,
-        key: str | None = None,
-    ) -> Result:
-        """Ask the peer on the stream of its own request, and wait for the answer, if there is a session.
-
-        Raises:
-            RPCError: the peer says no.
-            RequestTimeout: it says nothing in time.
-            LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
-        """
-        return await send_client_request(
-            context,
-            method,
-            params,
-            lambda context, params: self._client_requests.send_request(context, method, params, timeout),
-            key,
-        )
-
     def on_change(self, method: str, params: NotificationParams) -> None:
-        """Tell a client of the session era what has changed, if it may be told."""
+        """Send a change to a client of the session era, if it wants it."""
         connection = self.connection
         if connection.peer is None or connection.lifecycle.state != "ready":
             return
@@ -509,7 +442,7 @@ class ServerConversation:
             return
         if isinstance(params, ElicitationCompleteParams):
             if params.elicitation_id not in self.url_elicitations:
-                return  # somebody else's (ELIC-16), or told before
+                return  # another client's (ELIC-16), or sent before
             del self.url_elicitations[params.elicitation_id]
         self._pending_changes.add(method, params)
         if not self._is_sending_changes:
@@ -517,7 +450,7 @@ class ServerConversation:
             self.run_in_background(self._send_changes())
 
     async def _send_changes(self) -> None:
-        """Tell the client what has changed, as fast as it listens."""
+        """Send the pending changes, as fast as the client reads."""
         while self._pending_changes:
             method, params = self._pending_changes.pop()
             context = Context(self.handler, self, method, lifespan=self.lifespan)
@@ -528,7 +461,7 @@ class ServerConversation:
         self._is_sending_changes = False
 
     def run_in_background(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something that nobody waits for, but that ends with the conversation."""
+        """Run a coroutine in a task that ends with the conversation."""
         task = asyncio.create_task(self._run_logged(work))
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
@@ -548,7 +481,7 @@ class ServerConversation:
 
 
 async def _wait_cancelled(tasks: set[asyncio.Task[None]]) -> None:
-    """Wait until tasks that were cancelled have ended, but not for ever."""
+    """Wait until cancelled tasks have ended, `CANCEL_TIMEOUT` at most."""
     if tasks:
         _, stuck = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
         for task in stuck:

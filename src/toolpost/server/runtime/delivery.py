@@ -1,7 +1,6 @@
-"""The answers of a conversation on their way to its client, which may take its time.
+"""Backpressure for responses: how many wait for a client that reads slowly, and when to stop reading from it.
 
-Owns which of them wait, how many bytes they have, and when to stop hearing a client that does not read. Knows
-neither what is answered nor what the channel does with it.
+Counts responses and their bytes. Their content, and how a channel sends them, is not known here.
 """
 
 import asyncio
@@ -14,10 +13,10 @@ from toolpost.errors import ChannelClosed
 from toolpost.types.base import RequestId
 
 MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of answers that may wait for a client to take them before no more is read from it."""
+"""Bytes of responses that may wait for a client before no more is read from it."""
 
 RESPONSE_OVERHEAD: Final = 2048
-"""Bytes that an answer takes that waits, beside its own."""
+"""Bytes that a waiting response takes beside its own."""
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -26,25 +25,20 @@ SpawnTask: TypeAlias = Callable[[Coroutine[Any, Any, Any]], object]
 
 @runtime_checkable
 class _SupportsOffer(Protocol):
-    """A channel with one stream that need not be waited for, as long as nothing holds it up."""
+    """A channel with one stream, which takes data at once unless it is full."""
 
     def offer(self, data: bytes, /) -> bool: ...
 
 
 @runtime_checkable
 class _SupportsAnswer(Protocol):
-    """A channel on which each request has a stream of its own, which its answer ends."""
+    """A channel on which each request has a stream of its own, which its response ends."""
 
     async def answer(self, data: bytes, request_id: RequestId, /) -> None: ...
 
 
 class ResponseDelivery:
-    """What a client has to take.
-
-    Args:
-        channel: the way to the client.
-        chore: does what nobody waits for.
-    """
+    """The responses of one conversation."""
 
     __slots__ = (
         "_all_sent",
@@ -62,23 +56,22 @@ class ResponseDelivery:
         self._answer = channel.answer if isinstance(channel, _SupportsAnswer) else None
         self._offer = channel.offer if isinstance(channel, _SupportsOffer) else None
         self._spawn = chore
-        self._queued_count = 0  # answers that the client has to make room for
-        self._unsent_bytes = 0  # bytes of answers that the channel has not taken yet
-        # An event takes 0.7 KiB, and an idle session needs none.
+        self._queued_count = 0  # responses of `send_soon` that the channel has not taken yet
+        self._unsent_bytes = 0
         self._all_sent: asyncio.Event | None = None
         self._writable: asyncio.Event | None = None
 
     @property
     def is_free(self) -> bool:
-        """Whether all that was said at once has been taken, and not too much of the rest waits."""
+        """Whether the channel has taken all of `send_soon`, and not too much of the rest waits."""
         return not self._queued_count and self._unsent_bytes <= MAX_UNSENT_BYTES
 
     def offer(self, data: bytes) -> bool:
-        """Whether the channel has taken an answer at once."""
+        """Return whether the channel has taken a response at once."""
         return self._offer is not None and self._offer(data)
 
     def send_soon(self, data: bytes, request_id: RequestId | None) -> None:
-        """Answer at once, or as soon as the client takes it; until then we are not free."""
+        """Send a response at once, or in the background; until it is sent, `is_free` is false."""
         if self._offer is None or not self._offer(data):
             if self._all_sent is None:
                 self._all_sent = asyncio.Event()
@@ -95,7 +88,7 @@ class ResponseDelivery:
                 paid.set()
 
     async def deliver(self, data: bytes, request_id: RequestId | None) -> None:
-        """Hand an answer over that may have to wait until the client takes it."""
+        """Send a response that may have to wait until the client reads."""
         size = len(data) + RESPONSE_OVERHEAD
         self._unsent_bytes += size
         try:
@@ -108,23 +101,19 @@ class ResponseDelivery:
                 self._writable.set()
 
     async def answer(self, data: bytes, request_id: RequestId | None) -> None:
-        """Hand an answer over.
-
-        Raises:
-            ChannelClosed: the client has gone.
-        """
+        """Send a response. Raises ChannelClosed if the client has gone."""
         if self._answer is None or request_id is None:
             await self._send(data, request_id)
         else:
             await self._answer(data, request_id)
 
     async def wait_until_writable(self) -> None:
-        """Wait until a client that asks has taken some of its answers: until then it is not heard."""
+        """Wait until few enough bytes of responses wait."""
         while self._unsent_bytes > MAX_UNSENT_BYTES:
             self._writable = asyncio.Event()
             await self._writable.wait()
 
     async def wait_until_sent(self) -> None:
-        """Wait until all is taken that was said at once."""
+        """Wait until all of `send_soon` is sent."""
         if self._all_sent is not None:
             await self._all_sent.wait()

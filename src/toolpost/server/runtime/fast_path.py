@@ -1,9 +1,7 @@
-"""Calls that want nothing but their arguments: begun before anything else is made for them.
+"""Fast path for tools without a context: call the function first, and build a `Context` only if it awaits.
 
-Most tools compute something and return. Such a call has ended before anybody else has a turn: nobody can
-cancel it or hear how far it has come, and it has no context to speak through. So its function runs first, and
-what it gives is the result. If it waits, or raises, or gives a file, the ordinary path is walked, and goes on
-with the call where it stands (`Context.started_call`). Knows no channel.
+A call that has returned cannot be cancelled and sends nothing before its result. If it waits, raises, or
+returns a file, the ordinary path goes on with it (`Context.started_call`). Knows no channel.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,16 +30,7 @@ _BEFORE: Final = b'{"jsonrpc":"2.0","id":'
 
 
 class ResultTemplate:
-    """What all results of a tool have in common that are structured content, for clients of one revision.
-
-    What the function gives is written once, and stands in the result as it is. The ordinary path reads it and
-    writes it again, which takes 1 us more for a number, and as long as all the rest for a large table.
-
-    Args:
-        result: one of them, with a text and a value that give way to those of a call.
-        party: the server.
-        incoming: the request of such a client.
-    """
+    """The bytes that all structured results of a tool have in common, for clients of one revision."""
 
     __slots__ = ("_head", "_middle", "_tail", "party")
 
@@ -57,7 +46,7 @@ class ResultTemplate:
         self._tail = tail if structured else rest
 
     def fill(self, request_id: RequestId, text: bytes) -> bytes:
-        """The answer to a call whose value this is, as JSON."""
+        """Return the response to a call with this value, as JSON."""
         asked = b"%d" % request_id if type(request_id) is int else ENCODER.encode(request_id)
         said, middle = ENCODER.encode(text.decode()), self._middle
         if middle is None:
@@ -68,7 +57,7 @@ class ResultTemplate:
 def _make_template(
     tool: "RegisteredTool[..., Any]", party: LocalPeer, incoming: InboundRequest
 ) -> ResultTemplate:
-    """The form for the results of a tool, which is kept."""
+    """Make and keep the template for the results of a tool."""
     revision = incoming.peer.revision
     sample = tool.result_converter.build_structured_result(
         [TextContent(_TEXT)], _VALUE, wrap=revision.structured != "any"
@@ -78,18 +67,13 @@ def _make_template(
 
 
 class StartedCall(Struct, eq=False):
-    """A call that has begun, and is gone on with: by the very tool that has begun it, whatever it is now.
-
-    Args:
-        tool: which has begun it.
-        rest: what comes of its function.
-    """
+    """A call that was started, to be continued by the same tool, even if that was replaced since."""
 
     tool: "RegisteredTool[..., Any]"
     rest: Awaitable[Any]
 
     def go_on(self, context: Context) -> RouteResult | Awaitable[RouteResult]:
-        """What to await for the answer."""
+        """Return what to await for the result."""
         incoming = context.incoming
         assert incoming is not None, "only a request calls a tool"
         context.started_call = self.rest
@@ -102,20 +86,13 @@ def call_bare(
     incoming: InboundRequest,
     run: Callable[[Coroutine[Any, Any, Any]], Any],
 ) -> bytes | StartedCall:
-    """The answer to a call if it is there at once; else the call, to go on with.
-
-    Args:
-        tool: which `is_fast_path`.
-        party: the server.
-        incoming: the request.
-        run: runs a coroutine up to its first wait, and gives its value, or the rest of it.
-    """
+    """Return the response to a call, or the started call; `run` starts a coroutine."""
     try:
         bound: Any = tool.bound
         returns = tool.result_converter
         value: Any = bound.call_json(incoming.params.arguments)
         if type(value) is CoroutineType:
-            value = run(value)  # pyright: ignore[reportUnknownArgumentType] - whatever a function gives
+            value = run(value)  # pyright: ignore[reportUnknownArgumentType] - whatever a function returns
             if isinstance(value, StartedCoroutine):
                 return StartedCall(tool, value)  # pyright: ignore[reportUnknownArgumentType] - as above
         elif is_pending(value):  # some functions only look like coroutine functions
@@ -132,5 +109,5 @@ def call_bare(
             stamped = ERAS[revision.era].stamp_result(party, incoming, result)
             return jsonrpc.encode_response(incoming.id, stamped)
         return StartedCall(tool, CompletedAwaitable(value))
-    except BaseException as error:  # noqa: BLE001 - whoever goes on with the call knows what it means
+    except BaseException as error:  # noqa: BLE001 - the ordinary path handles it
         return StartedCall(tool, CompletedAwaitable(None, error))

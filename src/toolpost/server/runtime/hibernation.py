@@ -1,7 +1,6 @@
-"""A conversation that sleeps: as much of it as it takes to go on where it stood.
+"""Hibernation of idle sessions: a small snapshot of the conversation, to be resumed later.
 
-Most sessions of a server are idle. Such a one needs no task, no connection and no coroutine that waits. What
-is left hears of changes in its place, and is woken by them. Knows no channel.
+The snapshot subscribes to changes in place of the conversation, and wakes it. Knows no channel.
 """
 
 from collections.abc import Callable
@@ -20,16 +19,16 @@ from toolpost.types.initialize import ClientCapabilities, Implementation, LogLev
 from toolpost.types.notifications import NotificationParams
 
 ALIKE: Final = 256
-"""Kinds of clients that are known again; behind that, all are forgotten."""
+"""Client descriptions that are shared; beyond that, all are forgotten."""
 
 SMALL: Final = 1024
-"""Bytes that such a one says of itself, at the most."""
+"""Bytes of a description that is shared, at most."""
 
 _LISTS: Final = frozenset(LIST_CHANGED.values())
 
 
 class _Client(Struct):
-    """What a client has said of itself."""
+    """The description that a client has given of itself."""
 
     revision: str
     capabilities: ClientCapabilities | None = None
@@ -40,19 +39,7 @@ _CLIENT: Final = JSONReader(_Client)
 
 
 class Rested(Struct, eq=False, kw_only=True):
-    """What is left of a conversation.
-
-    Args:
-        party: what its client was promised.
-        client: the client, as text: the clients of a server are of a few kinds, and share it.
-        log_level: from which level on it wants to hear log messages.
-        next_id: of the next question to it.
-        withdrawn: requests that were cancelled, and have not come yet.
-        announcer: tells of changes.
-        key: by what it is woken.
-        wake: called with the key when it has something to say.
-        news: what has changed since, to be told when it goes on.
-    """
+    """The snapshot of a conversation."""
 
     party: LocalPeer
     client: bytes
@@ -74,22 +61,14 @@ class Rested(Struct, eq=False, kw_only=True):
         *,
         known: dict[bytes, bytes],
     ) -> "Rested | None":
-        """What is left of a conversation over this connection; None if something is under way.
-
-        Args:
-            connection: the way to the client.
-            announcer: tells of changes.
-            key: by what it is woken.
-            wake: called with the key when it has something to say.
-            known: what other clients have said of themselves.
-        """
+        """Return the snapshot of a conversation, or None if it is busy."""
         peer = connection.peer
         if peer is None or not connection.is_idle:
             return None
         said: JSON = {"revision": peer.revision.date, "capabilities": peer.capabilities, "info": peer.info}
         try:
             client = jsonrpc.encode(said)
-        except LocalProtocolError:  # somebody has put something there that nobody could read again
+        except LocalProtocolError:  # something was put there that JSON cannot hold
             return None
         if len(client) <= SMALL:
             if len(known) > ALIKE:
@@ -107,17 +86,17 @@ class Rested(Struct, eq=False, kw_only=True):
         )
 
     def on_change(self, method: str, params: NotificationParams) -> None:
-        """Wake up, if the client has to be told; who sleeps watches no resource, and waits for no user."""
+        """Wake the conversation if a list has changed: it has no subscriptions or elicitations."""
         if method in _LISTS:
             self.news = (*self.news, (method, params))
             self.wake(self.key)
 
     def end(self) -> None:
-        """Hear no more: the session has ended, or goes on."""
+        """Unsubscribe: the session has ended, or is resumed."""
         self.announcer.remove_subscriber(self)
 
     def connect(self, connection: Connection) -> None:
-        """Let a fresh connection go on."""
+        """Restore the state in a fresh connection."""
         client = _CLIENT(self.client)
         connection.local_peer = self.party
         connection.peer = Peer(REVISIONS[client.revision], client.capabilities, client.info)

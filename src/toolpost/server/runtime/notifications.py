@@ -1,41 +1,27 @@
-"""`subscriptions/listen`: what a stateless client wants to hear, and the long request that carries it.
+"""Notifications: subscriptions of stateless clients, functions that receive them, the way through middleware.
 
-Owns the subscriptions that are open. Who has something to tell is not known here: the announcer of the server
-that serves the request.
-
-PART notices: A function that hears what clients say: how it is called with a context and the parameters of a
-notice.
-
-Refuses a function that cannot take them when it is registered. Which notices there are, and who sends them,
-is not known here.
-
-PART passage: Notices on their way through middleware: those that a client sends, and those that we send to
-it.
-
-The counterpart of `dispatch`, which takes requests that way. Knows no channel and no task: a
-`ClientConnection` says what comes through.
+`subscriptions/listen` is a long request that carries changes to a stateless client. What a session is sent
+is `conversation`'s business, and where changes come from is `change_broadcast`'s.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.protocol.methods import Row
 from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
 from toolpost.server.request import ClientConnection
 from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
-from toolpost.server.runtime.pending_requests import make_abandoned_error
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.names import unwrap_layers
 from toolpost.server.sync_context import SyncContext
-from toolpost.types.base import JSON, Result
+from toolpost.types.base import JSON
 from toolpost.types.notifications import (
     AcknowledgedParams,
     ListenResult,
@@ -55,11 +41,7 @@ class ServerSubscriptions:
         self._active: set[_ServerSubscription] = set()
 
     async def serve(self, ctx: Context, wishes: SubscriptionFilter) -> ListenResult:
-        """Tell a client what it wants to hear, until either side ends it.
-
-        Raises:
-            InvalidParams: it names more resources than it may.
-        """
+        """Serve `subscriptions/listen`: send changes until either side ends it."""
         server = ctx.server
         _check_filter_size(wishes.resource_subscriptions or ())
         wishes = _limit_to_capabilities(ctx, wishes)
@@ -96,7 +78,7 @@ def _check_filter_size(uris: Sequence[str]) -> None:
 
 
 def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> SubscriptionFilter:
-    """The part of a filter that the server can serve."""
+    """Return the part of a filter that the server can serve."""
     offered = ctx.server.local_peer.has_capability
     return SubscriptionFilter(
         tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
@@ -107,7 +89,7 @@ def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> Subscrip
 
 
 async def _can_subscribe(ctx: Context, uri: str) -> bool:
-    """Whether a resource can be watched; one that cannot is left out of what is acknowledged (SUB-5)."""
+    """Return whether the server accepts a subscription; others are not acknowledged (SUB-5)."""
     try:
         await ctx.server.subscribe(uri, ctx)
     except RPCError:
@@ -116,7 +98,7 @@ async def _can_subscribe(ctx: Context, uri: str) -> bool:
 
 
 class _ServerSubscription:
-    """A subscription of a stateless client: what it wants to hear, until either side ends it."""
+    """A subscription of a stateless client."""
 
     def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
         self._context = context
@@ -126,16 +108,16 @@ class _ServerSubscription:
         self.end = self._pending_changes.end
 
     def on_change(self, method: str, params: NotificationParams) -> None:
-        """Take note of a notice that was asked for."""
-        if (
-            params.uri in self._subscribed_uris
-            if isinstance(params, ResourceUpdatedParams)
-            else is_requested(self._filter, method, params)
-        ):
+        """Note a change that the filter asks for."""
+        if isinstance(params, ResourceUpdatedParams):
+            wanted = params.uri in self._subscribed_uris
+        else:
+            wanted = is_requested(self._filter, method, params)
+        if wanted:
             self._pending_changes.add(method, params)
 
     async def run(self) -> ListenResult:
-        """Acknowledge, then pass on what is heard."""
+        """Acknowledge, then send changes until the end."""
         await self._context.send_notification(
             "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._filter)
         )
@@ -144,23 +126,14 @@ class _ServerSubscription:
         return ListenResult()
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- functions that receive notifications
 
 RESERVED_NOTIFICATIONS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
-"""What the protocol acts upon itself: a function learns of it by `ctx.cancelled`, or by the answer."""
+"""Handled by the protocol itself: a function sees the effect in `ctx.cancelled`, or in the result."""
 
 
 class NotificationReceiver:
-    """A function that hears a notice.
-
-    Args:
-        fn: takes a context and, if it likes, the parameters. One that is not async gets a `SyncContext`, in a
-            thread.
-        work: the threads.
-
-    Raises:
-        TypeError: it takes neither one argument nor two.
-    """
+    """A function that receives notifications: `fn(context)` or `fn(context, params)`, async or not."""
 
     def __init__(self, fn: Callable[..., Any], work: WorkerThreads) -> None:
         self._fn = fn
@@ -178,7 +151,7 @@ class NotificationReceiver:
 
 
 def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
-    """How many of (context, params) a function takes."""
+    """Return how many of (context, params) a function takes. Raises TypeError if neither one nor two."""
     signature = inspect.signature(fn)
     for given in ((None, None), (None,)):
         try:
@@ -192,18 +165,18 @@ def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
     )
 
 
-# --------------------------------------------------------------------- passage
+# --------------------------------------------------------------------- through middleware
 
 logger: Final = logging.getLogger("toolpost.server")
 
 _INITIALIZED: Final = "notifications/initialized"
-"""The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
+"""The end of the handshake: for handlers, not for middleware."""
 
 _PARAMS_READER: Final = JSONReader(dict[str, JSON])
 
 
 def is_notification_handled(handler: "Handler", event: NotificationReceived) -> bool:
-    """Whether anybody hears what a client says."""
+    """Return whether the handler or middleware wants a notification of a client."""
     return handler.is_overridden("handle_notification") or (
         bool(handler.middleware) and event.method != _INITIALIZED
     )
@@ -216,7 +189,7 @@ async def dispatch_notification(
     event: NotificationReceived,
     sender: Principal | None = None,
 ) -> None:
-    """Let middleware and the handler hear what a client says; `sender` as in `Context`."""
+    """Pass a notification of a client through middleware to the handler; `sender` as in `Context`."""
     method = event.method
     try:
         params = _PARAMS_READER(event.raw) if event.row is None else event.params
@@ -231,68 +204,3 @@ async def dispatch_notification(
     await run_middleware(
         handler.middleware, call, lambda context, params: handler.handle_notification(method, params, context)
     )
-
-
-async def send_client_request(
-    context: Context,
-    method: str | Row,
-    params: Any,
-    ask: Callable[[Context, Any], Awaitable[Result]],
-    key: str | None = None,
-) -> Result:
-    """Ask the client, once all middleware has seen it.
-
-    Args:
-        context: of the request that asks.
-        method: what is asked.
-        params: the question.
-        ask: sends the question and waits, in a session. Where there is none, answers are recalled.
-        key: what a client without a session is to call the question.
-    """
-
-    async def replay_answer(context: Context, params: Any) -> Result:
-        if context.cancelled:
-            raise make_abandoned_error(context)
-        return await context.replay_answer(str(method), params, key)
-
-    stateless = context.incoming is not None and context.incoming.peer.revision.stateless
-    inner = replay_answer if stateless and isinstance(method, str) else ask
-    if not context.server.middleware:
-        return await inner(context, params)
-    name = method if isinstance(method, str) else method.name
-    return await run_middleware(context.server.middleware, Call(name, params, context, incoming=False), inner)
-
-
-async def send_notification(
-    speaker: ClientConnection,
-    context: Context,
-    method: str,
-    params: Any,
-    build: Callable[[Any], bytes | None],
-) -> None:
-    """Say something to the peer, once all middleware has seen it.
-
-    What middleware raises is logged, and nothing is said; who wanted to say it goes on.
-
-    Raises:
-        LocalProtocolError: it may not be said.
-        ChannelClosed: the peer has gone.
-    """
-    unsaid: list[Exception] = []
-
-    async def send(context: Context, params: Any) -> None:
-        try:
-            data = build(params)
-            if data is not None:
-                await speaker.send(data, context.related)
-        except Exception as error:  # not the fault of middleware, and told to who wanted to say it
-            unsaid.append(error)
-            raise
-
-    call = Call(method, params, context, incoming=False, is_notification=True)
-    try:
-        await run_middleware(context.server.middleware, call, send)
-    except Exception as error:  # middleware may raise anything
-        if error in unsaid:
-            raise
-        logger.exception("middleware failed; %s was not sent", method)

@@ -1,7 +1,7 @@
-"""One request → middleware → the route that serves it → the bytes of the answer.
+"""One request → middleware → the route that serves it → the bytes of the response.
 
-The one path that every request takes, whatever brought it. Whatever a handler raises stays with its request:
-this module turns it into an answer. Knows no tool, no channel and no task.
+Every request takes this path, whatever its transport. What a handler raises becomes an error response here.
+Knows no tool, no channel and no task.
 """
 
 import asyncio
@@ -9,34 +9,36 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import has_capability
-from toolpost.server.context import Context
 from toolpost.server.runtime.eager import is_pending, is_unanswered
 from toolpost.types.base import Raw, Result, Struct
 from toolpost.types.input_required import InputResponseParams
 
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+
 logger: Final = logging.getLogger("toolpost.server")
 
 RouteResult: TypeAlias = Result | Raw
-"""A result, or the bytes of one that is stamped already."""
+"""A result, or the bytes of a finished one."""
 
-Route: TypeAlias = Callable[[Context, Any], RouteResult | Awaitable[RouteResult]]
-"""What serves a method. One that has its answer at once returns it; the others return an awaitable."""
+Route: TypeAlias = Callable[["Context", Any], RouteResult | Awaitable[RouteResult]]
+"""The function that serves a method: returns a result, or an awaitable of one."""
 
 Routes: TypeAlias = Mapping[str, Route]
 
 
 class Call(Struct):
-    """What passes through middleware: a request or a notice, coming in or going out."""
+    """A request or notification on its way through middleware, incoming or outgoing."""
 
     method: str
     params: Any
-    context: Context
+    context: "Context"
     incoming: bool = True
     is_notification: bool = False
 
@@ -46,13 +48,9 @@ Middleware: TypeAlias = Callable[[Call, Next], Awaitable[Any]]
 
 
 def start_request(
-    routes: Routes, middleware: Sequence[Middleware], context: Context, incoming: InboundRequest
+    routes: Routes, middleware: Sequence[Middleware], context: "Context", incoming: InboundRequest
 ) -> RouteResult | Awaitable[RouteResult]:
-    """Start to serve a request: its answer, or what to await for it.
-
-    Raises:
-        MethodNotFound: nobody serves the method.
-    """
+    """Start to serve a request: return its result, or an awaitable of it. Raises MethodNotFound."""
     method = incoming.row.name
     route = routes.get(method)
     if route is None:
@@ -64,27 +62,26 @@ def start_request(
 
 
 def start_route(
-    route: Route, context: Context, incoming: InboundRequest
+    route: Route, context: "Context", incoming: InboundRequest
 ) -> RouteResult | Awaitable[RouteResult]:
-    """Start to serve a request by a route: its answer, or what to await for it."""
+    """Start to serve a request by a route: return its result, or an awaitable of it."""
     if _can_request_input(context, incoming):
         return serve_or_request_input(route, context, incoming.params)
     return route(context, incoming.params)
 
 
-def _can_request_input(context: Context, incoming: InboundRequest) -> bool:
-    """Whether the route may ask by returning."""
-    return (
-        incoming.row.can_require_input
-        and incoming.peer.revision.stateless
-        and not context.server.is_forwarding
-    )
+def _can_request_input(context: "Context", incoming: InboundRequest) -> bool:
+    """Return whether questions of the route go out as a result that requires input."""
+    row, revision = incoming.row, incoming.peer.revision
+    return row.can_require_input and revision.stateless and not context.server.is_forwarding
 
 
-async def serve_or_request_input(route: Route, context: Context, params: InputResponseParams) -> RouteResult:
-    """The answer of a route, or what it has to know first."""
+async def serve_or_request_input(
+    route: Route, context: "Context", params: InputResponseParams
+) -> RouteResult:
+    """Return the result of a route, or the questions that it needs answered first."""
     if params.request_state is not None or params.input_responses:
-        await context.replay.load_journal()  # what is brought back is looked at, whether it is needed or not
+        await context.replay.load_journal()  # checked, whether the route needs it or not
     wanted = None
     try:
         value: Any = route(context, params)
@@ -111,15 +108,15 @@ async def serve_or_request_input(route: Route, context: Context, params: InputRe
 
             await request_url_visits(context, wanted)
         return await recall.build_input_required(context.method)
-    except BaseException:  # nobody waits any more, not even for the questions
+    except BaseException:  # the request was cancelled
         recall.give_up()
         raise
 
 
 async def run_middleware(
-    middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]
+    middleware: Sequence[Middleware], call: Call, route: "Callable[[Context, Any], Any]"
 ) -> Any:
-    """The call passed through all middleware, the first one outermost, and then served."""
+    """Pass a call through all middleware, the first one outermost, to the route."""
 
     async def innermost(call: Call) -> Any:
         value = route(call.context, call.params)
@@ -141,27 +138,25 @@ def _wrap_layer(layer: Middleware, step: Next) -> Next:
 async def build_response(
     connection: Connection, incoming: InboundRequest, pending: Awaitable[RouteResult]
 ) -> bytes | None:
-    """The bytes that answer a request, once its answer is there; None if nobody wants it any more."""
+    """Return the response to a request, once its result is there; None if it was cancelled."""
     try:
         result = await pending
         return connection.reply(incoming.id, result) if _is_in_flight(connection, incoming) else None
     except asyncio.CancelledError as error:
         if not _is_in_flight(connection, incoming) or is_being_cancelled():
             raise
-        return build_error_response(
-            connection, incoming, error
-        )  # the handler raised it, nobody cancelled the request
+        return build_error_response(connection, incoming, error)  # the handler itself raised it
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises stays with its request
         return build_error_response(connection, incoming, error)
 
 
 def _is_in_flight(connection: Connection, incoming: InboundRequest) -> bool:
-    """Whether the request still waits; its id may be that of another one by now."""
+    """Return whether this request is in flight. The id is not enough: the client may have reused it."""
     return connection.incoming.get(incoming.id) is incoming
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody cancels the current task, so that a `CancelledError` is not the handler's own."""
+    """Return whether the current task is cancelled, so that a `CancelledError` is not the handler's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -169,16 +164,14 @@ def is_being_cancelled() -> bool:
 def build_error_response(
     connection: Connection, incoming: InboundRequest, error: BaseException
 ) -> bytes | None:
-    """The bytes of the error answer that an exception deserves."""
-    return (
-        connection.fail(incoming.id, to_rpc_error(incoming, error))
-        if _is_in_flight(connection, incoming)
-        else None
-    )
+    """Return the error response for an exception; None if the request was cancelled."""
+    if not _is_in_flight(connection, incoming):
+        return None
+    return connection.fail(incoming.id, to_rpc_error(incoming, error))
 
 
 def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
-    """The error that an exception is to the peer. What is not meant for the peer is logged."""
+    """Return the error to send for an exception. What is not meant for the peer is logged."""
     if isinstance(error, UrlElicitationRequired) and not _can_open_url(incoming, error):
         urls = "".join(f" ({each['url']})" for each in error.elicitations)
         return InternalError(f"Internal error: the user has to visit a URL first: {error.message}{urls}")
@@ -193,7 +186,7 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
 
 
 def _can_open_url(incoming: InboundRequest, wanted: UrlElicitationRequired) -> bool:
-    """Whether an error names a URL, and the client has said that it can show one (ELIC-9, ELIC-20)."""
+    """Return whether an error names URLs, and the client can open them (ELIC-9, ELIC-20)."""
     capabilities, told = incoming.peer.capabilities, wanted.elicitations
     named = bool(told) and all("elicitationId" in each for each in told)
     known = incoming.peer.revision.translate_code(wanted.code) == wanted.code

@@ -1,11 +1,7 @@
-"""How a function is run that was bound: on the loop if it is async, otherwise in a thread.
+"""Runs bound functions: on the loop if they are async, otherwise in a thread; reads files they return.
 
-Also reads the files that it returns, which would block the loop as well. Knows nothing of what it is for.
-
-PART lookout: Names the function that keeps the event loop from everything else.
-
-Owns one thread, which asks the loop for a sign now and then, and looks where it stands if none comes. It can
-only tell: a function that blocks cannot be ended. Knows nothing of requests.
+Also `SlowCallbackMonitor`: a thread that asks the loop for a sign of life now and then, and logs the function
+that blocks it if none comes. Knows nothing of requests.
 """
 
 import asyncio
@@ -30,14 +26,14 @@ if TYPE_CHECKING:
 
 _SEQUENCE_TYPES: Final = (list, tuple)
 FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
-"""What most functions return, in which there is no file to be read."""
+"""What most functions return; there is no file in it to be read."""
 
 
 class WorkerThreads(ThreadPool):
-    """The threads of one server, and what runs in them."""
+    """The threads of one server, and how functions run in them."""
 
     async def run(self, bound: "BoundFunction | RawSchemaFunction", arguments: Any, context: Context) -> Any:
-        """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
+        """Return what a bound function returns: run on the loop if it is async, otherwise in a thread."""
         extra: dict[str, Any] = {}
         if bound.ask_plan is not None:
             extra = await bound.ask_plan.collect_answers(
@@ -55,7 +51,7 @@ class WorkerThreads(ThreadPool):
         return value if type(value) in FILE_FREE_TYPES else await self.load_files(value)
 
     async def load_files(self, value: Any) -> Any:
-        """The value with the files in it read."""
+        """Return the value with its files read."""
         return await self.run_in_thread(lambda: _load_files(value)) if _has_file(value) else value
 
     def _call_resolver(
@@ -66,7 +62,7 @@ class WorkerThreads(ThreadPool):
         context: Context,
         given: dict[str, Any],
     ) -> Any:
-        """What a function gives that finds out a parameter, or what to await; `wants` names its context."""
+        """Call a resolver of `Ask`; `wants` is the name of its context parameter."""
         if is_async:
             return fn(**given, **({} if wants is None else {wants: context}))
         sync = {} if wants is None else {wants: SyncContext(context, asyncio.get_running_loop())}
@@ -74,10 +70,10 @@ class WorkerThreads(ThreadPool):
 
 
 def _has_file(value: Any) -> bool:
-    """Whether a file has to be read before the value can be sent."""
+    """Return whether a file has to be read before the value can be sent."""
     if "toolpost.server.registry.media" not in sys.modules:
-        return False  # nobody can have made one
-    from toolpost.server.registry.media import Media  # noqa: PLC0415 - 0.2 ms of a start
+        return False
+    from toolpost.server.registry.media import Media  # noqa: PLC0415 - start-up time
 
     if isinstance(value, _SEQUENCE_TYPES):
         return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
@@ -85,7 +81,7 @@ def _has_file(value: Any) -> bool:
 
 
 def _load_files(value: Any) -> Any:
-    """The value with the files in it read."""
+    """Return the value with its files read."""
     from toolpost.server.registry.media import Media  # noqa: PLC0415 - as above
 
     if isinstance(value, Media):
@@ -93,23 +89,19 @@ def _load_files(value: Any) -> Any:
     return [item.load() if isinstance(item, Media) else item for item in value]
 
 
-# --------------------------------------------------------------------- lookout
+# --------------------------------------------------------------------- slow callbacks
 
 SLOW_CALLBACK_THRESHOLD: Final = 1.0
-"""Seconds that a loop may be busy before that is told: nobody else is served meanwhile."""
+"""Seconds that a loop may be busy before that is logged: nothing else is served meanwhile."""
 
-_PACKAGE_DIR: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib takes 4 ms to load
+_PACKAGE_DIR: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is slow to load
 _EVENT_LOOP_FILES: Final = (asyncio.__path__[0], selectors.__file__)
 
 logger: Final = logging.getLogger("toolpost.server")
 
 
 class SlowCallbackMonitor:
-    """Watches the loop that runs in this thread, from the beginning of a block to its end.
-
-    Args:
-        patience: seconds that the loop may be busy with one thing.
-    """
+    """Context manager that watches the loop of this thread; `patience` is in seconds."""
 
     def __init__(self, patience: float = SLOW_CALLBACK_THRESHOLD) -> None:
         self._threshold = patience
@@ -139,7 +131,7 @@ class SlowCallbackMonitor:
             sign = threading.Event()
             try:
                 self._loop.call_soon_threadsafe(sign.set)
-            except RuntimeError:  # the loop was closed by somebody who does not leave in order
+            except RuntimeError:  # the loop was closed
                 return
             if sign.wait(self._threshold) or not self._report_blocking_function():
                 continue
@@ -147,11 +139,11 @@ class SlowCallbackMonitor:
                 pass  # once is enough for each time
 
     def _report_blocking_function(self) -> bool:
-        """Whether something blocks the loop; it was told then."""
+        """Log the function that blocks the loop; return whether there is one."""
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to look
         inner = frames.get(self._loop_thread_id)
         if inner is None or inner.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
-            return False  # it only waits, and was kept from its turn by something else than us
+            return False  # it only waits: the machine was busy
         guilty = _find_blocking_function(inner)
         logger.warning(
             "%s (%s) has kept the event loop for more than %g s, and nobody else is served meanwhile; it is "
@@ -167,7 +159,7 @@ class SlowCallbackMonitor:
 
 
 def _find_blocking_function(inner: FrameType) -> CodeType:
-    """The function that we have called, and that leads to where the loop stands."""
+    """Return the outermost function of others on the stack that ends where the loop stands."""
     frame: FrameType | None = inner
     guilty = inner.f_code
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_DIR):
