@@ -178,4 +178,4 @@ def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
         guard.check(_Request(f"h{number}.example.com"))
         with pytest.raises(HTTPRefusal):
             guard.check(_Request(f"evil{number}.example.org"))
-    assert len(guard._known) == len(guard._told) == len(caplog.records) == 3
+    assert len(guard._allowed_origins) == len(guard._logged_refusals) == len(caplog.records) == 3
