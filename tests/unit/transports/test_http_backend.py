@@ -517,7 +517,7 @@ def test_what_carries_no_requests_is_refused_with_what_does(wrong):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"toolpost.transports.backend_{library}", raising=False)
+    monkeypatch.delitem(sys.modules, f"toolpost.transports.backends.{library}", raising=False)
     with pytest.raises(ConnectFailed, match=f"needs {library}.*pip install"):
         open_backend(library)
 

@@ -74,7 +74,7 @@ def entries(found: Any) -> list[bytes]:
 
 def total(store: MemoryStore) -> int:
     logs: Any = store.logs
-    assert logs._total_bytes == sum(len(data) for log in logs._shelf for data in log._data)
+    assert logs._total_bytes == sum(len(data) for log in logs._logs for data in log._data)
     return logs._total_bytes
 
 
