@@ -31,14 +31,7 @@ async def serve_stdio(
     drain: float = DRAIN_TIMEOUT,
     told: Callable[..., object] | None = None,
 ) -> None:
-    """Serve one client over our own stdin and stdout, until it closes them or we are told to stop.
-
-    Args:
-        handler: what serves.
-        max_line: the longest message to read, in bytes. A longer request is refused.
-        drain: seconds that running requests get to finish after SIGINT or SIGTERM.
-        told: called by these signals as well, at once, even if the loop is blocked.
-    """
+    """Serve one client over our own stdin and stdout, until it closes them or we are told to stop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     heard = [
@@ -127,16 +120,7 @@ def _check_no_loop_for_stdio() -> None:
 
 
 def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = EXIT_GRACE_PERIOD) -> None:
-    """Serve over stdin and stdout until the client has gone; the process may end then.
-
-    Args:
-        handler: what serves.
-        max_line: the longest message to read, in bytes. A longer request is refused.
-        grace: seconds after which the process is ended if a function keeps it from ending by itself.
-
-    Raises:
-        RuntimeError: a loop is running in this thread; `serve_stdio` is for those who have one.
-    """
+    """Serve over stdin and stdout until the client has gone; the process may end then."""
     _check_no_loop_for_stdio()
     with Watchdog(grace) as watchdog:
         asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.request_exit))

@@ -77,12 +77,7 @@ _SESSION_LIMIT_OPTIONS: Final = {"handshake": "handshake", "idle": "idle", "max_
 
 
 def make_endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[HttpOptions]) -> Endpoint:
-    """A server as an ASGI application.
-
-    Raises:
-        TypeError: there is no such keyword.
-        ValueError: one of them cannot work; the text names it.
-    """
+    """A server as an ASGI application."""
     given: dict[str, Any] = dict(web)
     unknown = given.keys() - HttpOptions.__annotations__.keys()
     if unknown:
@@ -129,14 +124,7 @@ def _make_authenticator(
 
 
 class _EndpointAuthenticator:
-    """Authorization, as an endpoint needs it.
-
-    Args:
-        admission: checks tokens.
-        resource: the URL of the endpoint, as tokens name it.
-        path: where the endpoint is, below the place where it is mounted.
-        bare: whether its path is a guess, because only the name of the machine was given.
-    """
+    """Authorization, as an endpoint needs it."""
 
     def __init__(self, admission: "Admission", resource: str, path: str, *, bare: bool) -> None:
         self._admission = admission
@@ -286,12 +274,7 @@ async def _discard(_data: bytes) -> None:
 
 
 async def serve_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
-    """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled.
-
-    Raises:
-        OSError: the address cannot be had.
-        MCPError: uvicorn is not installed.
-    """
+    """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled."""
     if served.pop("workers", 1) != 1:
         raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
     app = make_endpoint(handler, **_add_public_url(handler, address, served))
@@ -302,14 +285,7 @@ async def serve_http(handler: Handler, address: str, **served: Unpack[HttpServer
 
 
 def run_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
-    """Serve over HTTP until a signal tells us to stop.
-
-    Raises:
-        OSError: the address cannot be had.
-        MCPError: uvicorn is not installed.
-        RuntimeError: a loop is running in this thread.
-        ValueError: several workers could not serve what one could.
-    """
+    """Serve over HTTP until a signal tells us to stop."""
     _check_no_loop_for_http()
     workers = served.pop("workers", 1)
     _check_workers(handler, workers, served)
@@ -373,11 +349,7 @@ def _add_public_url(handler: Handler, address: str, served: HttpServerOptions) -
 
 
 def _split_address(address: Any) -> tuple[str, str]:
-    """The host and the port of an address.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The host and the port of an address."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("/", "", "")
     if "/" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
@@ -407,12 +379,7 @@ def _print_address(handler: Handler, listening: socket.socket, served: Mapping[s
 
 
 def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
-    """The uvicorn that serves an application, which ends it in order.
-
-    Args:
-        app: the application.
-        told: called when a signal tells us to stop.
-    """
+    """The uvicorn that serves an application, which ends it in order."""
     try:
         import uvicorn  # noqa: PLC0415 - only who serves over HTTP needs it
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415 - as above

@@ -12,7 +12,7 @@ import pytest
 import toolpost.web
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
-from toolpost.read_size import READ_SIZE
+from toolpost.protocol.framing import READ_SIZE
 from toolpost.server.http import disconnect
 from toolpost.server.http.disconnect import CONNECTION_MONITOR
 from toolpost.server.http.request import HttpExchange

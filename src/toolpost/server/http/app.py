@@ -120,14 +120,7 @@ class EndpointSettings(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint:
-    """A server as an ASGI application.
-
-    Args:
-        host: what is served.
-        settings: where, and how.
-        gate: who may come in.
-        keeper: who asks for tokens, if anybody does.
-    """
+    """A server as an ASGI application."""
 
     def __init__(
         self,
@@ -153,11 +146,7 @@ class Endpoint:
         self._life: EndpointLifetime | None = None
 
     def _build_routes(self) -> dict[str, dict[str, MethodFunction]]:
-        """Path → verb → what serves it.
-
-        Raises:
-            ValueError: a path is none, or two are the same that cannot be.
-        """
+        """Path → verb → what serves it."""
         chosen = self.settings
         paths: dict[str, dict[str, MethodFunction]] = {}
 
@@ -343,11 +332,7 @@ class Endpoint:
     def _read_message(
         self, exchange: HttpExchange, data: bytes, party: LocalPeer, known: KnownRoute | None
     ) -> tuple[JSONRPCMessage | None, StatelessRoute | SessionRoute]:
-        """The message in a body, None for a batch, and where it goes.
-
-        Raises:
-            HTTPRefusal: it is none, or goes nowhere.
-        """
+        """The message in a body, None for a batch, and where it goes."""
         message = read_body(data)
         route = known.find_route(message, party) if isinstance(known, KnownSession) else None
         if route is None:

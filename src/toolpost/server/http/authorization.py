@@ -31,11 +31,7 @@ METADATA_HEADERS: Final = (
 
 
 class Authenticator(Protocol):
-    """Asks for tokens.
-
-    Attributes:
-        is_metadata_mounted: whether somebody else serves what is published, who has mounted the endpoint.
-    """
+    """Asks for tokens."""
 
     is_metadata_mounted: bool
 
@@ -45,21 +41,11 @@ class Authenticator(Protocol):
         ...
 
     async def authenticate(self, exchange: HttpExchange) -> Principal:
-        """On whose behalf a request speaks; the credentials are taken out of it.
-
-        Raises:
-            HTTPRefusal: it does not say so well enough.
-        """
+        """On whose behalf a request speaks; the credentials are taken out of it."""
         ...
 
     def step_up(self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False) -> Headers:
-        """What to answer with, besides 403, if an operation needs scopes that are not there.
-
-        Args:
-            scopes: those that it needs.
-            principal: who asked for it.
-            sse: whether that was a client of HTTP+SSE.
-        """
+        """What to answer with, besides 403, if an operation needs scopes that are not there."""
         ...
 
 
@@ -112,11 +98,7 @@ logger: Final = logging.getLogger("toolpost.http")
 
 
 class ResourceMetadataApp:
-    """The documents about one endpoint.
-
-    Args:
-        keeper: who asks for tokens there, if anybody does.
-    """
+    """The documents about one endpoint."""
 
     def __init__(self, keeper: Authenticator | None) -> None:
         self._authenticator = keeper

@@ -171,17 +171,7 @@ class ConnectionMonitor(Protocol):
 
 
 class DisconnectWatcher:
-    """What looks after work that goes on: it ends with its client, and gives signs of life.
-
-    Args:
-        exchange: what the work is done for.
-        task: where it is done.
-        pulse: called every `KEEP_ALIVE` seconds.
-        unwanted: called when the client has gone, before the work is cancelled.
-
-    Attributes:
-        is_aborted: whether we have cancelled the work.
-    """
+    """What looks after work that goes on: it ends with its client, and gives signs of life."""
 
     __slots__ = (
         "_beating",

@@ -39,23 +39,7 @@ its kind, or hold what proves who somebody is; of these only the id of a session
 
 
 class Head:
-    """The method, the path and the headers of a request.
-
-    Args:
-        scope: of ASGI.
-        key: by what it would be known again, if that is possible.
-
-    Attributes:
-        method: in capitals.
-        path: below the place where the application is mounted.
-        headers: by their names in lower case. They are not to be changed: other requests have them, too.
-        size: how many bytes they have together, or a few more.
-        length: how many the body has, if that is said.
-        verb: what serves such a request, if it may pass as it is.
-        fits: whether a POST with this head brings, and takes, what it has to.
-        way: what it has settled about where a request goes, if it has.
-        about: what such a request is about, in the stateless era, if it has come to that.
-    """
+    """The method, the path and the headers of a request."""
 
     __slots__ = ("about", "fits", "headers", "key", "length", "method", "path", "size", "verb", "way")
 

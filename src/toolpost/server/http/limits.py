@@ -37,18 +37,7 @@ MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024
 
 
 class RequestCounts:
-    """What is under way.
-
-    Args:
-        limit: how many calls one peer may have.
-        max_calls: how many there may be in all.
-        max_streams: how many streams may be open for news.
-
-    Attributes:
-        calls: how many there are.
-        streams: how many are open.
-        waiting: bytes of posts that wait.
-    """
+    """What is under way."""
 
     __slots__ = ("_listens", "_peers", "calls", "limit", "max_calls", "max_streams", "streams", "waiting")
 
@@ -116,11 +105,7 @@ PRINCIPAL_SHARE: Final = 4
 
 
 class TooManySessions(Exception):
-    """There is no room for another session.
-
-    Args:
-        own: whether it is the same principal's calls that take it.
-    """
+    """There is no room for another session."""
 
     def __init__(self, *, own: bool) -> None:
         super().__init__("all sessions that could make room are busy")
@@ -140,11 +125,7 @@ class LimitedSession(Protocol):
 
 
 class SessionLimit:
-    """Who makes room, if there are too many.
-
-    Args:
-        most: sessions in all.
-    """
+    """Who makes room, if there are too many."""
 
     def __init__(self, most: int) -> None:
         self._max_sessions = most
@@ -182,9 +163,6 @@ class SessionLimit:
         It is the one that was idle for longest: of the owner's own, and only if they have none such, and have
         not got their share, of all. Those whom nobody knows share the empty name, and have no share: they
         may all be one, or each another one.
-
-        Raises:
-            TooManySessions: whoever could make room is busy.
         """
         own = self._owned.get(owner) or OrderedDict[str, LimitedSession]()
         over = owner != "" and len(own) >= self._share
@@ -216,11 +194,7 @@ STREAM_OVERHEAD: Final = 4096
 
 
 class FinishedStreams:
-    """The logs of streams on which nothing more will be said.
-
-    Args:
-        logs: where they are.
-    """
+    """The logs of streams on which nothing more will be said."""
 
     def __init__(self, logs: LogStore) -> None:
         self._logs = logs

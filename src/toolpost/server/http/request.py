@@ -50,11 +50,7 @@ _EVENT_STREAM_HEADERS: Final = (
 
 
 class BodyTooLarge(Exception):
-    """The body has more bytes than it may have.
-
-    Args:
-        more: whether there are some that were not read.
-    """
+    """The body has more bytes than it may have."""
 
     def __init__(self, *, more: bool) -> None:
         super().__init__()
@@ -77,21 +73,7 @@ class ResponseAborted(Exception):
 
 
 class HttpExchange:
-    """One request and its response.
-
-    Args:
-        scope: of ASGI.
-        receive: of ASGI.
-        send: of ASGI.
-        head: what the scope says, if that was read before.
-
-    Attributes:
-        extra: more headers of the response.
-        principal: on whose behalf it speaks, once somebody has found out.
-        session: whose one stream this is (HTTP+SSE).
-        streaming: whether an event stream has begun.
-        is_disconnected: whether the client has gone while it was attended to.
-    """
+    """One request and its response."""
 
     __slots__ = (
         "_body_wait_since",
@@ -158,13 +140,7 @@ class HttpExchange:
     # ----------------------------------------------------------------- reading
 
     def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
-        """The whole body if it has come, as it nearly always has, or what to await for it.
-
-        Raises:
-            BodyTooLarge: it is longer than `limit`; what comes behind is not read.
-            ClientDisconnected: the client has gone before the end of it.
-            BodyTooSlow: nothing came for `BODY_CHUNK_TIMEOUT` seconds, or less than `MIN_BODY_RATE`.
-        """
+        """The whole body if it has come, as it nearly always has, or what to await for it."""
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
         porter: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
@@ -204,11 +180,7 @@ class HttpExchange:
             event = self._receive()
 
     async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
-        """What comes behind so many bytes of the body.
-
-        Raises:
-            BodyTooSlow: it does not come in time.
-        """
+        """What comes behind so many bytes of the body."""
         now = asyncio.get_running_loop().time()
         self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
         try:
@@ -312,15 +284,6 @@ class HttpExchange:
         """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
 
         Work that is soon done costs neither a task nor a look at the connection.
-
-        Args:
-            work: what is to be done.
-            pulse: called every `KEEP_ALIVE` seconds while it goes on.
-            unwanted: called when the client has gone, before the work is cancelled.
-
-        Raises:
-            ClientDisconnected: the client has gone, and the work was cancelled.
-            ResponseAborted: we have, by `abort`.
         """
         try:
             waits_for = work.send(None)

@@ -48,13 +48,7 @@ EVENTS: Final = "text/event-stream"
 
 
 class HTTPRefusal(Exception):
-    """A request goes no further.
-
-    Args:
-        status: of HTTP.
-        message: what was refused, and what to do.
-        headers: to answer with.
-    """
+    """A request goes no further."""
 
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -71,14 +65,7 @@ class HTTPRefusal(Exception):
 
 
 class RequestGuard:
-    """The checks in front of an endpoint.
-
-    Args:
-        public_url: where clients reach it; allows its host and its origin.
-        allowed_hosts: more hosts that it answers to.
-        allowed_origins: more origins whose pages may call it.
-        cors: whether browsers are told so: True for all that is allowed, or more origins.
-    """
+    """The checks in front of an endpoint."""
 
     def __init__(
         self,
@@ -97,11 +84,7 @@ class RequestGuard:
         self._logged_refusals: set[str] = set()
 
     def check(self, exchange: HttpExchange) -> None:
-        """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so.
-
-        Raises:
-            HTTPRefusal: it does not (HTTP-2).
-        """
+        """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so."""
         if exchange.head.size > MAX_HEADERS:
             raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
@@ -144,15 +127,7 @@ class RequestGuard:
 
 
 def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
-    """Return if a POST brings JSON and takes what we may answer with.
-
-    Args:
-        exchange: the POST.
-        wanted: the media types of the answers that it may get.
-
-    Raises:
-        HTTPRefusal: 415 or 406.
-    """
+    """Return if a POST brings JSON and takes what we may answer with."""
     sent = exchange.headers
     encoding = sent.get("content-encoding")
     if encoding is not None and encoding.lower() != "identity":
@@ -185,11 +160,7 @@ def _find_media_type_error(
 
 
 def check_get(exchange: HttpExchange) -> None:
-    """Return if a GET takes an event stream (HTTPL-11).
-
-    Raises:
-        HTTPRefusal: 406.
-    """
+    """Return if a GET takes an event stream (HTTPL-11)."""
     accept = exchange.headers.get("accept")
     if not headers.accepts(accept, EVENTS):
         raise HTTPRefusal(
@@ -201,11 +172,7 @@ def check_get(exchange: HttpExchange) -> None:
 
 
 def read_body(data: bytes) -> JSONRPCMessage | None:
-    """The message in a body; None for a batch.
-
-    Raises:
-        _UnreadableBody: it is none.
-    """
+    """The message in a body; None for a batch."""
     if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:

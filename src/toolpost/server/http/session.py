@@ -80,16 +80,7 @@ read_lease: Final = JSONReader(ReaderLease)
 
 
 class SessionPost(Struct):
-    """What a client has posted.
-
-    Args:
-        data: a message, or a batch.
-        stream: where it is answered.
-        ids: those of the requests in it.
-        headers: what it came with.
-        ready: whether it completes the handshake.
-        principal: on whose behalf it speaks: that of the session, with what its own token allows.
-    """
+    """What a client has posted."""
 
     data: Raw
     stream: str
@@ -164,17 +155,7 @@ def stream_log(session_id: str, stream: str) -> str:
 
 
 class HttpSession:
-    """The conversation's end of a session: a channel.
-
-    Args:
-        session_id: its name, known to the client.
-        owner: the principal whose it is, by their key; empty if nobody knows.
-        store: where its streams are.
-        kept: those that are over.
-        load: how much is under way on this worker.
-        single: whether all that it says goes to the general stream (HTTP+SSE).
-        json_only: whether only the answer itself reaches the client of a request.
-    """
+    """The conversation's end of a session: a channel."""
 
     def __init__(
         self,
@@ -279,11 +260,7 @@ class HttpSession:
                 taker.settle_in()
 
     def rest(self, wake: Callable[[str], object]) -> SleepingConversation | None:
-        """What is left of the conversation, which ends, if the session may sleep, which does not.
-
-        Args:
-            wake: called with its id when it has something to say.
-        """
+        """What is left of the conversation, which ends, if the session may sleep, which does not."""
         taker = self._conversation
         if taker is None or not self.ready or not self._is_receiving or self._posts or self._ended:
             return None
@@ -390,11 +367,7 @@ class HttpSession:
         return None if call is None else call.principal
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Say something on the stream of the request that it belongs to.
-
-        Raises:
-            LocalProtocolError: it is a question, and nobody could hear it.
-        """
+        """Say something on the stream of the request that it belongs to."""
         if self._ended:
             raise ChannelClosed(self._ended)
         said = read_outline(data)

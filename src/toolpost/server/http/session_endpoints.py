@@ -92,14 +92,7 @@ class _PostInSession(Struct, eq=False):
 
 
 class SessionEndpoints:
-    """What old clients use.
-
-    Args:
-        sessions: their sessions.
-        messages: the path to which a client of HTTP+SSE posts.
-        keeper: who asks for tokens.
-        needs: tells which scopes a request needs; None if nobody has any.
-    """
+    """What old clients use."""
 
     def __init__(
         self,
@@ -130,11 +123,7 @@ class SessionEndpoints:
         *,
         begun: StartedSessionRequest | None = None,
     ) -> None:
-        """Hand a message or a batch to its session, and answer with what the session says.
-
-        Raises:
-            HTTPRefusal: there is no such session, or the batch cannot be read.
-        """
+        """Hand a message or a batch to its session, and answer with what the session says."""
         if route.session is None:
             if not route.is_initialize:
                 raise HTTPRefusal(400, _MISSING_SESSION_TEXT)  # HTTPL-26
@@ -259,11 +248,7 @@ class SessionEndpoints:
             raise HTTPRefusal(404, _UNKNOWN_SESSION_TEXT)
 
     def _make_post(self, message: JSONRPCMessage | None, data: bytes, exchange: HttpExchange) -> SessionPost:
-        """What a client has posted, told apart as far as a session has to know.
-
-        Raises:
-            HTTPRefusal: it is a batch of which something cannot be read.
-        """
+        """What a client has posted, told apart as far as a session has to know."""
         if isinstance(message, JSONRPCRequest):
             ids, ready = (message.id,), False
         else:
@@ -283,9 +268,6 @@ class SessionEndpoints:
         """What relays the general stream of a session; None if another of its streams went on (HTTPL-20).
 
         Whoever awaits it waits in nothing else: an open stream takes as much memory as it takes frames.
-
-        Raises:
-            HTTPRefusal: there is no such session or no such stream, or another one reads it.
         """
         session_id = _get_session_id(exchange)
         record = await self._find_session(session_id, principal)
@@ -308,11 +290,7 @@ class SessionEndpoints:
         return reading.relay(revision)
 
     async def delete(self, exchange: HttpExchange, principal: Principal | None) -> None:
-        """End a session.
-
-        Raises:
-            HTTPRefusal: there is no such session.
-        """
+        """End a session."""
         session_id = _get_session_id(exchange)
         record = await self._find_session(session_id, principal)
         await self._sessions.end(session_id, record, "its client has ended it")
@@ -341,11 +319,7 @@ class SessionEndpoints:
     async def post_message(
         self, exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes, principal: Principal | None
     ) -> None:
-        """Hand a message to the session that an `endpoint` event has named.
-
-        Raises:
-            HTTPRefusal: there is no such session, or it is a batch.
-        """
+        """Hand a message to the session that an `endpoint` event has named."""
         asked = parse_qs(exchange.query.decode("latin-1")).get("session_id")
         if not asked:
             raise HTTPRefusal(

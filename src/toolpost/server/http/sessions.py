@@ -59,14 +59,7 @@ WORKER_TTL: Final = 30.0
 
 
 class SessionSettings(Struct, frozen=True):
-    """How long sessions live, and how many of them.
-
-    Args:
-        handshake: seconds that a client has to complete the handshake.
-        idle: seconds after which a session that nobody uses ends.
-        most: sessions that one worker holds; the one that was idle for longest makes room for another, and a
-            principal may have a part of them only.
-    """
+    """How long sessions live, and how many of them."""
 
     handshake: float = 30.0
     idle: float = 1800.0
@@ -114,17 +107,7 @@ ServeSession = Callable[[HttpSession, Principal | None], Awaitable[None]]
 
 
 class Sessions:
-    """The sessions of an endpoint.
-
-    Args:
-        store: where they live.
-        serve: holds the conversation of a session.
-        limits: how long they live, and how many there may be.
-        json_only: whether requests are answered with plain JSON only.
-        chosen: whether who is served what is chosen when a session begins: then no request with fewer scopes
-            may use it.
-        load: how much is under way on this worker.
-    """
+    """The sessions of an endpoint."""
 
     def __init__(
         self,
@@ -160,15 +143,7 @@ class Sessions:
     # ----------------------------------------------------------------- opening and finding
 
     async def open(self, principal: Principal | None, *, single: bool = False) -> tuple[str, SessionRecord]:
-        """A new session, whose conversation has begun (HTTPL-22, HTTPL-23).
-
-        Args:
-            principal: on whose behalf its client speaks; nobody else may use it.
-            single: whether all that it says goes to one stream.
-
-        Raises:
-            TooManySessions: there are too many.
-        """
+        """A new session, whose conversation has begun (HTTPL-22, HTTPL-23)."""
         owner = "" if principal is None else principal.key
         while (least := self._session_limit.find_session_to_evict(owner)) is not None:
             await self._evict(least)

@@ -26,24 +26,6 @@ class EndpointLifetime:
     """What an endpoint holds from its first request to its last, in one loop.
 
     A task of its own enters the life of the server and leaves it: some contexts insist on that.
-
-    Args:
-        host: what is served.
-        sessions: those of old clients.
-        legacy: what old clients use.
-
-    Attributes:
-        legacy: what old clients use.
-        sessions: those of old clients.
-        load: how much is under way.
-        running: the requests that are being served, each with its task.
-        listening: the streams on which we speak when there is something to say.
-        answering: those on which clients of HTTP+SSE hear everything, answers too.
-        loop: where it is.
-        thread: where that ran when a request came last for which it was asked.
-        open: whether it has begun, and new requests are taken.
-        stopping: whether new requests are turned away.
-        over: whether all are.
     """
 
     def __init__(self, host: EndpointHost, sessions: Sessions, legacy: SessionEndpoints) -> None:
@@ -70,9 +52,6 @@ class EndpointLifetime:
         """Count a stream as open, until `remove_stream`.
 
         No context manager: what one holds open takes 0.5 KiB of each stream.
-
-        Raises:
-            HTTPRefusal: there are too many.
         """
         if self.load.streams >= self.load.max_streams:
             raise make_stream_limit_refusal(self.load.max_streams)

@@ -43,16 +43,6 @@ def begin_known(
     """The same as `begin_stateless` for a request whose head has come before.
 
     Nothing is made for it but its answer, if that is there at once, which takes 2 us less.
-
-    Args:
-        host: what serves it.
-        incoming: what was read of it.
-        data: where it was read.
-        exchange: how it came.
-        load: what else is under way; without it, nothing begins yet.
-
-    Raises:
-        HTTPRefusal: it is not served.
     """
     named, started = incoming.row.named, None
     if (
@@ -82,19 +72,7 @@ def begin_stateless(
     *,
     started: Started | None = None,
 ) -> "bytes | AcceptedRequest":
-    """The answer to a request of the stateless era, if it is there at once; else what was taken.
-
-    Args:
-        host: what serves it.
-        message: the request.
-        route: what it says of itself, if that was read.
-        exchange: how it came.
-        load: what else is under way; without it, nothing begins yet.
-        started: as far as it has started before.
-
-    Raises:
-        HTTPRefusal: it is not served.
-    """
+    """The answer to a request of the stateless era, if it is there at once; else what was taken."""
     connection, head = host.connection(), exchange.head
     event = receive.handle_request(connection, message, route.meta, route.peer)
     if isinstance(event, InvalidMessageReceived):
@@ -118,11 +96,7 @@ def begin_stateless(
 def _check_headers(
     event: InboundRequest, sent: Mapping[str, str], annotated: HeaderAnnotations | None = None
 ) -> None:
-    """Return if the headers repeat what the body says.
-
-    Raises:
-        HTTPRefusal: they do not.
-    """
+    """Return if the headers repeat what the body says."""
     try:
         verify_headers(sent, event, annotated)
     except HeaderMismatch as error:
@@ -261,11 +235,7 @@ def _get_status(event: InvalidMessageReceived) -> int:
 async def serve_without_session(
     host: EndpointHost, message: JSONRPCMessage | None, data: bytes, revision: Revision, caller: Caller
 ) -> None:
-    """Answer a message of the session era, or a batch, as if it were the only one of its client.
-
-    Raises:
-        HTTPRefusal: it is a batch that cannot be read.
-    """
+    """Answer a message of the session era, or a batch, as if it were the only one of its client."""
     exchange = caller.exchange
     lacks: Sequence[str] = ()
     if message is not None:

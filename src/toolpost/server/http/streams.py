@@ -69,13 +69,6 @@ class SessionStreams:
 
         The list is empty if there will be none, and short if there will be some only. Of a stream on which
         more is said than its client reads, something is left out, but never the last answer.
-
-        Args:
-            exchange: the post.
-            entries: what is said on its stream.
-            session_id: whose stream.
-            stream: the name of the stream.
-            revision: what its client speaks.
         """
         answers: list[LogEntry] = []
         async with AsyncExitStack() as again:
@@ -149,16 +142,6 @@ class SessionStreams:
         """Whether a stream goes on behind this event; its rest has been relayed then.
 
         Who has come back to it before is ended: one reader is enough, and another could only be in the way.
-
-        Args:
-            exchange: the GET that comes back.
-            session_id: whose stream.
-            event_id: the last event that the client has seen, which was not one of the general stream.
-            revision: what its client speaks.
-            alive: called from time to time while the client listens.
-
-        Raises:
-            ClientDisconnected: the client has gone.
         """
         stream, _, last = event_id.partition(".")
         log = stream_log(session_id, stream)
@@ -258,16 +241,7 @@ TouchSession: TypeAlias = Callable[[str], Awaitable[object]]
 
 
 class GeneralStreamReader:
-    """One who may read a session's general stream.
-
-    Args:
-        store: where it is.
-        exchange: the GET that reads it.
-        session_id: whose stream.
-        lease: the right to read it.
-        alive: called from time to time while the client listens.
-        taken: called with the size of each message that the client has taken.
-    """
+    """One who may read a session's general stream."""
 
     __slots__ = ("_alive", "_exchange", "_lease", "_session", "_store", "_taken")
 
@@ -289,15 +263,7 @@ class GeneralStreamReader:
         self._taken = taken
 
     async def relay(self, revision: Revision, greeting: bytes | None = None) -> None:
-        """Relay the stream until its end.
-
-        Args:
-            revision: what its client speaks.
-            greeting: an event of kind `make_endpoint` to begin with (HTTP+SSE).
-
-        Raises:
-            ClientDisconnected: the client has gone.
-        """
+        """Relay the stream until its end."""
         exchange, lease = self._exchange, self._lease
         try:
             await exchange.open_stream()
@@ -342,14 +308,7 @@ class GeneralStreamReader:
 
 
 async def acquire_lease(store: Store, session_id: str, after: str | None = None) -> ReaderLease | None:
-    """The right to read a session's general stream; None if another one has it.
-
-    Args:
-        store: where it is.
-        session_id: whose stream.
-        after: the id behind which a client goes on that has lost the stream, or nothing if it has lost all of
-            it; another reader has to stop then. None: what was handed out before is not handed out again.
-    """
+    """The right to read a session's general stream; None if another one has it."""
     key = reader_key(session_id)
     while True:
         found = await store.records.get(key)
