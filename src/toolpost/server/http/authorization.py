@@ -1,12 +1,7 @@
-"""Whoever asks for a token before an endpoint serves a request: the promise, and how more is asked for.
+"""Authorization of an endpoint: the `Authenticator` protocol, missing scopes, and the published metadata.
 
-How tokens are checked is not known here: it is the business of authorization, which the composition root
-brings along. Without a keeper, a request speaks for whomever the `principal=` of the endpoint names.
-
-PART http_metadata: What is published for clients that need a token: an ASGI application of its own, for who
-mounts both.
-
-Owns how the documents of a keeper are served. Knows nothing of messages.
+How tokens are checked is left to `toolpost.auth`, which the composition root connects. Without an
+authenticator, `principal=` of the endpoint names the principal of a request.
 """
 
 import logging
@@ -20,10 +15,11 @@ from toolpost.server.http.request import ASGIReceive, ASGIScope, ASGISend, Heade
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.types.base import UNSET, Raw, Struct, Unset
 
+logger: Final = logging.getLogger("toolpost.http")
 auth_logger: Final = logging.getLogger("toolpost.auth")
 
 METADATA_HEADERS: Final = (
-    (b"access-control-allow-origin", b"*"),  # it is meant for everybody, clients in browsers included
+    (b"access-control-allow-origin", b"*"),  # also for clients in browsers
     (b"access-control-allow-headers", b"*"),
     (b"access-control-allow-methods", b"GET"),
     (b"cache-control", b"public, max-age=300"),
@@ -31,28 +27,28 @@ METADATA_HEADERS: Final = (
 
 
 class Authenticator(Protocol):
-    """Asks for tokens."""
+    """Checks the tokens of requests. `is_metadata_mounted` says that a framework serves the documents."""
 
     is_metadata_mounted: bool
 
     @property
     def metadata_documents(self) -> Mapping[str, bytes]:
-        """What is published about the endpoint, as JSON, by path."""
+        """The published documents about the endpoint, as JSON, by path."""
         ...
 
     async def authenticate(self, exchange: HttpExchange) -> Principal:
-        """On whose behalf a request speaks; the credentials are taken out of it."""
+        """Return the principal of a request, and remove its credentials; raise HTTPRefusal if it has none."""
         ...
 
     def step_up(self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False) -> Headers:
-        """What to answer with, besides 403, if an operation needs scopes that are not there."""
+        """Return the headers of a 403 for missing scopes; `sse` for a client of HTTP+SSE."""
         ...
 
 
 def build_step_up_headers(
     keeper: Authenticator | None, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
 ) -> Headers:
-    """The headers that say which scopes an operation needs (AUTH-51)."""
+    """Return the headers that say which scopes an operation needs (AUTH-51)."""
     if keeper is not None:
         return keeper.step_up(scopes, principal, sse=sse)
     if principal is None:
@@ -82,31 +78,26 @@ _SCOPE_ERROR: Final = JSONReader(_ScopeError)
 
 
 def find_missing_scopes(error: Raw | Unset) -> list[str]:
-    """The scopes that an error of ours says are missing; none if it is about something else."""
+    """Return the scopes that an error of ours reports as missing; none for other errors."""
     if error is UNSET:
         return []
     try:
-        told = _SCOPE_ERROR(error)
+        found = _SCOPE_ERROR(error)
     except InvalidJSONValue:
         return []
-    return told.data.scope.split() if told.code == MissingScopes.code and told.data is not UNSET else []
-
-
-# --------------------------------------------------------------------- http_metadata
-
-logger: Final = logging.getLogger("toolpost.http")
+    return found.data.scope.split() if found.code == MissingScopes.code and found.data is not UNSET else []
 
 
 class ResourceMetadataApp:
-    """The documents about one endpoint."""
+    """An ASGI application that serves the published documents about one endpoint."""
 
     def __init__(self, keeper: Authenticator | None) -> None:
         self._authenticator = keeper
         self._has_warned = False
 
     async def send_document(self, exchange: HttpExchange, root: str = "") -> None:
-        """Answer with the document at a path, which there is."""
-        assert self._authenticator is not None, "there is no path to it otherwise"
+        """Answer with the document at a known path."""
+        assert self._authenticator is not None, "otherwise no path leads here"
         if exchange.method == "OPTIONS":
             await exchange.send_empty(204, METADATA_HEADERS)
         else:
@@ -139,5 +130,5 @@ class ResourceMetadataApp:
 
 
 def strip_trailing_slash(path: str) -> str:
-    """A path without what stands behind its last part."""
+    """Return a path without slashes at its end."""
     return path.rstrip("/") or "/"

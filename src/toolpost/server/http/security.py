@@ -1,11 +1,6 @@
-"""Whom an endpoint answers to: hosts, origins, the pages of browsers, and what a request must look like.
+"""Checks of HTTP requests before their message is served: host, origin, media types, and a readable body.
 
-Owns what stands between the network and a message: each check says what it refused and what to set. Knows
-headers only, no message and no session.
-
-PART body: The body of a POST, read: a message, or why it is none.
-
-Owns what a client is told whose body cannot be read. Knows no session and no server.
+Each refusal says what is wrong and what to set. Knows nothing of sessions or servers.
 """
 
 import logging
@@ -22,22 +17,22 @@ from toolpost.server.http.request import Headers, HttpExchange
 logger: Final = logging.getLogger("toolpost.http")
 
 MAX_BODY: Final = 4 * 1024 * 1024
-"""The largest body: room for 3 MiB of picture in base64, as much as an event may have."""
+"""The largest body: a picture of 3 MiB in base64, as much as an event may have."""
 
 MAX_HEADERS: Final = 64 * 1024
-"""All headers together: as much as the ASGI servers that have a limit of their own pass on."""
+"""Bytes of all headers together: as many as ASGI servers with a limit of their own pass on."""
 
 MAX_CACHED_ORIGINS: Final = 1000
-"""How many pairs of host and origin are remembered as good: most servers have one name."""
+"""How many allowed pairs of host and origin are remembered: most servers have one name."""
 
 MAX_CACHED_ORIGIN_LENGTH: Final = 600
-"""Characters of such a pair: two names of 255, and what stands around them."""
+"""Characters of such a pair: two names of 255, with schemes and ports."""
 
 MAX_LOGGED_REFUSALS: Final = 100
-"""How many different refusals are logged: who asks under many names must not fill the log."""
+"""How many different refusals are logged: requests with many names must not fill the log."""
 
 RETRY_AFTER: Final = {429: b"5", 503: b"1"}
-"""Seconds after which who is turned away for now may come back, unless it is told otherwise: Retry-After."""
+"""The default of `Retry-After` in seconds, by status."""
 
 _EXPOSED_HEADERS: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 _CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
@@ -48,7 +43,7 @@ EVENTS: Final = "text/event-stream"
 
 
 class HTTPRefusal(Exception):
-    """A request goes no further."""
+    """Refuses a request with a status and a text that says what to do; more headers may be given."""
 
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -60,12 +55,15 @@ class HTTPRefusal(Exception):
 
     @property
     def body(self) -> bytes:
-        """The JSON-RPC error that says so; it answers no request in particular."""
+        """The JSON-RPC error, which answers no request in particular."""
         return jsonrpc.encode_error(None, InvalidRequest(self.message))
 
 
 class RequestGuard:
-    """The checks in front of an endpoint."""
+    """Checks the host and the origin of requests, and gives browsers the CORS headers.
+
+    `public_url` allows its own host and origin. `cors` is True for all allowed origins, or names more.
+    """
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class RequestGuard:
         self._logged_refusals: set[str] = set()
 
     def check(self, exchange: HttpExchange) -> None:
-        """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so."""
+        """Refuse a request of another host or origin (HTTP-1, HTTP-2); add CORS headers to its response."""
         if exchange.head.size > MAX_HEADERS:
             raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
@@ -115,7 +113,7 @@ class RequestGuard:
             self._allowed_origins.add((host, origin))
 
     def get_preflight_headers(self, exchange: HttpExchange) -> Headers | None:
-        """What to tell a browser that asks what it may send; None if it does not ask, or we do not tell."""
+        """Return the headers of the answer to a preflight request; None if it is none, or CORS is off."""
         if not self._cors or exchange.method != "OPTIONS" or "origin" not in exchange.headers:
             return None
         wanted = exchange.headers.get("access-control-request-headers", "")
@@ -127,7 +125,7 @@ class RequestGuard:
 
 
 def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
-    """Return if a POST brings JSON and takes what we may answer with."""
+    """Refuse a POST that is not JSON (415), or does not accept the wanted media types (406)."""
     sent = exchange.headers
     encoding = sent.get("content-encoding")
     if encoding is not None and encoding.lower() != "identity":
@@ -141,11 +139,11 @@ def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
         raise HTTPRefusal(*refusal)
 
 
-@lru_cache(maxsize=256)  # clients always send the same
+@lru_cache(maxsize=256)
 def _find_media_type_error(
     content_type: str | None, accept: str | None, wanted: tuple[str, ...]
 ) -> tuple[int, str] | None:
-    """Why a POST with these headers is refused: the status, and what to do."""
+    """Return status and text of the refusal of these headers; None if they are fine."""
     if not headers.is_json(content_type):
         return (
             415,
@@ -160,7 +158,7 @@ def _find_media_type_error(
 
 
 def check_get(exchange: HttpExchange) -> None:
-    """Return if a GET takes an event stream (HTTPL-11)."""
+    """Refuse a GET that does not accept an event stream (HTTPL-11)."""
     accept = exchange.headers.get("accept")
     if not headers.accepts(accept, EVENTS):
         raise HTTPRefusal(
@@ -168,11 +166,8 @@ def check_get(exchange: HttpExchange) -> None:
         )
 
 
-# --------------------------------------------------------------------- body
-
-
 def read_body(data: bytes) -> JSONRPCMessage | None:
-    """The message in a body; None for a batch."""
+    """Return the message in a body; None for a batch. Refuse anything else."""
     if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:
@@ -182,7 +177,7 @@ def read_body(data: bytes) -> JSONRPCMessage | None:
 
 
 class _UnreadableBody(HTTPRefusal):
-    """A body that is no message; the answer has the id, if there was one."""
+    """Refuses a body that is no message; the answer has the id, if there was one."""
 
     def __init__(self, error: RemoteProtocolError) -> None:
         super().__init__(400, error.message)
@@ -190,7 +185,7 @@ class _UnreadableBody(HTTPRefusal):
 
     @property
     def body(self) -> bytes:
-        """The answer that it deserves."""
+        """The JSON-RPC error for it."""
         error = self._error
         return jsonrpc.encode_error(
             None if error.reply else error.id, error.answer or InvalidRequest(error.message)
