@@ -17,47 +17,23 @@ from toolpost.protocol.sse import EventStreamDecoder
 from toolpost.transports.http_sender import EVENTS, HttpSender, open_event_stream
 from toolpost.transports.message_queue import MessageQueue, SendLimiter
 
-DEFAULT_RETRY_DELAY: Final = 1.0
-"""Seconds before a reconnect if the server names no delay."""
-
-MAX_BACKOFF: Final = 30.0
-"""Seconds to which the delay grows while the server cannot be reached."""
-
-MAX_RETRY_DELAY: Final = 3600.0
-"""The longest delay in seconds, whatever the server names: longer than any caller waits."""
-
-MIN_RETRY_DELAY: Final = 0.5
-"""The shortest delay in seconds, whatever the server names."""
-
-RETRY_JITTER: Final = 0.2
-"""The random part that is added, so that not all clients of a server reconnect at once."""
-
-MAX_RECONNECTS: Final = 4
-"""Failed attempts after which a stream is given up: about 15 seconds by default."""
-
-MAX_DOUBLINGS: Final = 6
-"""How often the delay is doubled, for a stream that is never given up."""
-
-STREAM_END_TIMEOUT: Final = 2.0
-"""Seconds for the server to end a stream that has brought its answer. The connection can be reused then;
-otherwise it is closed."""
-
-_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})
-"""Refusals that only mean: try again later."""
-
-MAX_EVENT_ID: Final = 4096
-"""The longest event id that is sent back: half of what common servers accept for all headers."""
-
-MAX_QUEUED_MESSAGES: Final = 1024
-"""How many messages may wait to be read before streams are not read any further."""
+DEFAULT_RETRY_DELAY: Final = 1.0  # seconds before a reconnect if the server names no delay
+MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows while the server cannot be reached
+MAX_RETRY_DELAY: Final = 3600.0  # the longest delay, whatever the server names: longer than any caller waits
+MIN_RETRY_DELAY: Final = 0.5  # the shortest delay, whatever the server names
+RETRY_JITTER: Final = 0.2  # the random part, so that not all clients of a server reconnect at once
+MAX_RECONNECTS: Final = 4  # failed attempts after which a stream is given up: about 15 seconds by default
+MAX_DOUBLINGS: Final = 6  # how often the delay is doubled, for a stream that is never given up
+STREAM_END_TIMEOUT: Final = 2.0  # seconds for the end after the answer; later, its connection is not reused
+_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})  # refusals that only mean: try again later
+MAX_EVENT_ID: Final = 4096  # the longest event id to send back: half of what servers accept for all headers
+MAX_QUEUED_MESSAGES: Final = 1024  # messages that may wait before streams are not read any further
 
 logger: Final = logging.getLogger("toolpost.http")
 
 
 class BoundedMessageQueue(MessageQueue):
     """A message queue that lets streams wait while it is full."""
-
-    __slots__ = ("_limiter", "_tell_message", "settle")
 
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
@@ -96,8 +72,6 @@ class ResumableStream:
     `take` sets `is_complete` when the stream has brought what it was for. `last_event_id` is empty if no id
     can be sent back. `limit` is the largest event in bytes.
     """
-
-    __slots__ = ("_limit", "_retry", "_take", "_tries", "has_opened", "is_complete", "last_event_id")
 
     def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
         self.is_complete = False

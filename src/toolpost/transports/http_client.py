@@ -40,21 +40,11 @@ from toolpost.types.base import UNSET, RequestId, Struct, Unset, WireStruct
 from toolpost.types.initialize import PROTOCOL_VERSION
 from toolpost.types.notifications import CancelledParams
 
-DELETE_TIMEOUT: Final = 2.0
-"""Seconds for the DELETE that ends a session: otherwise the server ends it after a while."""
-
-ACCEPT_TIMEOUT: Final = 60.0
-"""Seconds for the server to accept a message that has no answer, which has no other time-out."""
-
-MAX_CONCURRENT_ANSWERS: Final = 64
-"""How many answers are posted at once: the server decides how many there are, and each needs a connection."""
-
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for our tasks to close their connections."""
-
-MAX_CACHED_HEADERS: Final = 256
-"""For how many tools and methods headers are cached: more than a server has."""
-
+DELETE_TIMEOUT: Final = 2.0  # seconds for the DELETE that ends a session; it ends without one, too
+ACCEPT_TIMEOUT: Final = 60.0  # seconds for the server to accept a message that has no answer
+MAX_CONCURRENT_ANSWERS: Final = 64  # how many answers are posted at once: each needs a connection
+CLOSE_TIMEOUT: Final = 2.0  # seconds for our tasks to close their connections
+MAX_CACHED_HEADERS: Final = 256  # for how many tools and methods headers are cached: more than a server has
 HeaderParameterLookup = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """Returns the annotated parameters of a tool, if they are known."""
 
@@ -235,8 +225,8 @@ class HttpChannel:
             self._cache_headers(data, fields)
         elif session is not None:
             fields = session.fields
-        dressed = self._sender.prepare_headers({**_POST_HEADERS, **fields})
-        self._start_call(request.id, request.method, session, data, dressed)
+        prepared = self._sender.prepare_headers({**_POST_HEADERS, **fields})
+        self._start_call(request.id, request.method, session, data, prepared)
 
     def _start_call(
         self,

@@ -119,7 +119,7 @@ class HttpCall:
         """
         cut = None
         try:
-            async with self._sender.send("POST", fields, data, dressed=True) as response:
+            async with self._sender.send("POST", fields, data, prepared=True) as response:
                 if response.headers.get("content-type") == JSON or not is_event_stream(response):
                     await self._read_whole(response)
                     return

@@ -10,10 +10,9 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from types import TracebackType
 from typing import Final
 
 from toolpost.channel import is_unattended
@@ -46,36 +45,17 @@ from toolpost.version import __version__
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 
-MAX_REDIRECTS: Final = 5
-"""How many redirects are followed. A server that adds a slash to a path needs one."""
-
-MAX_AUTH_ATTEMPTS: Final = 6
-"""How often a request is sent with other credentials: a nonce, a refreshed token, a login, and more scopes
-need one each. Authorizers have limits of their own."""
-
-MAX_QUOTE_LENGTH: Final = 300
-"""How many characters of a response an error repeats."""
-
-QUOTE_TIMEOUT: Final = 2.0
-"""Seconds to wait for the body of a refusal: the status alone says enough."""
-
-MAX_DISCARDED_BODY: Final = 64 * 1024
-"""How much of an unused body is read, so that its connection can be used again."""
-
-MAX_RETRY_AFTER_DIGITS: Final = 9
-"""How many digits of `Retry-After` are read: that is thirty years."""
-
-_SCOPE_PARAMETER: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')
-"""The scopes in a challenge; their characters cannot break a line."""
-
-_SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "dpop", "cookie")
-"""Headers whose values no error repeats."""
-
+MAX_REDIRECTS: Final = 5  # a server that adds a slash to a path needs one
+MAX_AUTH_ATTEMPTS: Final = 6  # a nonce, a refreshed token, a login, and more scopes need one each
+MAX_QUOTE_LENGTH: Final = 300  # how many characters of a response an error repeats
+QUOTE_TIMEOUT: Final = 2.0  # seconds to wait for the body of a refusal: the status alone says enough
+MAX_DISCARDED_BODY: Final = 64 * 1024  # bytes of an unused body to read, so that its connection can be reused
+MAX_RETRY_AFTER_DIGITS: Final = 9  # how many digits of `Retry-After` are read: that is thirty years
+_SCOPE_PARAMETER: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')  # cannot break a line
+_SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "dpop", "cookie")  # no error repeats them
 _REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 _METHOD_PRESERVING_STATUSES: Final = frozenset({307, 308})
-_RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
-"""Refusals that may name the time of the next try, and say that nothing was done."""
-
+_RETRY_AFTER_STATUSES: Final = frozenset({429, 503})  # nothing was done, and Retry-After may say when to try
 _QUOTABLE_TYPES: Final = ("text/plain", JSON, "application/problem+json")
 _STATUS_HINTS: Final = {
     401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "Bearer …"}',
@@ -227,7 +207,6 @@ class HttpSender:
 
     def __init__(self, http: Http) -> None:
         self._http = http
-        self._label = http.label
         self._backend: Backend = open_backend(http.http)
         is_our_client = http.http is None or isinstance(http.http, str)
         self._headers = {"user-agent": f"toolpost/{__version__}"} if is_our_client else {}
@@ -262,76 +241,63 @@ class HttpSender:
         whole = {**self._headers, **headers}
         return whole if self._prepare is None else self._prepare(whole)
 
-    def send(
+    @asynccontextmanager
+    async def send(
         self,
         method: str,
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
         url: str | None = None,
-        dressed: bool = False,
-    ) -> AbstractAsyncContextManager[Response]:
+        prepared: bool = False,
+    ) -> AsyncGenerator[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
-        `headers` override those of the target. `dressed` means that they come from `prepare_headers`.
+        `headers` override those of the target. `prepared` means that they come from `prepare_headers`.
 
         Raises:
             RequestFailed: there is no response, or it leads to another origin.
             AuthError: the server rejects the credentials that we have or get.
         """
-        here = url or self._http.url
-        if not dressed or self._prepare is None:  # other backends might write into what is kept
+        here, authorizer = url or self._http.url, self._authorizer
+        if not prepared or self._prepare is None:  # other backends might write into what is kept
             headers = {**self._headers, **headers}
-        if self._authorizer is not None:
-            return self._send_authorized(self._authorizer, method, here, headers, body)
-        return _PlainRequest(self._backend, self._label, method, here, headers, body=body)
-
-    @asynccontextmanager
-    async def _send_authorized(
-        self,
-        authorizer: Authorizer,
-        method: str,
-        here: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> AsyncGenerator[Response]:
-        """Send a request with credentials, and again with others if they are rejected."""
-        redirects, again = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS
-        sent: Mapping[str, str] = {}
+        redirects, again, whole = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS, headers
         try:
             if self._requires_encryption:
                 check_encrypted(here)
             while True:
-                errand = OutgoingRequest(self._http.url, method, here, is_unattended())
-                with _wrap_auth_errors(authorizer):
-                    sent = await authorizer.headers(errand)
-                async with self._backend.send(method, here, {**headers, **sent}, body) as response:
-                    refused = CredentialsRejection(response.status, response.headers, sent)
+                request = OutgoingRequest(self._http.url, method, here, is_unattended())
+                sent = {} if authorizer is None else await _get_auth_headers(authorizer, request)
+                whole = {**headers, **sent} if sent else headers
+                async with self._backend.send(method, here, whole, body) as response:
                     if response.status in _REDIRECT_STATUSES:
                         here, redirects = _follow_redirect(here, response, redirects), redirects - 1
                         continue
-                    if not _is_credentials_rejection(refused):
-                        authorizer.on_accepted(errand, response.headers, sent)
+                    rejection = CredentialsRejection(response.status, response.headers, sent)
+                    if authorizer is None or not _is_credentials_rejection(rejection):
+                        if authorizer is not None:
+                            authorizer.on_accepted(request, response.headers, sent)
                         yield response
                         return
                 again = again - 1 if method != "DELETE" else 0  # no login to end a session
-                if not again or not await self._renew_credentials(authorizer, errand, refused):
-                    raise _make_credentials_error(refused)
+                if not again or not await self._renew_credentials(authorizer, request, rejection):
+                    raise _make_credentials_error(rejection)
         except (ConnectFailed, RequestFailed, AuthError) as error:
             error.peer = error.peer or self._http.label
-            _redact_error(error, {**headers, **sent})
+            _redact_error(error, whole)
             raise
 
     async def _renew_credentials(
-        self, authorizer: Authorizer, errand: OutgoingRequest, refused: CredentialsRejection
+        self, authorizer: Authorizer, request: OutgoingRequest, rejection: CredentialsRejection
     ) -> bool:
         """Return whether there are other credentials; time-outs are paused if a person may be asked."""
         with _wrap_auth_errors(authorizer):
-            if errand.unattended:
-                return await authorizer.on_rejected(errand, refused)
+            if request.unattended:
+                return await authorizer.on_rejected(request, rejection)
             self._count_pending_logins(1)
             try:
-                return await authorizer.on_rejected(errand, refused)
+                return await authorizer.on_rejected(request, rejection)
             finally:
                 self._count_pending_logins(-1)
 
@@ -343,57 +309,6 @@ class HttpSender:
             await self._backend.close()
         except Exception:  # whatever the library raises
             logger.exception("%s: the connections could not be closed in order", self._http.label)
-
-
-class _PlainRequest:
-    """A request without credentials, with its redirects. A class is faster than a generator as a context."""
-
-    __slots__ = ("_backend", "_body", "_headers", "_here", "_method", "_open", "_peer")
-
-    def __init__(
-        self,
-        backend: Backend,
-        peer: str,
-        method: str,
-        here: str,
-        headers: Mapping[str, str],
-        *,
-        body: bytes | None,
-    ) -> None:
-        self._backend = backend
-        self._peer = peer
-        self._method = method
-        self._here = here
-        self._headers = headers
-        self._body = body
-
-    async def __aenter__(self) -> Response:
-        here, left = self._here, MAX_REDIRECTS
-        try:
-            while True:
-                self._open = self._backend.send(self._method, here, self._headers, self._body)
-                response = await self._open.__aenter__()
-                if response.status not in _REDIRECT_STATUSES:
-                    return response
-                try:
-                    here, left = _follow_redirect(here, response, left), left - 1
-                finally:
-                    await self._open.__aexit__(None, None, None)
-        except (ConnectFailed, RequestFailed) as error:
-            self._label_error(error)
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if isinstance(error, ConnectFailed | RequestFailed):
-            self._label_error(error)
-        return await self._open.__aexit__(kind, error, trace)
-
-    def _label_error(self, error: MCPError) -> None:
-        """Add the name of the server, and remove secrets."""
-        error.peer = error.peer or self._peer
-        _redact_error(error, self._headers)
 
 
 @contextlib.contextmanager
@@ -410,9 +325,16 @@ def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
         ) from error
 
 
-def _is_credentials_rejection(refused: CredentialsRejection) -> bool:
+async def _get_auth_headers(authorizer: Authorizer, request: OutgoingRequest) -> Mapping[str, str]:
+    with _wrap_auth_errors(authorizer):
+        return await authorizer.headers(request)
+
+
+def _is_credentials_rejection(rejection: CredentialsRejection) -> bool:
     """Return whether a response is about credentials. A plain 403 may be about the Host header, say."""
-    return refused.status == 401 or (refused.status == 403 and "insufficient_scope" in refused.challenge)
+    return rejection.status == 401 or (
+        rejection.status == 403 and "insufficient_scope" in rejection.challenge
+    )
 
 
 def _collect_secrets(sent: Mapping[str, str]) -> list[str]:
@@ -428,14 +350,14 @@ def _redact_error(error: MCPError, sent: Mapping[str, str]) -> None:
         error.__cause__, error.__suppress_context__ = None, True
 
 
-def _make_credentials_error(refused: CredentialsRejection) -> AuthError:
+def _make_credentials_error(rejection: CredentialsRejection) -> AuthError:
     """Return the error for rejected credentials. The server's words may repeat them, so they are left out."""
-    if refused.status == 401:
+    if rejection.status == 401:
         return TokenRejected(
             "the server does not accept the credentials", hint="the token may have expired: see auth="
         )
-    wanted = _SCOPE_PARAMETER.search(refused.challenge)
-    if wanted is None or has_secret(wanted[1], _collect_secrets(refused.sent)):
+    wanted = _SCOPE_PARAMETER.search(rejection.challenge)
+    if wanted is None or has_secret(wanted[1], _collect_secrets(rejection.sent)):
         return InsufficientScope(
             "the server says that the token does not allow this, but not which scopes would",
             hint="whoever runs the server knows",

@@ -13,8 +13,6 @@ from toolpost.transports.message_queue import DirectReceiver, MessageQueue, Send
 class MemoryChannel:
     """One end of a pair: its own queue, that of the other end, and how many messages may lie there."""
 
-    __slots__ = ("_limit", "_limiter", "_ours", "_theirs")
-
     local = True
     """The other end is in this process."""
 

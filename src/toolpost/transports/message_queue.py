@@ -33,11 +33,9 @@ class DirectReceiver(Protocol):
 
     def is_free(self) -> bool:
         """Whether the next message may be taken now."""
-        ...
 
     def take_data(self, data: bytes, /) -> None:
         """Take the next message. Neither waits nor raises."""
-        ...
 
 
 class MessageQueue:
@@ -46,19 +44,6 @@ class MessageQueue:
     One task may receive at a time. With `nested`, a message may arrive while another one is taken: the sender
     is in this process. The callbacks must neither wait nor raise.
     """
-
-    __slots__ = (
-        "_end",
-        "_nested",
-        "_waiting",
-        "arrived",
-        "on_message",
-        "on_oversized",
-        "on_room",
-        "peer",
-        "reason",
-        "receiver",
-    )
 
     def __init__(self, peer: str | None = None, *, nested: bool = False) -> None:
         self.peer = peer
@@ -169,8 +154,6 @@ class SendLimiter:
 
     A sender that was admitted takes its room at once, without another await, then calls `admit_next`.
     """
-
-    __slots__ = ("_has_room", "queue")
 
     def __init__(self, room: Callable[[], bool]) -> None:
         self._has_room = room

@@ -40,8 +40,6 @@ class LoopReader:
     chunk, and empty bytes at the end. Raises NotImplementedError or PermissionError if the loop cannot watch.
     """
 
-    __slots__ = ("_fd", "_loop", "_over", "_take", "_watched")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
         loop.add_reader(fd, self._read)
         self._loop = loop
@@ -98,8 +96,6 @@ class ThreadReader:
 
     A thread that is stuck in a read cannot be woken: it closes its descriptor when the read returns.
     """
-
-    __slots__ = ("_fd", "_go_on", "_loop", "_over", "_owed", "_paused", "_take")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
         from queue import SimpleQueue  # noqa: PLC0415 - start-up time; pipes need none
@@ -191,8 +187,6 @@ class LineFeed:
     `ended` is called at the end of the stream, after its last message.
     """
 
-    __slots__ = ("_fed", "_lines", "_on_end", "_pipe", "_queue", "_wanted")
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -258,19 +252,6 @@ class PipeWriter(ABC):
     `gone` is the reason to give when the peer does not read any more; `broken` is called with the reason when
     writing failed. `closed` is done when the descriptor was given up: all was written, or that failed.
     """
-
-    __slots__ = (
-        "_busy",
-        "_fd",
-        "_gone_reason",
-        "_limiter",
-        "_loop",
-        "_on_broken",
-        "_pending",
-        "_reason",
-        "_unwritten",
-        "closed",
-    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
@@ -357,8 +338,6 @@ class LoopWriter(PipeWriter):
     other processes may share it.
     """
 
-    __slots__ = ("_rest", "_socket", "_watched", "_write")
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
     ) -> None:
@@ -429,8 +408,6 @@ class ThreadWriter(PipeWriter):
 
     A thread that is stuck in a write cannot be woken: it closes its descriptor when the write returns.
     """
-
-    __slots__ = ("_jobs",)
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]

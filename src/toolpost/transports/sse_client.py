@@ -25,15 +25,9 @@ from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_acce
 from toolpost.transports.targets import Http, resolve_url
 from toolpost.types.base import RequestId
 
-ENDPOINT_TIMEOUT: Final = 30.0
-"""Seconds for the `endpoint` event, which should be the first one."""
-
-MAX_ENDPOINT_LENGTH: Final = 4096
-"""The longest URL to post to: servers do not accept longer ones."""
-
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for the stream to be closed."""
-
+ENDPOINT_TIMEOUT: Final = 30.0  # seconds for the `endpoint` event, which should be the first one
+MAX_ENDPOINT_LENGTH: Final = 4096  # the longest URL to post to: servers do not accept longer ones
+CLOSE_TIMEOUT: Final = 2.0  # seconds for the stream to be closed
 _CLOSED_REASON: Final = "the channel was closed"
 _POST_HEADERS: Final = {"content-type": JSON}
 

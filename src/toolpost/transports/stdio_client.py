@@ -26,15 +26,9 @@ from toolpost.transports.message_queue import MessageQueue
 from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
 from toolpost.transports.targets import Stdio
 
-MAX_KEPT_LINES: Final = 20
-"""How many lines of stderr are kept: a traceback of Python with its cause."""
-
-MAX_KEPT_LINE_LENGTH: Final = 500
-"""How much of each of them, in characters."""
-
-MAX_STDERR_LINE: Final = 64 * 1024
-"""The longest line that is handed on, in bytes. A note stands in place of a longer one."""
-
+MAX_KEPT_LINES: Final = 20  # how many lines of stderr are kept: a traceback of Python with its cause
+MAX_KEPT_LINE_LENGTH: Final = 500  # how much of each of them, in characters
+MAX_STDERR_LINE: Final = 64 * 1024  # the longest line that is handed on; a note replaces longer ones
 _log = logging.getLogger("toolpost.child")
 
 
@@ -43,8 +37,6 @@ class ServerStderr:
 
     It always reads, so that a server that writes much does not get stuck. `listen` takes over the descriptor.
     """
-
-    __slots__ = ("_fd", "_file", "_forward", "_lines", "_pipe", "last_lines")
 
     def __init__(self, stdio: Stdio, fd: int) -> None:
         self.last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
@@ -120,15 +112,9 @@ class ServerStderr:
 
 # --------------------------------------------------------------------- the process
 
-EXIT_CODE_TIMEOUT: Final = 1.0
-"""Seconds to wait for the exit code when a server has closed a pipe, before the channel ends without it."""
-
-KILL_TIMEOUT: Final = 2.0
-"""Seconds to wait after SIGKILL. Only a process that is stuck in the kernel, or is not ours, needs them."""
-
-GROUP_POLL_INTERVAL: Final = 0.02
-"""Seconds between two checks whether the group is empty: the end of a grandchild is not reported."""
-
+EXIT_CODE_TIMEOUT: Final = 1.0  # seconds to wait for the exit code of a server that has closed a pipe
+KILL_TIMEOUT: Final = 2.0  # seconds to wait after SIGKILL: a process may be stuck in the kernel
+GROUP_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the group: no event reports its end
 _SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
 _CLOSED_REASON: Final = "the channel was closed"
 

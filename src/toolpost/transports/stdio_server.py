@@ -24,17 +24,12 @@ from toolpost.protocol.framing import MAX_LINE, OversizedLine, frame
 from toolpost.transports.message_queue import DirectReceiver, MessageQueue
 from toolpost.transports.pipes import LineFeed, PipeWriter, ThreadWriter, open_writer
 
-PARENT_CHECK_INTERVAL: Final = 2.0
-"""Seconds between two checks of our parent process: soon enough for a person, too rare to measure."""
-
-LAST_WRITE_TIMEOUT: Final = 2.0
-"""Seconds that closing waits for a client to read the last answers."""
+PARENT_CHECK_INTERVAL: Final = 2.0  # seconds between two checks whether our parent process still lives
+LAST_WRITE_TIMEOUT: Final = 2.0  # seconds that closing waits for a client to read the last answers
 
 
 class StdioServerChannel:
     """The channel over our own stdin and stdout. `open_stdio` makes it."""
-
-    __slots__ = ("_closing", "_feed", "_loop", "_parent", "_queue", "_redirect", "_timer", "_writer")
 
     local = True
     """The other end is the process that started us."""
@@ -138,8 +133,6 @@ def open_stdio(
 class _StdioRedirect:
     """Takes descriptors 0 and 1 from all other code in this process until `undo`; keeps copies of both."""
 
-    __slots__ = ("_buffering", "stdin", "stdout")
-
     is_active = False
 
     def __init__(self) -> None:
@@ -232,12 +225,8 @@ def _open_stdout(loop: asyncio.AbstractEventLoop, fd: int, broken: Callable[[str
 
 # --------------------------------------------------------------------- the end of the process
 
-EXIT_GRACE_PERIOD: Final = 10.0
-"""Seconds from the request to exit until the process is ended: more than an orderly shutdown may take."""
-
-WATCHDOG_INTERVAL: Final = 1.0
-"""Seconds between two checks of the parent process."""
-
+EXIT_GRACE_PERIOD: Final = 10.0  # seconds from the request to exit until the process is ended
+WATCHDOG_INTERVAL: Final = 1.0  # seconds between two checks of the parent process
 _log: Final = logging.getLogger("toolpost.server")
 
 

@@ -83,7 +83,7 @@ class Http(Struct, frozen=True):
 
     @classmethod
     def from_target(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
-        """The description that somebody gave in a shorter way.
+        """Return the description for a shorter form.
 
         Args:
             target: a URL, an entry of an `mcp.json`, or a description already.
@@ -251,7 +251,7 @@ class Stdio(Struct, frozen=True):
 
     @classmethod
     def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
-        """The description that somebody gave in a shorter way.
+        """Return the description for a shorter form.
 
         Args:
             target: a list with the command and its arguments, a string that is split like a shell would

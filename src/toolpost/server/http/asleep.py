@@ -12,7 +12,7 @@ from toolpost.server.http.session import SleepingConversation
 from toolpost.types.base import Struct
 
 AWAKE: Final = 64
-"""Sessions that stay awake in any case, with 7 KiB each; one that sleeps takes a quarter of that."""
+"""Sessions that stay awake in any case; one that sleeps takes less memory."""
 
 LOOKS: Final = 4
 """How many are looked at for one that may sleep, each time that another one wakes up or is opened."""

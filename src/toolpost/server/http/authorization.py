@@ -1,13 +1,16 @@
-"""Authorization of an endpoint: the `Authenticator` protocol, missing scopes, and the published metadata.
+"""Authorization of an endpoint: tokens of requests, missing scopes, and the published metadata.
 
-How tokens are checked is left to `toolpost.auth`, which the composition root connects. Without an
-authenticator, `principal=` of the endpoint names the principal of a request.
+How tokens are checked is left to `toolpost.auth`. Without an authenticator, `principal=` of the endpoint
+names the principal of a request.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
 
+from toolpost.auth.server.admission import AccessDenied, Admission, LogThrottle
+from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.errors import MissingScopes
 from toolpost.principal import Principal
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -26,23 +29,71 @@ METADATA_HEADERS: Final = (
 )
 
 
-class Authenticator(Protocol):
-    """Checks the tokens of requests. `is_metadata_mounted` says that a framework serves the documents."""
+class Authenticator:
+    """Checks the tokens of requests, for the resource URL that tokens name.
 
-    is_metadata_mounted: bool
+    `bare` says that the path of that URL is a guess, because only a host was given. `is_metadata_mounted`
+    says that a framework serves the published documents.
+    """
 
-    @property
-    def metadata_documents(self) -> Mapping[str, bytes]:
-        """The published documents about the endpoint, as JSON, by path."""
-        ...
+    def __init__(self, admission: Admission, resource: str, path: str, *, bare: bool) -> None:
+        self._admission = admission
+        self._resource = resource
+        self._path = path
+        self._is_path_guessed = bare
+        self._has_warned = False
+        self._log_throttle = LogThrottle()
+        self.is_metadata_mounted = False
+        self.metadata_documents = admission.metadata_documents
+        self.step_up = admission.step_up
 
     async def authenticate(self, exchange: HttpExchange) -> Principal:
-        """Return the principal of a request, and remove its credentials; raise HTTPRefusal if it has none."""
-        ...
+        """Return the principal of a request, and remove its credentials (AUTH-71)."""
+        if exchange.root:
+            self._warn_once(exchange.root)
+        if exchange.root and self._is_path_guessed:
+            raise HTTPRefusal(500, "The server does not know its own URL; its log tells what to do.")
+        try:
+            principal = await self._admission.admit(exchange.method, exchange.path, exchange.headers)
+        except AccessDenied as denial:
+            if denial.why:
+                level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
+                auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
+            raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
+        exchange.headers = {
+            name: value for name, value in exchange.headers.items() if name not in {"authorization", "dpop"}
+        }
+        return principal
 
-    def step_up(self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False) -> Headers:
-        """Return the headers of a 403 for missing scopes; `sse` for a client of HTTP+SSE."""
-        ...
+    def _warn_once(self, root: str) -> None:
+        """Warn about the settings of a mounted server, which are known with the first request only."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        here, named = (root.rstrip("/") + self._path).rstrip("/"), urlsplit(self._resource).path.rstrip("/")
+        if self._is_path_guessed:
+            auth_logger.error(
+                "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
+                "give public_url= with the whole path, or Auth(resource=…)",
+                root,
+                self._resource,
+            )
+        elif not named.endswith(here) and not here.startswith(f"{named}/"):
+            auth_logger.warning(
+                "the server is mounted at %s, so that its path is %s, but its tokens are for %s: unless a "
+                "proxy in front of it changes paths, nobody is let in; give public_url= with the whole path",
+                root,
+                here,
+                self._resource,
+            )
+        elif not self.is_metadata_mounted:
+            auth_logger.warning(
+                "the server is mounted at %s, and nobody answers at %s, where clients look for its issuer: "
+                'mount app.metadata, too: Mount("%s", app.metadata)',
+                root,
+                next(iter(self.metadata_documents)),
+                RESOURCE_METADATA_PATH,
+            )
 
 
 def build_step_up_headers(

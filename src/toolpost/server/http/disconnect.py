@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.http")
 
-KEEP_ALIVE_INTERVAL: Final = 15.0
-"""Seconds between two comments on a stream: proxies close streams that are silent for 30 or 60 seconds."""
-
-FIRST_CHECK_DELAY: Final = 0.05
-"""Seconds of work after which we watch for a disconnect: most requests end before, and watching is costly."""
-
-TIMER_TOLERANCE: Final = 0.001
-"""Seconds that a callback may be early: some loops count in milliseconds."""
+KEEP_ALIVE_INTERVAL: Final = 15.0  # seconds between two comments: proxies close streams after 30 silent ones
+FIRST_CHECK_DELAY: Final = 0.05  # seconds after which we watch for a disconnect: most requests end before
+TIMER_TOLERANCE: Final = 0.001  # seconds that a callback may be early: some loops count in milliseconds
 
 
 class DisconnectTimer:
@@ -123,15 +118,12 @@ class ConnectionMonitor(Protocol):
 
     def watch_disconnect(self, guest: "DisconnectWatcher", /) -> bool:
         """Call `on_disconnect` when the client of the current request has gone. Return whether we will."""
-        ...
 
     def unwatch_disconnect(self, guest: "DisconnectWatcher", /) -> None:
         """Stop calling it."""
-        ...
 
     def take_body(self, receive: Any, /) -> bytes | None:
         """Return the body that `receive` would bring, if `receive` is ours and all of the body is here."""
-        ...
 
 
 class DisconnectWatcher:

@@ -11,8 +11,7 @@ from typing import Any, Final
 from toolpost.protocol.http_routing import KnownRoute
 
 MAX_KEPT: Final = 256
-"""Heads that are known again, some 2 KiB each, and up to 6 with what is known of their bodies. Behind the
-last one all are forgotten."""
+"""Heads that are known again. After the last one all are forgotten."""
 
 MAX_SEEN: Final = 4 * MAX_KEPT
 """Heads of which is known that they have come, and nothing else."""
@@ -73,7 +72,7 @@ class KnownHeads:
         self._seen: set[int] = set()
 
     def get_head(self, scope: Any) -> Head:
-        """The head of a request: to find one takes 4 us less than to read and to check it."""
+        """Return the head of a request, from the cache if it is known."""
         key = (scope["method"], scope["path"], scope.get("root_path"), *scope["headers"])
         try:
             return self._known.get(key) or Head(scope, key)

@@ -11,17 +11,10 @@ from typing import Final, Protocol
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.stores.store import LogStore
 
-MAX_CALLS: Final = 10_000
-"""Calls of all clients together: ten clients with all that each may have."""
-
-MAX_STREAMS: Final = 20_000
-"""Open streams for notifications: one for each session, and as many subscriptions of stateless clients."""
-
-MAX_SUBSCRIPTIONS: Final = 64
-"""Subscriptions of one principal, who may have many clients."""
-
-MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of posts that wait to be served, of all sessions together."""
+MAX_CALLS: Final = 10_000  # calls of all clients together: ten clients with all that each may have
+MAX_STREAMS: Final = 20_000  # open streams for notifications: one per session, and as many subscriptions
+MAX_SUBSCRIPTIONS: Final = 64  # subscriptions of one principal, who may have many clients
+MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024  # posts that wait to be served, of all sessions together
 
 
 class RequestCounts:
@@ -91,8 +84,7 @@ def _subtract(counts: dict[str, int], peer: str, count: int) -> None:
 
 # --------------------------------------------------------------------- sessions
 
-PRINCIPAL_SHARE: Final = 4
-"""One principal may have a quarter of all sessions."""
+PRINCIPAL_SHARE: Final = 4  # one principal may have a quarter of all sessions
 
 
 class TooManySessions(Exception):
@@ -112,7 +104,6 @@ class LimitedSession(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer; such a session never makes room."""
-        ...
 
 
 class SessionLimit:
@@ -173,17 +164,10 @@ def _find_idle(sessions: Iterable[LimitedSession]) -> LimitedSession | None:
 
 # --------------------------------------------------------------------- finished streams
 
-STREAM_RETENTION: Final = 300.0
-"""Seconds for which a stream can be resumed after its last event."""
-
-MAX_FINISHED_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of all finished streams together: 32 of the largest, or some seconds of a busy server."""
-
-MAX_COUNTED_STREAM_SIZE: Final = 4 * 1024 * 1024
-"""Bytes that one stream counts at most: about as much as a log holds."""
-
-STREAM_OVERHEAD: Final = 4096
-"""Bytes that one stream takes besides its messages."""
+STREAM_RETENTION: Final = 300.0  # seconds for which a stream can be resumed after its last event
+MAX_FINISHED_BYTES: Final = 128 * 1024 * 1024  # all finished streams together: 32 of the largest
+MAX_COUNTED_STREAM_SIZE: Final = 4 * 1024 * 1024  # bytes that one stream counts at most: what a log holds
+STREAM_OVERHEAD: Final = 4096  # bytes that one stream takes besides its messages
 
 
 class FinishedStreams:

@@ -32,15 +32,9 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 T = TypeVar("T")
 
-DISCARD_TIMEOUT: Final = 2.0
-"""Seconds for which an unwanted body is read."""
-
-BODY_CHUNK_TIMEOUT: Final = 30.0
-"""Seconds that a client may take for the next piece of a body."""
-
-MIN_BODY_RATE: Final = 16 * 1024
-"""The slowest body, in bytes per second after the first `BODY_CHUNK_TIMEOUT` seconds."""
-
+DISCARD_TIMEOUT: Final = 2.0  # seconds for which an unwanted body is read
+BODY_CHUNK_TIMEOUT: Final = 30.0  # seconds that a client may take for the next piece of a body
+MIN_BODY_RATE: Final = 16 * 1024  # bytes per second after the first `BODY_CHUNK_TIMEOUT` seconds
 _JSON_HEADER: Final = (b"content-type", b"application/json")
 _EVENT_STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),

@@ -16,24 +16,12 @@ from toolpost.server.http.request import Headers, HttpExchange
 
 logger: Final = logging.getLogger("toolpost.http")
 
-MAX_BODY: Final = 4 * 1024 * 1024
-"""The largest body: a picture of 3 MiB in base64, as much as an event may have."""
-
-MAX_HEADERS: Final = 64 * 1024
-"""Bytes of all headers together: as many as ASGI servers with a limit of their own pass on."""
-
-MAX_CACHED_ORIGINS: Final = 1000
-"""How many allowed pairs of host and origin are remembered: most servers have one name."""
-
-MAX_CACHED_ORIGIN_LENGTH: Final = 600
-"""Characters of such a pair: two names of 255, with schemes and ports."""
-
-MAX_LOGGED_REFUSALS: Final = 100
-"""How many different refusals are logged: requests with many names must not fill the log."""
-
-RETRY_AFTER: Final = {429: b"5", 503: b"1"}
-"""The default of `Retry-After` in seconds, by status."""
-
+MAX_BODY: Final = 4 * 1024 * 1024  # a picture of 3 MiB in base64, as much as an event may have
+MAX_HEADERS: Final = 64 * 1024  # bytes of all headers together: as many as ASGI servers with a limit pass on
+MAX_CACHED_ORIGINS: Final = 1000  # how many allowed pairs of host and origin are remembered
+MAX_CACHED_ORIGIN_LENGTH: Final = 600  # characters of such a pair: two names of 255, with schemes and ports
+MAX_LOGGED_REFUSALS: Final = 100  # requests with many names must not fill the log
+RETRY_AFTER: Final = {429: b"5", 503: b"1"}  # the default of `Retry-After` in seconds, by status
 _EXPOSED_HEADERS: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 _CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_AGE: Final = b"7200"  # the longest that browsers keep

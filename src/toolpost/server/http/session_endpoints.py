@@ -1,8 +1,7 @@
 """Sessions on HTTP requests: POST, GET and DELETE of Streamable HTTP, and the two endpoints of HTTP+SSE.
 
-Owns which status answers what, and which header names the session. What a session is and how its streams are
-read is told in `http_session`, `http_sessions`, `http_streams` and `http_reading`; which messages may be sent
-when, nowhere here.
+Owns the statuses and the header that names the session. Sessions themselves are in `session` and `sessions`,
+their streams in `streams`.
 """
 
 import secrets
@@ -307,7 +306,7 @@ class SessionEndpoints:
         if session is None:
             raise HTTPRefusal(503, "The session has ended before it was opened.")
         try:
-            lease = await acquire_lease(store, session_id, "")  # nobody else knows of it
+            lease = await acquire_lease(store, session_id, "")  # its id is not known elsewhere yet
             assert lease is not None, "it was taken over"
             reading = GeneralStreamReader(
                 store, exchange, session_id, lease, alive=self._touch, taken=session.mark_read
@@ -342,7 +341,7 @@ class SessionEndpoints:
         try:
             about = _REQUEST_SUBJECT(message.params)
         except InvalidJSONValue:
-            return  # whoever serves it will say what is wrong with it
+            return  # the server will report what is wrong with it
         needed = self._required_scopes(message.method, about.name or about.uri)
         if principal is not None and not needed <= principal.scopes:
             raise HTTPRefusal(
@@ -366,7 +365,7 @@ def _get_session_id(exchange: HttpExchange) -> str:
 
 
 def _decode_batch(data: bytes) -> list[JSONRPCMessage]:
-    """The messages of a batch, all or none: an answer to one that has no id could be nobody's."""
+    """Return the messages of a batch; refuse it if any of them cannot be read."""
     items: list[JSONRPCMessage] = []
     try:
         for item in jsonrpc.decode_batch(data):

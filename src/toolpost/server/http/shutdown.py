@@ -14,11 +14,8 @@ from toolpost.server.http.session_endpoints import SessionEndpoints
 from toolpost.server.http.sessions import Sessions
 from toolpost.server.http.stateless import make_stream_limit_refusal
 
-ABORT_TIMEOUT: Final = 1.0
-"""Seconds for an aborted request to end before it is cancelled."""
-
-DRAIN_POLL_INTERVAL: Final = 0.02
-"""Seconds between two checks of HTTP+SSE sessions, which answer on a stream that does not end."""
+ABORT_TIMEOUT: Final = 1.0  # seconds for an aborted request to end before it is cancelled
+DRAIN_POLL_INTERVAL: Final = 0.02  # seconds between two checks of HTTP+SSE streams, which do not end
 
 
 class EndpointLifetime:

@@ -31,11 +31,8 @@ from toolpost.stores.store import LogEntry, LogGap, Store
 
 logger: Final = logging.getLogger("toolpost.http")
 
-RETRY_MILLISECONDS: Final = 1000
-"""Milliseconds after which a client reconnects to a stream that we have interrupted."""
-
-DELIVERED_RETENTION: Final = 10.0
-"""Seconds for which a stream is kept after its answer was sent: the last bytes may be lost."""
+RETRY_MILLISECONDS: Final = 1000  # after which a client reconnects to a stream that we have interrupted
+DELIVERED_RETENTION: Final = 10.0  # seconds to keep a stream after its answer: the last bytes may be lost
 
 
 class SessionStreams:
@@ -224,12 +221,8 @@ def _split_last(entry: LogEntry) -> tuple[bool, LogEntry]:
 
 # --------------------------------------------------------------------- the general stream
 
-LEASE_TTL: Final = 45.0
-"""Seconds after which the lease of a silent reader expires: three times `KEEP_ALIVE_INTERVAL`."""
-
-POSITION_TTL: Final = 86400.0
-"""Seconds for which the position of the last reader is kept: longer than a session may be idle."""
-
+LEASE_TTL: Final = 45.0  # seconds until the lease of a silent reader ends: three times KEEP_ALIVE_INTERVAL
+POSITION_TTL: Final = 86400.0  # seconds to keep the position of the last reader: more than a session is idle
 TouchSession: TypeAlias = Callable[[str], Awaitable[object]]
 """Notes that a session is used, by its id."""
 

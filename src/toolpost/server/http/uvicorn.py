@@ -30,15 +30,9 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.http")
 
-HEAD_TIMEOUT: Final = 30.0
-"""Seconds from the start of a connection, or from the first byte after a response, to a whole head."""
-
-STALL_TIMEOUT: Final = 60.0
-"""Seconds for which a client may read nothing of a response that waits for it."""
-
-MAX_PIPELINED: Final = 8
-"""How many pipelined requests are read while one is served: without reading, no disconnect is noticed."""
-
+HEAD_TIMEOUT: Final = 30.0  # seconds from the start of a connection or the end of a response to a whole head
+STALL_TIMEOUT: Final = 60.0  # seconds for which a client may read nothing of its response
+MAX_PIPELINED: Final = 8  # how many pipelined requests are read on: without reading, no disconnect is noticed
 _HEAD_END: Final = b"\r\n\r\n"
 _UPGRADE_LINE: Final = b"\r\nupgrade:"
 _UPGRADE_NAME: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)

@@ -24,12 +24,8 @@ from toolpost.transports.backends.backend import (
     describe_error,
 )
 
-LARGE_BODY: Final = 1024 * 1024
-"""From this size on aiohttp wants a body as a file, so that it can write it in pieces."""
-
-MAX_CACHED_ROUTES: Final = 64
-"""How many parsed URLs are kept: a server has one, and a few redirects."""
-
+LARGE_BODY: Final = 1024 * 1024  # from this size on aiohttp wants a body as a file, to write it in pieces
+MAX_CACHED_ROUTES: Final = 64  # how many parsed URLs are kept: a server has one, and a few redirects
 _UNSENT_ERRORS: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ClientHttpProxyError,

@@ -15,15 +15,9 @@ from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.protocol.http_urls import DEFAULT_PORTS
 from toolpost.transports.backends.backend import Response
 
-LIFESPAN_CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for the lifespan of the application to end, before and after it is cancelled."""
-
-REQUEST_CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for requests that the application still serves to end, before and after they are cancelled."""
-
-BODY_HIGH_WATER: Final = 64 * 1024
-"""How many bytes of a body may wait before the application has to, as with the buffer of a socket."""
-
+LIFESPAN_CLOSE_TIMEOUT: Final = 2.0  # seconds for the lifespan to end, before and after it is cancelled
+REQUEST_CLOSE_TIMEOUT: Final = 2.0  # seconds for running requests to end, before and after they are cancelled
+BODY_HIGH_WATER: Final = 64 * 1024  # bytes of a body that may wait before the application has to
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 AsgiApp: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -188,7 +182,7 @@ class _AsgiExchange(Response):
             raise
         except Exception as error:
             self._failure = error
-            if self._disconnected.is_set():  # nobody else hears of it
+            if self._disconnected.is_set():  # no reader is left to raise it
                 logger.info("the application failed when its answer was no longer read", exc_info=error)
         finally:
             self._ended = True

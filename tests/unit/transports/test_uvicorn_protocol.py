@@ -1,4 +1,4 @@
-"""Heads of requests that uvicorn alone would read without end, or would read as an offer that we ignore."""
+"""Request heads on uvicorn: bounded in size and time, without upgrades, with reports of disconnects."""
 
 import asyncio
 import gc
