@@ -1,7 +1,6 @@
-"""How a server is put together with the ways to reach it: today stdin and stdout.
+"""The stdio composition root: serves one client over our own stdin and stdout.
 
-The one module that knows both servers and transports. Owns signals and the end of the process; what a request
-means is not known here.
+Owns signals and the end of the process. What a request means is not known here.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from toolpost.transports.stdio_server import EXIT_GRACE_PERIOD, StdioServerChann
 logger: Final = logging.getLogger("toolpost.server")
 
 DRAIN_TIMEOUT: Final = 5.0
-"""Seconds that requests which are being served get to finish when the server is told to stop."""
+"""Seconds for running requests to finish when the server stops."""
 
 
 async def serve_stdio(
@@ -31,13 +30,9 @@ async def serve_stdio(
     drain: float = DRAIN_TIMEOUT,
     told: Callable[..., object] | None = None,
 ) -> None:
-    """Serve one client over our own stdin and stdout, until it closes them or we are told to stop.
+    """Serve one client over our own stdin and stdout, until it closes them or a signal stops us.
 
-    Args:
-        handler: what serves.
-        max_line: the longest message to read, in bytes. A longer request is refused.
-        drain: seconds that running requests get to finish after SIGINT or SIGTERM.
-        told: called by these signals as well, at once, even if the loop is blocked.
+    `told` is called by SIGINT and SIGTERM as well, at once, even if the loop is blocked.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -55,7 +50,7 @@ async def serve_stdio(
             channel.on_oversized(partial(_reject_oversized_line, conversation))
             await conversation.run()
 
-    # The channel comes first and goes last: what a lifespan prints must not get into the stream.
+    # The channel opens first and closes last: output of a lifespan must not get into the stream.
     async with open_stdio(max_line) as channel, SlowCallbackMonitor():
         serving = asyncio.create_task(serve())
         ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.wait_until_ended())]
@@ -68,7 +63,7 @@ async def serve_stdio(
                         for conversation in conversations:
                             await conversation.drain()
             elif conversations:
-                await asyncio.wait((serving,))  # it reads what is there, and ends by itself
+                await asyncio.wait((serving,))  # it serves what has arrived, and ends
             serving.cancel()
         finally:
             for number in heard:
@@ -77,18 +72,18 @@ async def serve_stdio(
                 task.cancel()
             await asyncio.gather(serving, *ending, return_exceptions=True)
     if not serving.cancelled():
-        serving.result()  # a lifespan that failed says why
+        serving.result()  # raises the error of a lifespan
 
 
 class _BorrowedChannel:
-    """A channel that a conversation may use, but not close: the lifespan that is still to end may print."""
+    """A channel that the conversation does not close: the end of the lifespan may still print."""
 
     def __init__(self, channel: StdioServerChannel) -> None:
         self.receive = channel.receive
         self.send = channel.send
         self.offer = channel.offer
         self.serve = channel.serve
-        self.local = True  # whoever started us is at the other end
+        self.local = True
 
     async def close(self) -> None:
         """Leave it open."""
@@ -100,25 +95,24 @@ def _install_signal_handler(
     stop: asyncio.Event,
     told: Callable[..., object] | None,
 ) -> bool:
-    """Whether a signal now sets the event; only the main thread of a Unix process can ask for that."""
+    """Let a signal set the event; return False where that is impossible: in other threads, on Windows."""
     try:
         loop.add_signal_handler(number, stop.set)
         if told is not None:
-            signal.signal(number, told)  # the loop hears of a signal whoever handles it
+            signal.signal(number, told)  # the loop is notified of the signal in any case
     except (NotImplementedError, RuntimeError, ValueError):
         return False
     return True
 
 
 def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine) -> None:
-    """Tell whoever waits for it that a line was dropped because of its length."""
+    """Answer a request that was dropped because of its length."""
     error = line.make_error()
     logger.warning("a message of the client was dropped: %s", error)
     conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 
 def _check_no_loop_for_stdio() -> None:
-    """Return if no loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -127,16 +121,7 @@ def _check_no_loop_for_stdio() -> None:
 
 
 def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = EXIT_GRACE_PERIOD) -> None:
-    """Serve over stdin and stdout until the client has gone; the process may end then.
-
-    Args:
-        handler: what serves.
-        max_line: the longest message to read, in bytes. A longer request is refused.
-        grace: seconds after which the process is ended if a function keeps it from ending by itself.
-
-    Raises:
-        RuntimeError: a loop is running in this thread; `serve_stdio` is for those who have one.
-    """
+    """Serve over stdin and stdout until the client has gone; the process ends `grace` seconds later."""
     _check_no_loop_for_stdio()
     with Watchdog(grace) as watchdog:
         asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.request_exit))

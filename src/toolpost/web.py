@@ -1,7 +1,6 @@
-"""How a server is put together with HTTP: as an ASGI application, and on uvicorn in one or more processes.
+"""The HTTP composition root: a server as an ASGI application, and on uvicorn in one or more processes.
 
-Beside `run`, the one module that knows both servers and transports. Owns addresses, sockets and the end of
-the processes; what a request means is not known here.
+Owns addresses, sockets and the end of the processes. What a request means is not known here.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from toolpost.auth.server.admission import AccessDenied, LogThrottle
-from toolpost.auth.urls import RESOURCE_METADATA_PATH
+from toolpost.auth.server.admission import Admission
+from toolpost.auth.server.auth import resolve_resource_url
 from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
@@ -31,9 +30,9 @@ from toolpost.protocol.events import InboundRequest, NotificationReceived
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.handler import Handler
 from toolpost.server.http.app import Endpoint
+from toolpost.server.http.authorization import Authenticator
 from toolpost.server.http.host import Caller
-from toolpost.server.http.request import HttpExchange
-from toolpost.server.http.security import HTTPRefusal, RequestGuard
+from toolpost.server.http.security import RequestGuard
 from toolpost.server.http.session import HttpSession
 from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
 from toolpost.server.options import HttpOptions
@@ -48,21 +47,11 @@ from toolpost.stores.store import Store
 if TYPE_CHECKING:
     import uvicorn
 
-    from toolpost.auth.server.admission import Admission
-
-
 logger: Final = logging.getLogger("toolpost.server")
-auth_logger: Final = logging.getLogger("toolpost.auth")
 
-LISTEN_BACKLOG: Final = 2048
-"""Connections that may wait to be accepted."""
-
-KEEP_ALIVE_TIMEOUT: Final = 75
-"""Seconds for which a connection without a request is kept: longer than the proxies in front of it do."""
-
-PROCESS_EXIT_TIMEOUT: Final = 5.0
-"""Seconds that the process gets to end, beyond those for running requests, before it is made to."""
-
+LISTEN_BACKLOG: Final = 2048  # connections that may wait to be accepted
+KEEP_ALIVE_TIMEOUT: Final = 75  # seconds for which an idle connection is kept: longer than by proxies
+PROCESS_EXIT_TIMEOUT: Final = 5.0  # seconds for the process to end, beyond those for running requests
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _OPTION_MINIMUMS: Final = {
     "max_body": 1,
@@ -90,16 +79,13 @@ def make_endpoint(handler: Handler, options: HttpOptions) -> Endpoint:
     return Endpoint(_HandlerHost(handler), options, guard, _make_authenticator(handler, options))
 
 
-def _make_authenticator(handler: Handler, settings: HttpOptions) -> "_EndpointAuthenticator | None":
-    """Who asks for tokens, if the server wants any."""
+def _make_authenticator(handler: Handler, settings: HttpOptions) -> Authenticator | None:
+    """Return what checks tokens; None if the server wants none."""
     auth = handler.auth
     if auth is None:
         return None
     if settings.principal is not None:
         raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
-    from toolpost.auth.server.admission import Admission  # noqa: PLC0415 - only who wants tokens needs it
-    from toolpost.auth.server.auth import resolve_resource_url  # noqa: PLC0415 - as above
-
     path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
     apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
     resource = resolve_resource_url(auth, settings.public_url, path)
@@ -112,81 +98,11 @@ def _make_authenticator(handler: Handler, settings: HttpOptions) -> "_EndpointAu
         keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
         sse=(sse, settings.messages.rstrip("/")) if apart else (),
     )
-    return _EndpointAuthenticator(admission, resource, path, bare=bare)
-
-
-class _EndpointAuthenticator:
-    """Authorization, as an endpoint needs it.
-
-    Args:
-        admission: checks tokens.
-        resource: the URL of the endpoint, as tokens name it.
-        path: where the endpoint is, below the place where it is mounted.
-        bare: whether its path is a guess, because only the name of the machine was given.
-    """
-
-    def __init__(self, admission: "Admission", resource: str, path: str, *, bare: bool) -> None:
-        self._admission = admission
-        self._resource = resource
-        self._path = path
-        self._is_path_guessed = bare
-        self._has_warned = False
-        self._log_throttle = LogThrottle()
-        self.is_metadata_mounted = False
-        self.metadata_documents = admission.metadata_documents
-        self.step_up = admission.step_up
-
-    async def authenticate(self, exchange: HttpExchange) -> Principal:
-        """On whose behalf a request speaks. What proves it goes no further (AUTH-71)."""
-        if exchange.root:
-            self._warn_once(exchange.root)
-        if exchange.root and self._is_path_guessed:
-            raise HTTPRefusal(500, "The server does not know its own URL; its log tells what to do.")
-        try:
-            principal = await self._admission.admit(exchange.method, exchange.path, exchange.headers)
-        except AccessDenied as denial:
-            if denial.why:
-                level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
-                auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
-            raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
-        exchange.headers = {
-            name: value for name, value in exchange.headers.items() if name not in {"authorization", "dpop"}
-        }
-        return principal
-
-    def _warn_once(self, root: str) -> None:
-        """Tell what a server lacks that is mounted, which nobody knows before the first request."""
-        if self._has_warned:
-            return
-        self._has_warned = True
-        here, named = (root.rstrip("/") + self._path).rstrip("/"), urlsplit(self._resource).path.rstrip("/")
-        if self._is_path_guessed:
-            auth_logger.error(
-                "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
-                "give public_url= with the whole path, or Auth(resource=…)",
-                root,
-                self._resource,
-            )
-        elif not named.endswith(here) and not here.startswith(f"{named}/"):
-            auth_logger.warning(
-                "the server is mounted at %s, so that its path is %s, but its tokens are for %s: unless a "
-                "proxy in front of it changes paths, nobody is let in; give public_url= with the whole path",
-                root,
-                here,
-                self._resource,
-            )
-        elif not self.is_metadata_mounted:
-            auth_logger.warning(
-                "the server is mounted at %s, and nobody answers at %s, where clients look for its issuer: "
-                'mount app.metadata, too: Mount("%s", app.metadata)',
-                root,
-                next(iter(self.metadata_documents)),
-                RESOURCE_METADATA_PATH,
-            )
+    return Authenticator(admission, resource, path, bare=bare)
 
 
 class _HandlerHost:
-    """A server, as an endpoint needs it."""
+    """A server as an `EndpointHost`."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -199,22 +115,18 @@ class _HandlerHost:
 
     @property
     def store(self) -> Store:
-        """Where sessions live."""
         return self._handler.store
 
     @property
     def local_peer(self) -> LocalPeer:
-        """How it presents itself."""
         return self._handler.local_peer
 
     @asynccontextmanager
     async def hold_lifespan(self) -> AsyncGenerator[None]:
-        """Hold the lifespan of the server open."""
         async with self._handler.hold_lifespan() as self._lifespan:
             yield
 
     def connection(self, peer: Peer | None = None) -> Connection:
-        """A fresh connection."""
         handler, spare = self._handler, self._spare_connection
         if spare is not None and peer is None:
             self._spare_connection = None
@@ -225,11 +137,9 @@ class _HandlerHost:
         )
 
     def take_back(self, connection: Connection) -> None:
-        """Use a connection again in which nothing is left, which takes 1.7 us less than to make one."""
         self._spare_connection = connection
 
     def begin(self, incoming: InboundRequest) -> bytes | StartedCall | None:
-        """The answer to one request that has no session, if it is there at once."""
         handler = self._handler
         tool = handler.find_fast_path_tool(incoming)
         return None if tool is None else call_bare(tool, handler.local_peer, incoming, start_coroutine)
@@ -241,7 +151,6 @@ class _HandlerHost:
         caller: Caller,
         started: StartedCall | None = None,
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
-        """The answer to one request that has no session, and the error in it, if it is one."""
         exchange = caller.exchange
         quiet = caller.json_only and incoming.row.name != "subscriptions/listen"
         say = _discard if quiet else exchange.send_event
@@ -249,7 +158,6 @@ class _HandlerHost:
         return serve_stateless_request(self._handler, once, incoming, self._lifespan, started)
 
     async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
-        """Hear a notice that has no session."""
         if is_notification_handled(self._handler, notice):
             exchange = caller.exchange
             once = StatelessExchange(
@@ -259,28 +167,22 @@ class _HandlerHost:
                 await dispatch_notification(self._handler, once, self._lifespan, notice)
             except asyncio.CancelledError:
                 raise
-            except BaseException:  # what a function raises ends neither the request nor the process
+            except BaseException:  # an error in a function ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
     async def serve(self, session: HttpSession, principal: Principal | None) -> None:
-        """Hold the conversation of a session."""
         await self._handler.serve(session, principal=principal)
 
 
 async def _discard(_data: bytes) -> None:
-    """Leave a notice out: there is no way for it."""
+    """Drop a notification: there is no stream for it."""
 
 
 # --------------------------------------------------------------------- on uvicorn
 
 
 async def serve_http(handler: Handler, address: str, options: HttpOptions) -> None:
-    """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled.
-
-    Raises:
-        OSError: the address cannot be had.
-        MCPError: uvicorn is not installed.
-    """
+    """Serve over HTTP in this loop, until a signal or a cancellation stops us."""
     if options.workers != 1:
         raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
     app = make_endpoint(handler, _add_public_url(handler, address, options))
@@ -291,14 +193,7 @@ async def serve_http(handler: Handler, address: str, options: HttpOptions) -> No
 
 
 def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
-    """Serve over HTTP until a signal tells us to stop.
-
-    Raises:
-        OSError: the address cannot be had.
-        MCPError: uvicorn is not installed.
-        RuntimeError: a loop is running in this thread.
-        ValueError: several workers could not serve what one could.
-    """
+    """Serve over HTTP until a signal stops us."""
     _check_no_loop_for_http()
     workers = options.workers
     _check_workers(handler, workers, stateless=options.stateless)
@@ -329,7 +224,7 @@ def _check_no_loop_for_http() -> None:
 
 
 def is_single_process(handler: Handler) -> bool:
-    """Whether what a server keeps is known to one process only, so that several share no sessions."""
+    """Return whether the state of a server is in the memory of one process, which workers cannot share."""
     return handler.is_in_memory or isinstance(handler.store, MemoryStore)
 
 
@@ -362,11 +257,7 @@ def _add_public_url(handler: Handler, address: str, options: HttpOptions) -> Htt
 
 
 def _split_address(address: Any) -> tuple[str, str]:
-    """The host and the port of an address.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Split an address such as "127.0.0.1:8000" into host and port."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("/", "", "")
     if "/" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
@@ -375,7 +266,7 @@ def _split_address(address: Any) -> tuple[str, str]:
 
 @contextmanager
 def _bind_socket(address: str) -> Generator[socket.socket]:
-    """A socket that listens at an address such as "127.0.0.1:8000"."""
+    """Listen at an address."""
     host, port = _split_address(address)
     host = host.strip("[]") or "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -388,19 +279,14 @@ def _bind_socket(address: str) -> Generator[socket.socket]:
 
 
 def _print_address(handler: Handler, listening: socket.socket, path: str) -> None:
-    """Tell a person where the server is."""
+    """Print for people where the server is."""
     host, port, *_ = listening.getsockname()
     shown = f"[{host}]" if ":" in host else host
     print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
 
 
 def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
-    """The uvicorn that serves an application, which ends it in order.
-
-    Args:
-        app: the application.
-        told: called when a signal tells us to stop.
-    """
+    """Return the uvicorn server for an application; `told` is called when a signal stops it."""
     try:
         import uvicorn  # noqa: PLC0415 - only who serves over HTTP needs it
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415 - as above
@@ -408,7 +294,7 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
         raise MCPError("serving over HTTP needs uvicorn", hint="pip install 'toolpost[http]'") from error
 
     class EndpointUvicornServer(uvicorn.Server):
-        """Ends the streams before it waits for them, and leaves with 0 when it is told to stop."""
+        """Ends streams before it waits for them, and exits with 0 when a signal stops it."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             servers, self.servers = self.servers, []
@@ -429,7 +315,7 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
             heard = signal.SIGINT, signal.SIGTERM
             try:
                 before = {number: signal.signal(number, self.handle_exit) for number in heard}
-            except ValueError:  # only the main thread hears signals
+            except ValueError:  # not the main thread
                 yield
                 return
             try:
@@ -447,7 +333,7 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
         http=protocol or "auto",
         proxy_headers=protocol is None,
         ws="none",
-        lifespan="off",  # we begin it ourselves, so that what it raises is raised here
+        lifespan="off",  # we start it ourselves, so that its errors are raised here
         log_config=None,
         access_log=False,
         server_header=False,
@@ -465,7 +351,7 @@ async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: so
             async with SlowCallbackMonitor():
                 await server.serve(sockets=[listening])
         except asyncio.CancelledError:
-            if server.started:  # uvicorn leaves everything as it is
+            if server.started:  # uvicorn does not clean up
                 await server.shutdown([listening])
             raise
         finally:
@@ -473,13 +359,13 @@ async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: so
 
 
 def _run_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
-    """Serve in a loop of our own, of uvloop if it is installed."""
+    """Serve in a loop of our own, with uvloop if it is installed."""
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve_endpoint(app, server, listening))
 
 
 def _exit_after_timeout(over: threading.Event, patience: float) -> None:
-    """End this process if it cannot end by itself: a function may block the loop."""
+    """End this process if it does not end in time: a function may block the loop."""
 
     def wait_or_exit() -> None:
         if not over.wait(patience):

@@ -363,5 +363,5 @@ def kept(store: Any) -> list[str]:
     assert isinstance(store, MemoryStore)
     held: Any = store
     # The key that seals request states is made once, for good.
-    records = [key for key in held.records._shelf._items if key != "keys/states"]
-    return [*records, *held.logs._shelf._items, *held.topics._subscribers]
+    records = [key for key in held.records._values._items if key != "keys/states"]
+    return [*records, *held.logs._logs._items, *held.topics._subscribers]

@@ -17,6 +17,10 @@ MAX_LINE: Final = 4 * 1024 * 1024
 never send a newline hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up
 to the same size."""
 
+READ_SIZE: Final = 64 * 1024
+"""How many bytes are read from a connection or a pipe at a time: as a pipe of Linux holds. asyncio would ask
+for four times as much, and glibc maps buffers above 128 KiB for each read and unmaps them again."""
+
 EDGE_BYTES: Final = 4096
 """How many bytes are kept of either end of a line that is dropped: the id stands in one of them, in front of
 the result or behind it."""

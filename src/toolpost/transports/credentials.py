@@ -1,29 +1,29 @@
-"""The one promise about authorization: headers for a request, and what to do when it was refused.
+"""Credentials of a client: the `Authorizer` protocol, and its two simple kinds, a token and a token function.
 
-Owns the promise and the two plain ways to keep it, a token and a function that gives one. Knows no OAuth, and
-never shows a token.
+An authorizer gives the headers for a request, and decides what to do when it was rejected. OAuth lives
+elsewhere. No token is ever shown.
 """
 
 import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 from toolpost.errors import AuthError
+from toolpost.protocol.http_urls import is_loopback_host
 from toolpost.single_flight import SingleFlight
 from toolpost.threads import ThreadPool
 
 TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-"""What a token may consist of. RFC 6750 allows less, and some services give more."""
+"""What a token may consist of: more than RFC 6750 allows, since some services use more."""
 
 MAX_TOKEN_THREADS: Final = 4
-"""Functions at a time that give tokens and may block: all requests wait for the same token."""
+"""How many token functions may block at a time: all requests wait for the same token."""
 
 TOKEN_PROBATION: Final = 30.0
-"""Seconds for which a token that a function gave is in doubt: its first request may have been lost."""
+"""Seconds for which a new token that was not accepted yet is not replaced by another one."""
 
 SentHeaders: TypeAlias = Mapping[str, str]
 
@@ -35,7 +35,7 @@ class OutgoingRequest(NamedTuple):
         server: the address of the MCP server, whatever the request itself is sent to.
         method: the verb.
         url: where the request goes; always of the server's origin.
-        unattended: whether nobody waits for it, so that no person may be bothered for it.
+        unattended: whether no caller waits for it, so that no person may be asked to log in.
     """
 
     server: str
@@ -45,12 +45,12 @@ class OutgoingRequest(NamedTuple):
 
 
 class CredentialsRejection(NamedTuple):
-    """A response that wants other credentials.
+    """A response that asks for other credentials.
 
     Args:
         status: 401 or 403.
         headers: of the response, by their names in lower case.
-        sent: what the authorizer had given for the request.
+        sent: the headers that the authorizer had given for the request.
     """
 
     status: int
@@ -62,7 +62,7 @@ class CredentialsRejection(NamedTuple):
 
     @property
     def challenge(self) -> str:
-        """What `WWW-Authenticate` says; where it stands there twice, both."""
+        """The value of `WWW-Authenticate`; all values if there are several."""
         every = getattr(self.headers, "getall", None)  # aiohttp gives the first, the others give all
         values: list[str] = [] if every is None else every("www-authenticate", [])
         return ", ".join(values) if values else self.headers.get("www-authenticate", "")
@@ -70,46 +70,38 @@ class CredentialsRejection(NamedTuple):
 
 @runtime_checkable
 class Authorizer(Protocol):
-    """Says who we are. Any number of requests may be under way at once."""
+    """Gives the credentials for requests. Any number of requests may be in flight at once."""
 
     async def headers(self, errand: OutgoingRequest, /) -> Mapping[str, str]:
-        """The headers that a request needs; none if nothing is known yet.
+        """Return the headers that a request needs; none if nothing is known yet.
 
         Raises:
             AuthError: there can be none.
         """
-        ...
 
     async def on_rejected(self, errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
-        """Whether to send a request again that was refused with 401 or 403; `headers` is asked anew then.
+        """Return whether to send a request again that got 401 or 403; `headers` is called again then.
 
-        It may take as long as a person needs: the time-outs of requests stand still meanwhile. For one that
-        is unattended nobody is asked, and no time-out stands still.
+        It may take as long as a person needs: the time-outs of requests are paused meanwhile. For an
+        unattended request no person is asked, and no time-out is paused.
 
         Raises:
-            AuthError: it would be in vain; whoever waits for the request gets this error.
+            AuthError: another try would fail too; the caller of the request gets this error.
         """
-        ...
 
     def on_accepted(self, errand: OutgoingRequest, headers: Mapping[str, str], sent: SentHeaders, /) -> None:
-        """A request was not refused for lack of credentials. Must not wait."""
-        ...
+        """Note that the credentials of a request were not rejected. Must not wait."""
 
 
 TokenSource: TypeAlias = Callable[[], "str | Awaitable[str]"]
-"""Gives a token, sync or async. Asked once, and again when the server refuses the token."""
+"""Returns a token, sync or async. Called once, and again when the server rejects the token."""
 
 ClientAuth: TypeAlias = "str | TokenSource | Authorizer"
 """How a client authorizes itself: a token, a function that gives one, or an authorizer such as `OAuth`."""
 
 
 def make_authorizer(auth: object) -> Authorizer | None:
-    """What keeps the promise for what a user gave.
-
-    Raises:
-        TypeError: it is nothing that could authorize anybody.
-        AuthError: it is a token that no header can carry.
-    """
+    """Return the authorizer for the `auth=` of a user; None for none."""
     if auth is None:
         return None
     if isinstance(auth, str):
@@ -125,11 +117,7 @@ def make_authorizer(auth: object) -> Authorizer | None:
 
 
 def build_bearer_header(token: object) -> dict[str, str]:
-    """The header that carries a token (AUTH-43).
-
-    Raises:
-        AuthError: no header can carry it. The text does not repeat it.
-    """
+    """Return the header that carries a token (AUTH-43). The error for an invalid one does not repeat it."""
     if not isinstance(token, str) or not TOKEN_PATTERN.fullmatch(token):
         what = "is no text" if not isinstance(token, str) else "holds what none has" if token else "is empty"
         raise AuthError(
@@ -140,30 +128,17 @@ def build_bearer_header(token: object) -> dict[str, str]:
 
 
 def check_encrypted(url: str) -> None:
-    """Return if a token may be sent to an address: over https, or to this machine.
-
-    Raises:
-        AuthError: everybody on the way could read it.
-    """
+    """Raise AuthError unless a token may be sent to a URL: over https, or to this machine."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        here = ip_address(host).is_loopback
-    except ValueError:
-        here = host == "localhost" or host.endswith(".localhost")
-    if parts.scheme != "https" and not here:
+    if parts.scheme != "https" and not is_loopback_host(parts.hostname):
         raise AuthError(
-            f"the token would be sent to {host} without encryption",
+            f"the token would be sent to {parts.hostname or ''} without encryption",
             hint="use https, or a tunnel that ends on this machine",
         )
 
 
 class StaticToken:
-    """A token that was given.
-
-    Args:
-        token: the token.
-    """
+    """Sends one token; there is no other."""
 
     def __init__(self, token: str) -> None:
         self._headers = build_bearer_header(token)
@@ -172,24 +147,23 @@ class StaticToken:
         return "StaticToken(…)"
 
     async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
-        """The token."""
+        """Return the header with the token."""
         return self._headers
 
     async def on_rejected(self, _errand: OutgoingRequest, _refused: CredentialsRejection, /) -> bool:
-        """There is no other token."""
+        """Return False: there is no other token."""
         return False
 
     def on_accepted(
         self, _errand: OutgoingRequest, _headers: Mapping[str, str], _sent: SentHeaders, /
     ) -> None:
-        """Nothing is learnt from that."""
+        """Do nothing."""
 
 
 class TokenFunction:
-    """A token that a function gives: asked for once, and again when the server refuses it.
+    """Sends a token that a function returns; calls it again when the server rejects the token.
 
-    Args:
-        source: gives the token. One that is not async runs in a thread.
+    A function that is not async runs in a thread.
     """
 
     def __init__(self, source: TokenSource) -> None:
@@ -197,7 +171,7 @@ class TokenFunction:
         self._threads = ThreadPool(MAX_TOKEN_THREADS)
         self._flight: SingleFlight[dict[str, str]] = SingleFlight()
         self._current_headers: dict[str, str] | None = None
-        self._unproven_since: float | None = None  # since when
+        self._unproven_since: float | None = None
 
     def __repr__(self) -> str:
         return f"TokenFunction({self._name})"
@@ -207,15 +181,15 @@ class TokenFunction:
         return getattr(self._source, "__qualname__", type(self._source).__name__)
 
     async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
-        """The token, asked for if there is none yet."""
+        """Return the header with the token; get one if there is none yet."""
         if self._current_headers is None:
             self._current_headers = await self._flight.join(self._fetch_token)
         return self._current_headers
 
     async def on_rejected(self, _errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
-        """Whether there is another token than the one that was refused."""
+        """Return whether there is another token than the rejected one."""
         if self._current_headers is not None and self._current_headers != refused.sent:
-            return True  # somebody else has asked in the meantime
+            return True  # another request has renewed it meanwhile
         doubtful = (
             self._unproven_since is not None and time.monotonic() - self._unproven_since < TOKEN_PROBATION
         )
@@ -232,16 +206,12 @@ class TokenFunction:
     def on_accepted(
         self, _errand: OutgoingRequest, _headers: Mapping[str, str], sent: SentHeaders, /
     ) -> None:
-        """The token is good."""
+        """Note that the token works."""
         if sent is self._current_headers:
             self._unproven_since = None
 
     async def _fetch_token(self) -> dict[str, str]:
-        """The token that the function gives now.
-
-        Raises:
-            AuthError: it fails, or gives none. What it says may hold secrets, and is told by the cause only.
-        """
+        """Call the function. What it raises may hold secrets: only the cause of the error repeats it."""
         try:
             token = await self._call_source()
         except AuthError:
@@ -263,7 +233,7 @@ class TokenFunction:
 
     async def _call_source(self) -> object:
         source = self._source
-        call = getattr(source, "__call__", source)  # noqa: B004 - the method of an object, looked at
+        call = getattr(source, "__call__", source)  # noqa: B004 - its method may be async
         if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(call):
             return await cast("Awaitable[str]", source())
         given = await self._threads.run_in_thread(source)

@@ -1,7 +1,7 @@
-"""One stream of events over several connections: where it stands, and when to come back to it.
+"""One event stream over several connections: its position, and when to reconnect.
 
-Owns the last event id, the server's wish how long to wait, and the patience with a server that does not come
-back. Knows nothing of requests or sessions: whoever has a connection lets the trail follow it.
+Owns the last event id, the delay that the server asks for, and the number of attempts; also the bounded queue
+that streams fill. Knows nothing of requests or sessions.
 """
 
 import asyncio
@@ -17,68 +17,44 @@ from toolpost.protocol.sse import EventStreamDecoder
 from toolpost.transports.http_sender import EVENTS, HttpSender, open_event_stream
 from toolpost.transports.message_queue import MessageQueue, SendLimiter
 
-DEFAULT_RETRY_DELAY: Final = 1.0
-"""Seconds before coming back where the server names none."""
-
-MAX_BACKOFF: Final = 30.0
-"""Seconds to which the wait grows while the server does not come back."""
-
-MAX_RETRY_DELAY: Final = 3600.0
-"""Seconds that are waited at most, whatever the server names: longer than any caller waits."""
-
-MIN_RETRY_DELAY: Final = 0.5
-"""Seconds before coming back at least, however little the server names."""
-
-RETRY_JITTER: Final = 0.2
-"""How much is added by chance, so that not all clients of a server that was down come back at once."""
-
-MAX_RECONNECTS: Final = 4
-"""How often to come back in vain: about a quarter of a minute, if the server names no time."""
-
-MAX_DOUBLINGS: Final = 6
-"""How often a wait is doubled, for a stream that is never given up."""
-
-STREAM_END_TIMEOUT: Final = 2.0
-"""Seconds that a server has to end a stream which has brought what it was for. Its connection can be used
-again then; otherwise it is closed."""
-
-_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})
-"""Refusals that say only that this was the wrong moment."""
-
-MAX_EVENT_ID: Final = 4096
-"""The longest event id that is sent back: half of what common servers take for all headers."""
-
-MAX_QUEUED_MESSAGES: Final = 1024
-"""How many messages may wait to be read before streams are left alone."""
+DEFAULT_RETRY_DELAY: Final = 1.0  # seconds before a reconnect if the server names no delay
+MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows while the server cannot be reached
+MAX_RETRY_DELAY: Final = 3600.0  # the longest delay, whatever the server names: longer than any caller waits
+MIN_RETRY_DELAY: Final = 0.5  # the shortest delay, whatever the server names
+RETRY_JITTER: Final = 0.2  # the random part, so that not all clients of a server reconnect at once
+MAX_RECONNECTS: Final = 4  # failed attempts after which a stream is given up: about 15 seconds by default
+MAX_DOUBLINGS: Final = 6  # how often the delay is doubled, for a stream that is never given up
+STREAM_END_TIMEOUT: Final = 2.0  # seconds for the end after the answer; later, its connection is not reused
+_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})  # refusals that only mean: try again later
+MAX_EVENT_ID: Final = 4096  # the longest event id to send back: half of what servers accept for all headers
+MAX_QUEUED_MESSAGES: Final = 1024  # messages that may wait before streams are not read any further
 
 logger: Final = logging.getLogger("toolpost.http")
 
 
 class BoundedMessageQueue(MessageQueue):
-    """A mailbox into which streams may flow only as fast as somebody reads."""
-
-    __slots__ = ("_limiter", "_tell_message", "settle")
+    """A message queue that lets streams wait while it is full."""
 
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
         self._tell_message: Callable[[JSONRPCMessage], object] | None = None
-        self.settle: Callable[[bytes], bool] = _settle_nothing
-        """Is given what may be a plain answer to a call; whether it is, and was handed on."""
+        self.settle: Callable[[bytes], bool] = lambda _data: False
+        """Gets what may be the plain answer to a call; returns whether it has handed it on."""
         self._limiter = SendLimiter(lambda: len(self.arrived) < MAX_QUEUED_MESSAGES)
 
     def set_listener(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
-        """Have each message told as it comes."""
+        """Pass each message to `tell` as it comes."""
         self.on_message = self._tell_message = tell
 
     def put_decoded(self, data: bytes, message: JSONRPCMessage | None) -> None:
-        """Add one message; who listens gets what it was read as, if that was done, and need not read it."""
+        """Add one message; a listener gets its decoded form, if there is one."""
         if message is not None and self._tell_message is not None and not self.arrived:
             self._tell_message(message)
         else:
             self.put(data)
 
     async def put_when_room(self, data: bytes, message: JSONRPCMessage | None = None) -> None:
-        """Add one message, when there is room."""
+        """Add one message as soon as there is room."""
         waiting = self._limiter.queue
         if waiting or len(self.arrived) >= MAX_QUEUED_MESSAGES:
             self.on_room = self._limiter.admit_next
@@ -90,24 +66,12 @@ class BoundedMessageQueue(MessageQueue):
             self.on_room = None
 
 
-def _settle_nothing(_data: bytes) -> bool:
-    return False
-
-
 class ResumableStream:
-    """Follows one stream of events.
+    """Follows one event stream, and passes the data of each message to `take`.
 
-    Args:
-        take: gets the data of each message.
-        limit: the largest event to accept, in bytes.
-
-    Attributes:
-        is_complete: whether the stream has brought what it was for. `take` sets it.
-        has_opened: whether there ever was a connection.
-        last_event_id: the id of the last event; empty if there is none that can be sent back.
+    `take` sets `is_complete` when the stream has brought what it was for. `last_event_id` is empty if no id
+    can be sent back. `limit` is the largest event in bytes.
     """
-
-    __slots__ = ("_limit", "_retry", "_take", "_tries", "has_opened", "is_complete", "last_event_id")
 
     def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
         self.is_complete = False
@@ -120,28 +84,24 @@ class ResumableStream:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server did not come back often enough."""
+        """Whether too many attempts to reconnect have failed."""
         return self._tries >= MAX_RECONNECTS
 
-    async def reopen(self, courier: HttpSender, fields: Mapping[str, str]) -> None:
-        """Open the stream, or get the rest of it, and hand out what it brings until it ends (HTTPL-11).
-
-        Args:
-            courier: carries the request.
-            fields: the headers of the session.
+    async def reopen(self, sender: HttpSender, fields: Mapping[str, str]) -> None:
+        """Open the stream or resume it, and hand out its messages until it ends (HTTPL-11).
 
         Raises:
             RequestFailed: it was cut off; or, with a status, the server offers no such stream.
         """
         again = {headers.LAST_EVENT: self.last_event_id} if self.last_event_id else {}
-        async with courier.send("GET", {**fields, "accept": EVENTS, **again}) as response:
+        async with sender.send("GET", {**fields, "accept": EVENTS, **again}) as response:
             await self.follow(await open_event_stream(response))
 
-    async def keep_open(self, courier: HttpSender, fields: Mapping[str, str]) -> RequestFailed:
-        """Keep the stream open for good; the refusal, if the server does not want that."""
+    async def keep_open(self, sender: HttpSender, fields: Mapping[str, str]) -> RequestFailed:
+        """Keep the stream open; return the refusal of a server that does not offer it."""
         while True:
             try:
-                await self.reopen(courier, fields)
+                await self.reopen(sender, fields)
             except RequestFailed as error:
                 logger.debug("no stream: %s", error)
                 if is_final(error):
@@ -149,7 +109,7 @@ class ResumableStream:
             await self.wait_before_reconnect()
 
     async def follow(self, chunks: AsyncIterator[bytes]) -> None:
-        """Hand out what a connection brings, until it ends.
+        """Hand out the messages of one connection until it ends.
 
         Raises:
             RequestFailed: it was cut off, or brought an event over the limit.
@@ -161,7 +121,7 @@ class ResumableStream:
                 async for chunk in chunks:
                     self._tries = 0
                     for event in decoder.feed(chunk):
-                        # A priming event has no data. Types that we do not know are for others.
+                        # A priming event has no data; other event types are not MCP messages.
                         if event.data and event.event == "message":
                             await self._take(event.data)
                     self._store_position(decoder)
@@ -179,7 +139,7 @@ class ResumableStream:
                 raise
 
     async def wait_before_reconnect(self) -> None:
-        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back."""
+        """Wait as long as the server asks for (HTTPL-6), and longer after failed attempts."""
         wait = DEFAULT_RETRY_DELAY if self._retry is None else max(self._retry, MIN_RETRY_DELAY)
         if self._tries:
             wait = max(wait, min(MAX_BACKOFF, wait * 2**self._tries))
@@ -195,5 +155,5 @@ class ResumableStream:
 
 
 def is_final(refusal: RequestFailed) -> bool:
-    """Whether a server that refuses a stream will not change its mind."""
+    """Return whether a server that refuses a stream will refuse it again."""
     return refusal.status is not None and refusal.status < 500 and refusal.status not in _TRANSIENT_STATUSES

@@ -1,7 +1,7 @@
-"""Two channels in one process, back to back: what one sends, the other receives.
+"""Two connected channels in one process: what one sends, the other receives.
 
-Owns the bounded queues between them. Knows nothing of descriptors, and copies nothing: a message arrives as
-the very object that was sent. Both ends belong to the same event loop.
+Owns the bounded queues between them. Nothing is copied: a message arrives as the object that was sent. Both
+ends belong to the same event loop.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,7 @@ from toolpost.transports.message_queue import DirectReceiver, MessageQueue, Send
 
 
 class MemoryChannel:
-    """One end of a pair.
-
-    Args:
-        ours: where our messages arrive.
-        theirs: where the messages of the other end arrive.
-        limit: how many messages may lie there before `send` waits.
-    """
-
-    __slots__ = ("_limit", "_limiter", "_ours", "_theirs")
+    """One end of a pair: its own queue, that of the other end, and how many messages may lie there."""
 
     local = True
     """The other end is in this process."""
@@ -31,22 +23,11 @@ class MemoryChannel:
         self._limiter = SendLimiter(self._has_room)
 
     async def receive(self) -> bytes:
-        """The next message of the other end, waiting for it if need be. Cancelling it loses no message.
-
-        Raises:
-            ChannelClosed: the other end closed and everything it had sent was read, or this end closed.
-            LocalProtocolError: another task is receiving already.
-        """
+        """Return the next message of the other end; wait for it if needed. Cancelling it loses no message."""
         return await self._ours.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
-        """Hand one message over; wait while the other end has too many to read.
-
-        A cancelled send has sent nothing.
-
-        Raises:
-            ChannelClosed: either end was closed; the message was not sent.
-        """
+        """Hand one message over; wait while the other end has too many. A cancelled send has sent nothing."""
         theirs = self._theirs
         waiting = self._limiter.queue
         if waiting or len(theirs.arrived) >= self._limit:
@@ -62,7 +43,7 @@ class MemoryChannel:
             theirs.on_room = None
 
     def offer(self, data: bytes) -> bool:
-        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         theirs = self._theirs
         if self._ours.reason is not None or self._limiter.queue or len(theirs.arrived) >= self._limit:
             return False
@@ -70,11 +51,11 @@ class MemoryChannel:
         return True
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
-        """Have each message told as it comes, instead of keeping it for `receive`."""
+        """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
         self._ours.on_message = tell
 
     def serve(self, taker: DirectReceiver | None) -> None:
-        """Let whoever receives take messages at once while it waits for them; None for nobody."""
+        """Give messages to `taker` at once while it waits for them; None ends that."""
         self._ours.receiver = taker
 
     async def close(self) -> None:
@@ -83,18 +64,14 @@ class MemoryChannel:
         self._theirs.end("the other end of the channel was closed")
         self._limiter.admit_next()
         if self._ours.on_room is not None:
-            self._ours.on_room()  # their senders, who wait for room at our end
+            self._ours.on_room()  # wakes the other end's senders, which wait for room here
 
     def _has_room(self) -> bool:
         return len(self._theirs.arrived) < self._limit or self._ours.reason is not None
 
 
 def memory_pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
-    """Two channels, each the peer of the other.
-
-    Args:
-        limit: how many messages may wait in each direction before `send` waits too.
-    """
+    """Two channels, each the peer of the other."""
     if limit < 1:
         raise ValueError(f"limit is {limit}; at least 1 message has to fit between the two ends")
     left, right = MessageQueue(nested=True), MessageQueue(nested=True)

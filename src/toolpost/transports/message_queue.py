@@ -1,7 +1,7 @@
-"""The receiving half of a channel, and the turnstile in front of a full one.
+"""The receiving half of a channel, and the queue of senders that wait for room in a full one.
 
-Owns what has arrived and nobody has read yet, the one task that waits for it, and the order of the senders
-who wait for room. Knows nothing of where messages come from.
+Owns messages that have arrived and are not read yet, the one task that waits for them, and the order of the
+senders. Knows nothing of where messages come from.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from toolpost.protocol.framing import OversizedLine
 _log = logging.getLogger("toolpost.transports")
 
 MAX_NESTED_RECEIVES: Final = 8
-"""How many messages may be taken while another one is: servers in one process may call each other."""
+"""How deep direct receivers may be nested: servers in one process may call each other."""
 
 
 class _NestingDepth(threading.local):
@@ -29,64 +29,41 @@ _nesting: Final = _NestingDepth()
 
 
 class DirectReceiver(Protocol):
-    """Who takes messages past the mailbox while it waits for them."""
+    """Takes messages without the queue while it waits for them. Server conversations implement it."""
 
     def is_free(self) -> bool:
         """Whether the next message may be taken now."""
-        ...
 
     def take_data(self, data: bytes, /) -> None:
         """Take the next message. Neither waits nor raises."""
-        ...
 
 
 class MessageQueue:
-    """What has arrived, in order. A message leaves it only as it is handed over, so none is lost.
+    """Messages that have arrived, in order. A message is removed only as it is handed over, so none is lost.
 
-    One task may receive at a time; a second one is refused, because it would not know which messages it gets.
-
-    Args:
-        peer: who sends, for the texts of errors.
-        nested: whether messages may come while another one is taken: who sends is in this process.
-
-    Attributes:
-        arrived: the messages that nobody has read yet.
-        on_oversized: is told of each message that was dropped because of its length, when its turn has come;
-            by default the log is. It must not raise.
-        reason: why there will be no more, once that is so.
-        on_room: called after each message that is read; set it while something waits for room.
-        on_message: is given each message as it comes, so that no reader has to be woken. It must
-            neither wait nor raise.
-        receiver: the same for one who is not always free, and receives what comes then.
+    One task may receive at a time. With `nested`, a message may arrive while another one is taken: the sender
+    is in this process. The callbacks must neither wait nor raise.
     """
-
-    __slots__ = (
-        "_end",
-        "_nested",
-        "_waiting",
-        "arrived",
-        "on_message",
-        "on_oversized",
-        "on_room",
-        "peer",
-        "reason",
-        "receiver",
-    )
 
     def __init__(self, peer: str | None = None, *, nested: bool = False) -> None:
         self.peer = peer
         self._nested = nested
         self.arrived: deque[bytes | OversizedLine] = deque()
         self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
+        """Gets each message that was dropped because of its length, when its turn has come."""
         self.reason: str | None = None
+        """Why there will be no more messages, once that is so."""
         self.on_room: Callable[[], None] | None = None
+        """Called after each message that is read; set while a sender waits for room."""
         self.on_message: Callable[[bytes], object] | None = None
+        """Gets each message as it comes, so that no task has to wake up."""
         self.receiver: DirectReceiver | None = None
+        """The same for one that is not always free, and calls `receive` then."""
         self._waiting: asyncio.Future[None] | None = None
         self._end: asyncio.Event | None = None
 
     async def receive(self) -> bytes:
-        """The next message, waiting for it if need be. Cancelling the wait loses nothing.
+        """Return the next message; wait for it if needed. Cancelling the wait loses nothing.
 
         Raises:
             ChannelClosed: everything was read, and there will be no more.
@@ -121,9 +98,9 @@ class MessageQueue:
             await self._end.wait()
 
     def put(self, message: bytes | OversizedLine) -> None:
-        """Add one message, or what stands for one that was dropped."""
+        """Add one message, or the mark of one that was dropped."""
         if self.on_message is not None and not self.arrived:
-            if isinstance(message, bytes):  # to see that it is no struct takes twice as long
+            if isinstance(message, bytes):
                 self.on_message(message)
             else:
                 self.on_oversized(message)
@@ -151,7 +128,7 @@ class MessageQueue:
             self._wake()
 
     def end(self, reason: str) -> None:
-        """Let the reader have what is there, and then this reason. The first reason stays."""
+        """End the queue: the reader gets what is there, and then this reason. The first reason stays."""
         if self.reason is None:
             self.reason = reason
             self._wake()
@@ -159,7 +136,7 @@ class MessageQueue:
                 self._end.set()
 
     def close(self, reason: str) -> None:
-        """Forget what is there: the reader itself has closed the channel."""
+        """End the queue and drop what is there: the reader itself has closed the channel."""
         self.arrived.clear()
         self.end(reason)
 
@@ -173,18 +150,10 @@ def _log_oversized(peer: str | None, line: OversizedLine) -> None:
 
 
 class SendLimiter:
-    """Where senders wait for room, first come, first served.
+    """Lets senders wait for room, first come, first served. While any sender waits, new ones have to wait.
 
-    A sender that has passed takes its room at once, without another await, then calls `admit_next`.
-
-    Args:
-        room: whether the first in the queue may go on.
-
-    Attributes:
-        queue: those who wait. As long as there is anybody, newcomers have to wait too.
+    A sender that was admitted takes its room at once, without another await, then calls `admit_next`.
     """
-
-    __slots__ = ("_has_room", "queue")
 
     def __init__(self, room: Callable[[], bool]) -> None:
         self._has_room = room
@@ -203,6 +172,6 @@ class SendLimiter:
         self.queue.popleft()
 
     def admit_next(self) -> None:
-        """Let the first one go on, if there is room. It stays first until it really has."""
+        """Let the first sender go on if there is room. It stays first until it has."""
         if self.queue and not self.queue[0].done() and self._has_room():
             self.queue[0].set_result(None)

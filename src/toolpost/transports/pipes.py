@@ -1,13 +1,8 @@
-"""What a descriptor brings, cut into messages: read by the event loop where it can, by a thread where not.
+"""Reads lines from a descriptor and writes lines to one, without blocking the event loop.
 
-Owns reading one descriptor, and stops while nobody takes what is there. A daemon thread reads what the loop
-cannot watch: regular files, and everything on Windows. Knows nothing of processes.
-
-PART writer: Lines into a descriptor, without blocking the event loop and without one line breaking into
-another.
-
-Owns writing to one descriptor, and lets senders wait while its reader does not read. A daemon thread writes
-where the loop cannot: regular files, and everything on Windows. Knows nothing of processes, nor of messages.
+The loop does both where it can watch the descriptor. A daemon thread does it for regular files, and for
+everything on Windows. Reading pauses while the message queue is full, and senders wait while the peer does
+not read. Knows nothing of processes.
 """
 
 import asyncio
@@ -22,35 +17,28 @@ from threading import Thread
 from typing import Final
 
 from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import LineBuffer
+from toolpost.protocol.framing import READ_SIZE, LineBuffer
 from toolpost.transports.message_queue import MessageQueue, SendLimiter
 
-READ_CHUNK: Final = 64 * 1024
-"""How much is read at once: what a pipe of Linux holds, and small enough that malloc does not map it anew."""
-
 READ_HIGH_WATER: Final = 256 * 1024
-"""How many bytes may wait in a mailbox before its pipe is left alone: a few full pipes."""
+"""How many bytes may wait in a message queue before its pipe is left alone: a few full pipes."""
+
+WRITE_HIGH_WATER: Final = 256 * 1024
+"""How many bytes may wait to be written before senders have to wait too: a few full pipes."""
 
 DRAIN_ROUNDS: Final = 16
 """How often to read for the end of a pipe: 1 MiB in all, the largest pipe that Linux gives to a user."""
 
 
+# --------------------------------------------------------------------- reading
+
+
 class LoopReader:
-    """Reads a descriptor whenever the event loop sees that there is something.
+    """Reads a descriptor, which it owns, whenever the event loop reports data.
 
-    It reads once per event, so that it does not block even where the descriptor would.
-
-    Args:
-        loop: the running event loop.
-        fd: what to read; it is ours from here on.
-        take: gets each chunk, and empty bytes at the end.
-
-    Raises:
-        NotImplementedError: this loop cannot watch descriptors.
-        PermissionError: this descriptor cannot be watched.
+    It reads once per event, so that it does not block even where the descriptor would. `take` gets each
+    chunk, and empty bytes at the end. Raises NotImplementedError or PermissionError if the loop cannot watch.
     """
-
-    __slots__ = ("_fd", "_loop", "_over", "_take", "_watched")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
         loop.add_reader(fd, self._read)
@@ -61,7 +49,7 @@ class LoopReader:
         self._over = False
 
     def pause(self) -> None:
-        """Read no more until `resume`."""
+        """Stop reading until `resume`."""
         if self._watched:
             self._watched = False
             if not self._loop.is_closed():
@@ -74,7 +62,7 @@ class LoopReader:
             self._loop.add_reader(self._fd, self._read)
 
     def drain(self) -> bool:
-        """Read at once what is there, of a descriptor that does not block. Whether that is possible."""
+        """Read at once what a descriptor that does not block has. Return whether that is possible."""
         for _ in range(DRAIN_ROUNDS):
             if self._over or not self._read():
                 break
@@ -89,9 +77,9 @@ class LoopReader:
             self._fd = -1
 
     def _read(self) -> bool:
-        """Take one chunk. Whether there was any, and not the end."""
+        """Take one chunk. Return whether there was one before the end."""
         try:
-            chunk = os.read(self._fd, READ_CHUNK)
+            chunk = os.read(self._fd, READ_SIZE)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:  # a terminal that was hung up, a connection that was reset
@@ -104,44 +92,36 @@ class LoopReader:
 
 
 class ThreadReader:
-    """Reads a descriptor in a daemon thread, one chunk ahead at most.
+    """Reads a descriptor, which it owns, in a daemon thread, one chunk ahead at most.
 
-    A thread that is stuck in a read cannot be woken. After `close` it keeps its descriptor until the read
-    returns, and closes it then.
-
-    Args:
-        loop: the running event loop, in which `take` is called.
-        fd: what to read; it is the thread's from here on.
-        take: gets each chunk, and empty bytes at the end.
+    A thread that is stuck in a read cannot be woken: it closes its descriptor when the read returns.
     """
 
-    __slots__ = ("_fd", "_go_on", "_loop", "_over", "_owed", "_paused", "_take")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
-        from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
+        from queue import SimpleQueue  # noqa: PLC0415 - start-up time; pipes need none
 
         self._loop = loop
         self._fd = fd
         self._take = take
         self._go_on: SimpleQueue[bool] = SimpleQueue()
         self._paused = False
-        self._owed = False  # the thread waits for a word of ours
+        self._owed = False  # the thread waits for an item in `_go_on`
         self._over = False
         Thread(target=self._run, name="toolpost-reader", daemon=True).start()
 
     def pause(self) -> None:
-        """Take no more until `resume`."""
+        """Stop taking chunks until `resume`."""
         self._paused = True
 
     def resume(self) -> None:
-        """Take again."""
+        """Take chunks again."""
         self._paused = False
         if self._owed:
             self._owed = False
             self._go_on.put(True)
 
     def drain(self) -> bool:
-        """Whether what is there can be read at once: a thread cannot."""
+        """Return whether everything was read: a thread cannot be asked to read at once."""
         return self._over
 
     def close(self) -> None:
@@ -156,7 +136,7 @@ class ThreadReader:
                 chunk = self._read()
                 self._loop.call_soon_threadsafe(self._deliver_chunk, chunk)
                 more = bool(chunk) and self._go_on.get()
-        except RuntimeError:  # the loop was closed: there is nobody to read for
+        except RuntimeError:  # the loop was closed
             pass
         finally:
             os.close(self._fd)
@@ -164,12 +144,10 @@ class ThreadReader:
     def _read(self) -> bytes:
         while True:
             try:
-                return os.read(self._fd, READ_CHUNK)
-            except BlockingIOError:  # whoever shares this descriptor made it so
-                more = select.poll()
-                more.register(self._fd, select.POLLIN)
-                more.poll()
-            except OSError:  # there will be no more, as above
+                return os.read(self._fd, READ_SIZE)
+            except BlockingIOError:
+                _wait_until_ready(self._fd, select.POLLIN)
+            except OSError:  # as in `LoopReader`
                 return b""
 
     def _deliver_chunk(self, chunk: bytes) -> None:
@@ -182,12 +160,19 @@ class ThreadReader:
             self.resume()
 
 
+def _wait_until_ready(fd: int, event: int) -> None:
+    """Block until a descriptor is ready that another process has made non-blocking."""
+    poll = select.poll()
+    poll.register(fd, event)
+    poll.poll()
+
+
 def open_reader(
     loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]
 ) -> LoopReader | ThreadReader:
-    """A reader for this descriptor, which is the reader's from here on: in the loop if it can be watched."""
+    """Return a reader that owns this descriptor: in the loop if the loop can watch it."""
     mode = os.fstat(fd).st_mode
-    # Some systems watch regular files as well, and never tell their end.
+    # Some systems can watch regular files too, and never report their end.
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
         try:
             return LoopReader(loop, fd, take)
@@ -197,40 +182,33 @@ def open_reader(
 
 
 class LineFeed:
-    """Cuts what a pipe brings into messages for a mailbox, and stops the pipe while the mailbox is full.
+    """Splits what a descriptor brings into messages for a queue, and pauses reading while the queue is full.
 
-    Args:
-        loop: the running event loop.
-        fd: the descriptor to read, ours from here on.
-        box: where the messages go.
-        limit: the longest message.
-        ended: is called at the end of the stream, behind its last message.
+    `ended` is called at the end of the stream, after its last message.
     """
-
-    __slots__ = ("_fed", "_lines", "_on_end", "_pipe", "_queue", "_wanted")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fd: int,
-        box: MessageQueue,
+        queue: MessageQueue,
         *,
         limit: int,
         ended: Callable[[], None],
     ) -> None:
-        self._queue = box
+        self._queue = queue
         self._lines = LineBuffer(limit)
         self._on_end = ended
-        self._fed = 0  # bytes since the mailbox was last seen empty
+        self._fed = 0  # bytes since the queue was last empty
         self._wanted = True
         self._pipe = open_reader(loop, fd, self._take)
 
     def drain(self) -> bool:
-        """Take at once what is there. Whether that is possible."""
+        """Read at once what is there. Return whether that is possible."""
         return self._pipe.drain()
 
     def finish(self) -> None:
-        """Hand over the line that was begun, as if the stream had ended here."""
+        """Hand over the unfinished line, as if the stream had ended here."""
         line = self._lines.end()
         if line is not None and self._wanted:
             self._queue.put(line)
@@ -265,37 +243,15 @@ class LineFeed:
             self._pipe.resume()
 
 
-# --------------------------------------------------------------------- writer
-
-WRITE_HIGH_WATER: Final = 256 * 1024
-"""How many bytes may wait to be written before senders have to wait too: a few full pipes."""
+# --------------------------------------------------------------------- writing
 
 
 class PipeWriter(ABC):
-    """Writes lines into a descriptor, one behind the other; what queues up is written together.
+    """Writes lines to a descriptor, which it owns; lines that queue up are written together.
 
-    Args:
-        loop: the running event loop.
-        fd: where to write; it is ours from here on.
-        gone: what to say when nobody reads any more.
-        broken: is called with the reason when writing failed.
-
-    Attributes:
-        closed: done when the descriptor was given up, because all was written or because that failed.
+    `gone` is the reason to give when the peer does not read any more; `broken` is called with the reason when
+    writing failed. `closed` is done when the descriptor was given up: all was written, or that failed.
     """
-
-    __slots__ = (
-        "_busy",
-        "_fd",
-        "_gone_reason",
-        "_limiter",
-        "_loop",
-        "_on_broken",
-        "_pending",
-        "_reason",
-        "_unwritten",
-        "closed",
-    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
@@ -306,13 +262,13 @@ class PipeWriter(ABC):
         self._on_broken = broken
         self._pending: list[bytes] = []
         self._unwritten = 0  # bytes that were accepted and not written yet
-        self._busy = False  # what is pending will be written, whoever adds to it
+        self._busy = False  # what is pending will be written without another call of `_accept`
         self._reason: str | None = None
         self._limiter = SendLimiter(self._has_room)
         self.closed: asyncio.Future[None] = loop.create_future()
 
     async def send(self, line: bytes) -> None:
-        """Write the line or take it on, and before that wait for room. A cancelled send has sent nothing.
+        """Write or queue the line, when there is room. A cancelled send has sent nothing.
 
         Raises:
             ChannelClosed: nothing can be written any more; the line was not sent.
@@ -320,24 +276,24 @@ class PipeWriter(ABC):
         if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER:
             await self._limiter.wait()
         if self._reason is None:
-            self._unwritten += len(line)
-            self._pending.append(line)
-            if not self._busy:
-                self._accept()
+            self._add(line)
         if self._limiter.queue:
             self._limiter.admit_next()
         if self._reason is not None:
             raise ChannelClosed(self._reason, sent=False)
 
     def offer(self, line: bytes) -> bool:
-        """Write the line or take it on, if there is room; False if `send` has to be asked, and why not."""
+        """Write or queue the line if there is room. Return False if `send` has to do it, or to raise."""
         if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER or self._reason is not None:
             return False
+        self._add(line)
+        return self._reason is None
+
+    def _add(self, line: bytes) -> None:
         self._unwritten += len(line)
         self._pending.append(line)
         if not self._busy:
             self._accept()
-        return self._reason is None
 
     def finish(self, reason: str) -> None:
         """Take no more lines, and give the descriptor up as soon as all is written."""
@@ -358,7 +314,6 @@ class PipeWriter(ABC):
         self._limiter.admit_next()
 
     def _fail(self, error: OSError) -> None:
-        """Nobody reads, or the disk is full: say so to whoever sends."""
         gone = isinstance(error, (BrokenPipeError, ConnectionResetError))
         reason = self._gone_reason if gone else f"writing failed: {error.strerror}"
         self.abort(reason)
@@ -369,7 +324,7 @@ class PipeWriter(ABC):
 
     @abstractmethod
     def _accept(self) -> None:
-        """Write what is pending, or see to it that it will be; busy until that is done."""
+        """Write what is pending, or start to; stay busy until that is done."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -377,13 +332,11 @@ class PipeWriter(ABC):
 
 
 class LoopWriter(PipeWriter):
-    """Writes without blocking: at once if the peer reads, else when the event loop sees room.
+    """Writes without blocking: at once if the peer reads, else when the event loop reports room.
 
-    The descriptor must not block, or be a socket: those are asked not to block with each write, because
-    other processes may hold the same one.
+    The descriptor must not block, or be a socket: MSG_DONTWAIT keeps each of its writes from blocking, since
+    other processes may share it.
     """
-
-    __slots__ = ("_rest", "_socket", "_watched", "_write")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
@@ -394,11 +347,11 @@ class LoopWriter(PipeWriter):
         self._socket: socket.socket | None = None
         self._write: Callable[[bytes | memoryview], int] = partial(os.write, fd)
         if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            self._socket = socket.socket(fileno=fd)
-            self._write = self._send_now
+            self._socket = shared = socket.socket(fileno=fd)
+            self._write = lambda data: shared.send(data, socket.MSG_DONTWAIT)
 
     def _accept(self) -> None:
-        # The first line of a turn of the loop is written at once; those behind it go together.
+        # The first line of a turn of the loop is written at once; those after it go together.
         self._busy = True
         self._flush()
 
@@ -430,7 +383,6 @@ class LoopWriter(PipeWriter):
         self._limiter.admit_next()
 
     def _on_all_written(self) -> None:
-        """All is written: the next line goes out at once again."""
         self._unwatch()
         self._busy = False
         if self._reason is not None:
@@ -450,24 +402,17 @@ class LoopWriter(PipeWriter):
         else:
             os.close(self._fd)
 
-    def _send_now(self, data: bytes | memoryview) -> int:
-        assert self._socket is not None
-        return self._socket.send(data, socket.MSG_DONTWAIT)
-
 
 class ThreadWriter(PipeWriter):
     """Writes in a daemon thread, for descriptors that may block.
 
-    A thread that is stuck in a write cannot be woken. After `abort` it keeps its descriptor until the write
-    returns, and closes it then.
+    A thread that is stuck in a write cannot be woken: it closes its descriptor when the write returns.
     """
-
-    __slots__ = ("_jobs",)
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
     ) -> None:
-        from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
+        from queue import SimpleQueue  # noqa: PLC0415 - start-up time; pipes need none
 
         super().__init__(loop, fd, gone, broken)
         self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
@@ -483,7 +428,7 @@ class ThreadWriter(PipeWriter):
             while (job := self._jobs.get()) is not None:
                 error = self._write(memoryview(job))
                 self._loop.call_soon_threadsafe(self._on_written, len(job), error)
-        except RuntimeError:  # the loop was closed: nobody waits for the answer
+        except RuntimeError:  # the loop was closed
             pass
         finally:
             os.close(self._fd)
@@ -492,10 +437,8 @@ class ThreadWriter(PipeWriter):
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
-            except BlockingIOError:  # whoever shares this descriptor made it so
-                room = select.poll()
-                room.register(self._fd, select.POLLOUT)
-                room.poll()
+            except BlockingIOError:
+                _wait_until_ready(self._fd, select.POLLOUT)
             except OSError as error:
                 return error
         return None
@@ -520,14 +463,7 @@ class ThreadWriter(PipeWriter):
 def open_writer(
     loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
 ) -> LoopWriter | ThreadWriter:
-    """A writer for this descriptor, which must not block: in the loop if it can be watched.
-
-    Args:
-        loop: the running event loop.
-        fd: where to write; it is the writer's from here on.
-        gone: what to say when nobody reads any more.
-        broken: is called with the reason when writing failed.
-    """
+    """Return a writer that owns this descriptor, which must not block: in the loop if that can watch it."""
     try:
         loop.add_writer(fd, int)
         loop.remove_writer(fd)

@@ -1,7 +1,7 @@
-"""The channel to a server over HTTP+SSE, the way of the first revision.
+"""The channel to a server over HTTP+SSE, the HTTP transport of the first revision.
 
-One stream brings everything that the server says, first of all where to post; its end is the end of the
-channel. Owns that stream. Knows nothing of sessions or revisions: there is only one here.
+One stream carries all messages of the server. Its first event names the URL to post to; its end is the end of
+the channel. Owns that stream, and knows nothing of sessions or revisions.
 """
 
 import asyncio
@@ -25,15 +25,9 @@ from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_acce
 from toolpost.transports.targets import Http, resolve_url
 from toolpost.types.base import RequestId
 
-ENDPOINT_TIMEOUT: Final = 30.0
-"""Seconds for the server to say where to post: it should be the first thing that it says."""
-
-MAX_ENDPOINT_LENGTH: Final = 4096
-"""The longest address to post to: no server takes longer ones."""
-
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds for the stream to be closed."""
-
+ENDPOINT_TIMEOUT: Final = 30.0  # seconds for the `endpoint` event, which should be the first one
+MAX_ENDPOINT_LENGTH: Final = 4096  # the longest URL to post to: servers do not accept longer ones
+CLOSE_TIMEOUT: Final = 2.0  # seconds for the stream to be closed
 _CLOSED_REASON: Final = "the channel was closed"
 _POST_HEADERS: Final = {"content-type": JSON}
 
@@ -41,11 +35,7 @@ logger: Final = logging.getLogger("toolpost.http")
 
 
 class SseChannel:
-    """The channel to a server over HTTP+SSE. `open_sse` makes it; it begins to read at once.
-
-    Args:
-        http: where the stream of the server is.
-    """
+    """The channel to a server over HTTP+SSE. `open_sse` makes it; it starts to read at once."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -61,11 +51,11 @@ class SseChannel:
         self._reader = loop.create_task(self._read_stream())
 
     def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
-        """Tell somebody of each request that was not accepted; by default `send` waits and raises."""
+        """Report each request that was not accepted to `tell`; by default `send` waits and raises."""
         self._on_lost = tell
 
     def on_login_pending(self, tell: Callable[[bool], object]) -> None:
-        """Tell somebody when requests begin to wait for a login, and when none does any more."""
+        """Call `tell` when requests begin to wait for a login, and when none does any more."""
         self._sender.on_login_pending(tell)
 
     def _pause_timeout(self, waiting: bool) -> None:
@@ -75,11 +65,10 @@ class SseChannel:
             )
 
     async def wait_for_endpoint(self) -> None:
-        """Wait until the server has said where to post (SSE-2).
+        """Wait until the server has named the URL to post to (SSE-2).
 
         Raises:
-            ConnectFailed: it does not, or it names a place at another server.
-            AuthError: it wants other credentials than we have or get.
+            ConnectFailed: it names none, or one of another origin.
         """
         try:
             async with asyncio.timeout(ENDPOINT_TIMEOUT) as scope:
@@ -100,12 +89,7 @@ class SseChannel:
             ) from error
 
     async def receive(self) -> bytes:
-        """The next message of the server. Cancelling it loses no message.
-
-        Raises:
-            ChannelClosed: the stream has ended, or the channel was closed.
-            LocalProtocolError: another task is receiving already.
-        """
+        """Return the next message of the server. Cancelling it loses no message."""
         return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
@@ -113,7 +97,7 @@ class SseChannel:
 
         Raises:
             ChannelClosed: the stream has ended, or the channel was closed.
-            RequestFailed: it was not accepted; if it is a request, whoever wants to hear of that is told.
+            RequestFailed: it was not accepted, and no `on_request_lost` callback is there for it.
         """
         if self._queue.reason is not None:
             raise ChannelClosed(self._queue.reason, sent=False, peer=self._http.label)
@@ -121,7 +105,7 @@ class SseChannel:
         if request_id is None:
             await self._post(data)
             return
-        # A server may accept it only when it is done, and then the answer is there before.
+        # A server may respond to the POST only after its answer has come on the stream.
         task = asyncio.get_running_loop().create_task(self._post_request(request_id, data))
         self._post_tasks.add(task)
         task.add_done_callback(self._post_tasks.discard)
@@ -173,7 +157,7 @@ class SseChannel:
                 decoder.feed(b"")  # the last chunk may have been too much for it
         except AuthError as error:
             self._fail_endpoint(error)
-            return  # whoever sends something hears of it; an end would say less
+            return  # each `send` raises it; the end of the channel would say less
         except (TransportError, RemoteProtocolError) as error:
             reason = error.message
             if isinstance(error, TransportError):
@@ -188,41 +172,33 @@ class SseChannel:
         if event.event == "message":
             await self._queue.put_when_room(event.data)
         elif event.event == "endpoint" and not self._endpoint.done():
-            place = event.data[: MAX_ENDPOINT_LENGTH + 1].decode("utf-8", "replace").strip()
-            if len(place) > MAX_ENDPOINT_LENGTH:
+            url = event.data[: MAX_ENDPOINT_LENGTH + 1].decode("utf-8", "replace").strip()
+            if len(url) > MAX_ENDPOINT_LENGTH:
                 raise ConnectFailed("the server names a place to post to that is too long")
             try:
-                self._endpoint.set_result(resolve_url(self._http.url, place))
+                self._endpoint.set_result(resolve_url(self._http.url, url))
             except ConnectFailed as error:
                 raise ConnectFailed(f"the server names a place to post to, but {error.message}") from None
 
     def _fail_endpoint(self, error: TransportError | AuthError) -> None:
-        """Let whoever waits for the place to post to know that there will be none."""
         if not self._endpoint.done():
             self._endpoint.set_exception(error)
-            self._endpoint.exception()  # maybe nobody waits, which is fine
+            self._endpoint.exception()  # marks it as retrieved, if no task waits
 
 
 async def open_sse(http: Http) -> SseChannel:
-    """The channel to a server over HTTP+SSE, when the server has said where to post.
-
-    Args:
-        http: where the stream of the server is.
-
-    Raises:
-        ConnectFailed: it cannot be reached, or does not speak HTTP+SSE.
-    """
+    """Open the channel to a server over HTTP+SSE; wait until the server has named the URL to post to."""
     channel = SseChannel(http)
     try:
         await channel.wait_for_endpoint()
-    except BaseException:  # also who is cancelled leaves nothing open
+    except BaseException:  # also a cancellation leaves nothing open
         await channel.close()
         raise
     return channel
 
 
 def _get_request_id(data: bytes) -> RequestId | None:
-    """The id of a request; None if it is something else."""
+    """Return the id of a request; None for other messages."""
     try:
         message = jsonrpc.decode(data)
     except RemoteProtocolError:

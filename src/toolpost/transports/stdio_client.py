@@ -1,12 +1,8 @@
-"""A server as a child process: how a client starts it, talks to it, hears why it died, and ends it.
+"""The client's side of stdio: starts a server as a child process, exchanges lines with it, and ends it.
 
-Owns the process and all that is in its group, from the start until nothing is left, and the last lines of its
-stderr. Knows nothing of what is said over its pipes.
-
-PART stderr: What a server says on stderr: handed on line by line, and the last lines kept for when it dies.
-
-Owns one pipe and where its lines go. It always reads: a server that writes much must not get stuck. What is
-said there is no error by itself (STDIO-4), and this module does not try to understand it.
+Owns the process with its whole group, and its stderr: lines are handed on as they come, and the last ones are
+kept to explain a crash. Output on stderr is not an error by itself (STDIO-4). What is said over the pipes is
+not known here.
 """
 
 import asyncio
@@ -30,33 +26,17 @@ from toolpost.transports.message_queue import MessageQueue
 from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
 from toolpost.transports.targets import Stdio
 
-MAX_KEPT_LINES: Final = 20
-"""How many of the last lines are kept: a traceback of Python with its cause."""
-
-MAX_KEPT_LINE_LENGTH: Final = 500
-"""How much of each of them, in characters."""
-
-MAX_STDERR_LINE: Final = 64 * 1024
-"""The longest line that is handed on, in bytes. A note stands in place of a longer one."""
-
+MAX_KEPT_LINES: Final = 20  # how many lines of stderr are kept: a traceback of Python with its cause
+MAX_KEPT_LINE_LENGTH: Final = 500  # how much of each of them, in characters
+MAX_STDERR_LINE: Final = 64 * 1024  # the longest line that is handed on; a note replaces longer ones
 _log = logging.getLogger("toolpost.child")
 
 
 class ServerStderr:
-    """The lines that a server writes to stderr.
+    """Reads the stderr of a server, hands each line on, and keeps the last ones in `last_lines`.
 
-    Args:
-        stdio: says where they go.
-        fd: what to read; it is ours from `listen` on.
-
-    Attributes:
-        last_lines: the last of them.
-
-    Raises:
-        ConnectFailed: the file for them cannot be opened.
+    It always reads, so that a server that writes much does not get stuck. `listen` takes over the descriptor.
     """
-
-    __slots__ = ("_fd", "_file", "_forward", "_lines", "_pipe", "last_lines")
 
     def __init__(self, stdio: Stdio, fd: int) -> None:
         self.last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
@@ -67,11 +47,11 @@ class ServerStderr:
         self._forward = self._open_target(stdio)
 
     def listen(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
-        """Start to read, and call `ended` when there is no more."""
+        """Start reading; call `ended` at the end."""
         self._pipe = open_reader(loop, self._fd, partial(self._take, ended))
 
     def drain(self) -> bool:
-        """Take at once what is there. Whether that is possible."""
+        """Read at once what is there. Return whether that is possible."""
         return self._pipe is None or self._pipe.drain()
 
     def close(self) -> None:
@@ -87,7 +67,7 @@ class ServerStderr:
         if target == "log":
             return partial(_log.info, "%s: %s", stdio.label)
         if isinstance(target, str):
-            return str  # kept, and handed to nobody
+            return str  # "discard": kept, but not handed on
         if isinstance(target, Path):
             try:
                 target = self._file = target.open("a", buffering=1, encoding="utf-8")
@@ -119,38 +99,28 @@ class ServerStderr:
             text = line.decode("utf-8", "replace")
         else:
             text = f"(a line of {line.size} bytes was left out)"
-        # What is kept is shown to people, whose terminal must not take orders from it.
+        # What is kept is shown to people: their terminal must not interpret it.
         seen = "".join(filter(str.isprintable, text[: 4 * MAX_KEPT_LINE_LENGTH].replace("\t", " ")))
         self.last_lines.append(
             seen if len(seen) <= MAX_KEPT_LINE_LENGTH else f"{seen[:MAX_KEPT_LINE_LENGTH]}…"
         )
         try:
             self._forward(text)
-        except Exception:  # noqa: BLE001 - a function of the user; its failure must not stop the reading
+        except Exception:  # noqa: BLE001 - a function of the user must not stop the reading
             _log.exception("a line of stderr could not be handed on")
 
 
-# --------------------------------------------------------------------- child
+# --------------------------------------------------------------------- the process
 
-EXIT_CODE_TIMEOUT: Final = 1.0
-"""Seconds to wait for the exit code when a server has closed a pipe, before the channel ends without it."""
-
-KILL_TIMEOUT: Final = 2.0
-"""Seconds to wait after SIGKILL. Only a process that is stuck in the kernel, or is not ours, takes them."""
-
-GROUP_POLL_INTERVAL: Final = 0.02
-"""Seconds between two looks whether the group is empty: nobody tells us when a grandchild ends."""
-
-_SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only one way to end a process
+EXIT_CODE_TIMEOUT: Final = 1.0  # seconds to wait for the exit code of a server that has closed a pipe
+KILL_TIMEOUT: Final = 2.0  # seconds to wait after SIGKILL: a process may be stuck in the kernel
+GROUP_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the group: no event reports its end
+_SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
 _CLOSED_REASON: Final = "the channel was closed"
 
 
 class ChildProcessChannel:
-    """The channel to a child process. `open_child` makes it.
-
-    Attributes:
-        pid: the number of the process, and of its group.
-    """
+    """The channel to a child process. `open_child` makes it; `pid` is also the number of its group."""
 
     def __init__(
         self,
@@ -170,14 +140,14 @@ class ChildProcessChannel:
         self._stderr = stderr
         self._end_reported: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
         self._timer: asyncio.TimerHandle | None = None
-        self._is_group_empty = False  # nobody is left in the group
+        self._is_group_empty = False
         self._queue = MessageQueue(stdio.label)
         self._stdin = open_writer(
             loop, stdin, "the server closed its stdin, and is still running", _log.debug
         )
         self._feed = LineFeed(loop, stdout, self._queue, limit=stdio.max_line, ended=self._try_report_end)
         self.pid = process.get_pid()
-        # The loop keeps the process until it is reaped, but not us: else `__del__` would never be called.
+        # The loop keeps the process until it is reaped. It must not keep us, or `__del__` would never run.
         conclude = weakref.WeakMethod(self._on_exit)
 
         def on_exit(_: asyncio.Future[None]) -> None:
@@ -200,57 +170,47 @@ class ChildProcessChannel:
 
     @property
     def early_exit_hint(self) -> str | None:
-        """What may help if the server ended before there was a conversation; None if its last words do."""
+        """A hint for a server that exits before a conversation; None if its stderr explains it."""
         return "does the script call `server.run()`?" if self.returncode == 0 else None
 
     @property
     def stderr_hint(self) -> str | None:
-        """Where to find what the server wrote to stderr, if that goes to a log that nobody listens to."""
+        """Where to find the server's stderr, if it goes to a log level that is off."""
         if self._stdio.stderr != "log" or _log.isEnabledFor(logging.INFO):
             return None
         return f"what {self._stdio.label} writes to stderr goes to the logger {_log.name!r}, at level INFO"
 
     async def receive(self) -> bytes:
-        """The next line that the server wrote to stdout. Cancelling it loses no message.
-
-        Raises:
-            ChannelClosed: the server has ended, and the text says how; or the channel was closed.
-            LocalProtocolError: another task is receiving already.
-        """
+        """Return the next line of the server's stdout. Cancelling it loses no message."""
         return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
-        """Hand one message over; wait while the server does not read.
-
-        Raises:
-            ChannelClosed: the server has ended, and the text says how; or the channel was closed. The
-                message was not sent.
-        """
+        """Hand one message over; wait while the server does not read."""
         try:
             await self._stdin.send(frame(data))
         except ChannelClosed as error:
-            # A server that is dying closes its pipes first; a moment later we know how it died.
+            # A dying server closes its pipes first; a moment later its exit code is known.
             await asyncio.wait({self._end_reported}, timeout=EXIT_CODE_TIMEOUT)
             reason = self._queue.reason or error.message
             raise ChannelClosed(reason, sent=False, peer=self._queue.peer) from None
 
     def offer(self, data: bytes) -> bool:
-        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._stdin.offer(frame(data))
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
-        """Have each message told as it comes, instead of keeping it for `receive`."""
+        """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
         self._queue.on_message = tell
 
     def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
-        """Tell somebody else than the log of messages that are dropped because of their length."""
+        """Report messages that are dropped because of their length to `tell` instead of the log."""
         self._queue.on_oversized = tell
 
     async def close(self) -> None:
-        """End the server, and whatever it has started in its process group. Closing twice is fine.
+        """End the server and all processes of its group. Closing twice is fine.
 
-        Its stdin is closed and it may leave by itself; then come SIGTERM and SIGKILL, for the whole group.
-        Cancelling this sends SIGKILL at once. The process is reaped in any case.
+        Its stdin is closed, and it may exit; then SIGTERM and SIGKILL go to the whole group. Cancelling this
+        sends SIGKILL at once. The process is reaped in any case.
         """
         if self._closing is not None:
             await asyncio.wait({self._closing})
@@ -276,10 +236,10 @@ class ChildProcessChannel:
             self._signal(_SIGKILL)
             self._release()
 
-    # ----------------------------------------------------------------- how it ended
+    # ----------------------------------------------------------------- it has ended
 
     def _on_exit(self) -> None:
-        self._signal(0)  # an empty group is noted now: its number may soon be somebody else's
+        self._signal(0)  # notes an empty group now: its number may soon be reused
         self._try_report_end()
 
     def _on_stderr_end(self) -> None:
@@ -287,7 +247,7 @@ class ChildProcessChannel:
             self._try_report_end()
 
     def _try_report_end(self) -> None:
-        """Tell why the channel ends as soon as that is known, or after a while what is known by then."""
+        """End the channel with its reason once that is known, at the latest after `EXIT_CODE_TIMEOUT`."""
         if self._end_reported.done():
             return
         if self._exited.done() and (self._stderr is None or self._stderr.drain()) and self._feed.drain():
@@ -304,7 +264,7 @@ class ChildProcessChannel:
         self._feed.finish()
         self._queue.end(self._describe_end())
         if self._exited.done():
-            # A grandchild may still hold the pipes, but nobody who would answer.
+            # A grandchild may still hold the pipes, but the server does not answer any more.
             self._feed.close()
             self._stdin.abort(_CLOSED_REASON)
 
@@ -316,10 +276,10 @@ class ChildProcessChannel:
             return f"{text}; it wrote nothing to stderr"
         return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.last_lines))
 
-    # ----------------------------------------------------------------- how it is ended
+    # ----------------------------------------------------------------- ending it
 
     async def _ask_to_exit(self) -> None:
-        """Let the server leave by itself, then ask it and those it left behind."""
+        """Let the server exit; then send SIGTERM to it and to what it left behind."""
         await asyncio.wait({self._exited}, timeout=self._stdio.stdin_wait)
         if self._signal(signal.SIGTERM):
             deadline = self._loop.time() + self._stdio.term_wait
@@ -328,7 +288,7 @@ class ChildProcessChannel:
                 await asyncio.sleep(GROUP_POLL_INTERVAL)
 
     async def _kill(self) -> None:
-        """End what is left, and wait until what we have to reap is reaped; only then be cancelled."""
+        """Kill what is left and reap it; a cancellation waits for that."""
         cancelled = False
         deadline = self._loop.time() + KILL_TIMEOUT
         self._signal(_SIGKILL)
@@ -343,7 +303,7 @@ class ChildProcessChannel:
             raise asyncio.CancelledError
 
     def _signal(self, number: int) -> bool:
-        """Send a signal to the whole group, or none with 0. Whether anybody is there who got it."""
+        """Send a signal to the whole group, or none with 0. Return whether any process is left in it."""
         if self._is_group_empty:
             return False
         if sys.platform == "win32":  # pragma: no cover - there are no groups; the process has to do
@@ -359,10 +319,9 @@ class ChildProcessChannel:
         return not self._is_group_empty
 
     def _reap_adopted(self) -> bool:
-        """Reap grandchildren who have become our children: we may be the first process of a container.
+        """Reap grandchildren that have become our children; return whether some are left.
 
-        Returns:
-            Whether some of them are left, and will have to be reaped.
+        That happens where we are the first process of a container.
         """
         if self._is_group_empty or not self._exited.done() or sys.platform == "win32":
             return False
@@ -377,18 +336,15 @@ class ChildProcessChannel:
         self._stdin.abort(_CLOSED_REASON)
         if self._stderr is not None:
             self._stderr.close()
-        with contextlib.suppress(PermissionError):  # it is not ours: nothing more can be done
+        with contextlib.suppress(PermissionError):  # it runs as another user: nothing more can be done
             self._process.close()
 
 
 async def open_child(stdio: Stdio) -> ChildProcessChannel:
     """Start a server, and return the channel to it.
 
-    It runs in a session of its own, so that Ctrl-C in our terminal is not for it. If it dies, right at the
-    start or later, the channel says so.
-
-    Args:
-        stdio: how to start it.
+    It runs in a session of its own, so that Ctrl-C in our terminal does not reach it. If it exits, also right
+    at the start, the channel reports that.
 
     Raises:
         ConnectFailed: it could not be started.
@@ -398,11 +354,11 @@ async def open_child(stdio: Stdio) -> ChildProcessChannel:
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
         our_stdin, stdin = _make_pipe(ours, theirs, reading=False)
         our_stdout, stdout = _make_pipe(ours, theirs)
-        stderr, words = None, None
+        stderr, lines = None, None
         if stdio.stderr != "inherit":
             our_stderr, stderr = _make_pipe(ours, theirs)
-            words = ServerStderr(stdio, our_stderr)
-            ours.callback(words.close)
+            lines = ServerStderr(stdio, our_stderr)
+            ours.callback(lines.close)
         try:
             process, protocol = await loop.subprocess_exec(
                 lambda: _ExitProtocol(loop),
@@ -419,19 +375,14 @@ async def open_child(stdio: Stdio) -> ChildProcessChannel:
             raise _explain_start_failure(stdio, error) from error
         ours.pop_all()
     return ChildProcessChannel(
-        stdio,
-        process,
-        protocol.exited,
-        stdin=our_stdin,
-        stdout=our_stdout,
-        stderr=words,
+        stdio, process, protocol.exited, stdin=our_stdin, stdout=our_stdout, stderr=lines
     )
 
 
 def _make_pipe(
     ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, reading: bool = True
 ) -> tuple[int, int]:
-    """Our end of a new pipe and the server's, each to be closed with its stack."""
+    """Return our end of a new pipe and the server's, each to be closed with its stack."""
     reader, writer = os.pipe()
     our_end, their_end = (reader, writer) if reading else (writer, reader)
     ours.callback(os.close, our_end)
@@ -442,7 +393,7 @@ def _make_pipe(
 
 
 class _ExitProtocol(asyncio.SubprocessProtocol):
-    """Hears from the event loop that the process has ended and was reaped."""
+    """Sets `exited` when the process has ended and was reaped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.exited: asyncio.Future[None] = loop.create_future()
@@ -452,7 +403,7 @@ class _ExitProtocol(asyncio.SubprocessProtocol):
 
 
 def _describe_exit(code: int | None) -> str:
-    """What became of a process, for a person."""
+    """Describe for people how a process ended."""
     if code is None:
         return "closed its stdout, and is still running"
     if code >= 0:
@@ -462,7 +413,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 def _find_program(command: str, environment: Mapping[str, str]) -> str:
-    """The program to start. Windows does not try the endings of PATHEXT by itself, and `npx` is `npx.cmd`."""
+    """Return the program to start. Windows does not try the endings of PATHEXT, and `npx` is `npx.cmd`."""
     if sys.platform == "win32":  # pragma: no cover - only there
         import shutil  # noqa: PLC0415 - slow to load, and needed nowhere else
 
@@ -471,7 +422,7 @@ def _find_program(command: str, environment: Mapping[str, str]) -> str:
 
 
 def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
-    """Why the server could not be started, and what to do about it."""
+    """Return the error that says why the server could not be started, and what to do."""
     command = stdio.command
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
         what = f"there is no folder {os.fspath(stdio.cwd)!r}"

@@ -1,14 +1,8 @@
-"""Our own stdin and stdout as a channel: how a server talks to the client that started it.
+"""The server's side of stdio: our own stdin and stdout as a channel to the client that started us.
 
-Owns descriptors 0 and 1 while it is open. Whoever else in this process reads or writes them meets /dev/null
-and stderr, so that a stray `print` or a C library cannot break the stream. Bytes only: the locale does not
-matter. Knows nothing of the client; it ends when stdin ends or the parent process is gone.
-
-PART watchdog: Ends a process that was told to leave and cannot: a function may block the loop, or refuse to
-be cancelled.
-
-Owns one thread, which looks at stdin, at the parent process and at the clock, and at nothing else: it works
-while the loop does not. A process that ends by itself never hears of it.
+While the channel is open, all other code in this process finds /dev/null at descriptor 0 and stderr at
+descriptor 1, so that a stray `print` or a C library cannot break the stream. `Watchdog` ends a process that
+cannot end itself. What is said over the channel is not known here.
 """
 
 import asyncio
@@ -21,6 +15,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -29,20 +24,15 @@ from toolpost.protocol.framing import MAX_LINE, OversizedLine, frame
 from toolpost.transports.message_queue import DirectReceiver, MessageQueue
 from toolpost.transports.pipes import LineFeed, PipeWriter, ThreadWriter, open_writer
 
-PARENT_CHECK_INTERVAL: Final = 2.0
-"""Seconds between two looks at who our parent is: soon enough for a person, too rare to measure."""
-
-LAST_WRITE_TIMEOUT: Final = 2.0
-"""Seconds that closing waits for a client to read the last answers."""
+PARENT_CHECK_INTERVAL: Final = 2.0  # seconds between two checks whether our parent process still lives
+LAST_WRITE_TIMEOUT: Final = 2.0  # seconds that closing waits for a client to read the last answers
 
 
 class StdioServerChannel:
     """The channel over our own stdin and stdout. `open_stdio` makes it."""
 
-    __slots__ = ("_closing", "_feed", "_loop", "_parent", "_queue", "_redirect", "_timer", "_writer")
-
     local = True
-    """Who has started this process is at the other end."""
+    """The other end is the process that started us."""
 
     def __init__(self, max_line: int, parent_check: float | None) -> None:
         self._loop = loop = asyncio.get_running_loop()
@@ -57,43 +47,34 @@ class StdioServerChannel:
             os.dup(self._redirect.stdin) if stdin is None else stdin,
             self._queue,
             limit=max_line,
-            ended=self._on_stdin_end,
+            ended=partial(self._queue.end, "the client is gone: stdin was closed"),
         )
         self._parent = os.getppid()
         if parent_check is not None and os.name == "posix":
             self._watch_parent(parent_check)
 
     async def receive(self) -> bytes:
-        """The next message of the client, waiting for it if need be. Cancelling it loses no message.
-
-        Raises:
-            ChannelClosed: stdin was closed, nobody reads our stdout, or the parent process is gone.
-            LocalProtocolError: another task is receiving already.
-        """
+        """Return the next message of the client; wait for it if needed. Cancelling it loses no message."""
         return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
-        """Hand one message over; wait while the client does not read.
-
-        Raises:
-            ChannelClosed: nobody reads our stdout any more, or the channel was closed; nothing was sent.
-        """
+        """Hand one message over; wait while the client does not read."""
         await self._writer.send(frame(data))
 
     def offer(self, data: bytes) -> bool:
-        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._writer.offer(frame(data))
 
     def serve(self, taker: DirectReceiver | None) -> None:
-        """Let whoever receives take messages at once while it waits for them; None for nobody."""
+        """Give messages to `taker` at once while it waits for them; None ends that."""
         self._queue.receiver = taker
 
     def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
-        """Tell somebody else than the log of messages that are dropped because of their length."""
+        """Report messages that are dropped because of their length to `tell` instead of the log."""
         self._queue.on_oversized = tell
 
     async def wait_until_ended(self) -> None:
-        """Wait until the client has gone, whoever receives what it has said until then."""
+        """Wait until the client has gone, also while its last messages are not received yet."""
         await self._queue.wait_until_ended()
 
     async def close(self) -> None:
@@ -126,11 +107,8 @@ class StdioServerChannel:
     ) -> None:
         await self.close()
 
-    def _on_stdin_end(self) -> None:
-        self._queue.end("the client is gone: stdin was closed")
-
     def _watch_parent(self, seconds: float) -> None:
-        """End the channel when we were adopted: somebody else may hold our stdin open for ever."""
+        """End the channel when we were adopted: another process may hold our stdin open."""
         if os.getppid() == self._parent:
             self._timer = self._loop.call_later(seconds, self._watch_parent, seconds)
         else:
@@ -143,29 +121,17 @@ def open_stdio(
 ) -> StdioServerChannel:
     """Take over stdin and stdout until the channel is closed; also an async context manager.
 
-    What is printed meanwhile goes to stderr, line by line, and reading stdin finds nothing. It has to be
-    called in a running event loop.
-
-    Args:
-        max_line: the longest message to accept, in bytes. Longer ones are dropped.
-        parent_check: seconds between two looks whether the parent process still lives; None never looks.
+    Call it in a running event loop. Meanwhile `print` writes to stderr, line by line, and stdin is empty.
 
     Raises:
         ConnectFailed: this process has no stdin or no stdout.
-        LocalProtocolError: they were taken over already.
+        LocalProtocolError: another channel of this process uses them.
     """
     return StdioServerChannel(max_line, parent_check)
 
 
 class _StdioRedirect:
-    """Descriptors 0 and 1, taken from everybody else in this process until `undo`.
-
-    Attributes:
-        stdin: a copy of what 0 was.
-        stdout: a copy of what 1 was.
-    """
-
-    __slots__ = ("_buffering", "stdin", "stdout")
+    """Takes descriptors 0 and 1 from all other code in this process until `undo`; keeps copies of both."""
 
     is_active = False
 
@@ -173,7 +139,7 @@ class _StdioRedirect:
         if _StdioRedirect.is_active:
             raise LocalProtocolError("stdin and stdout are in use by another channel of this process")
         if any(stream is None or stream.closed for stream in (sys.__stdin__, sys.__stdout__)):
-            # The numbers 0 and 1 may be anything by now, so they are not even looked at.
+            # The numbers 0 and 1 may belong to any file by now.
             raise ConnectFailed(
                 "this process has no stdin or no stdout",
                 hint="let an MCP client start it, or connect both of them",
@@ -183,13 +149,13 @@ class _StdioRedirect:
         _StdioRedirect.is_active = True
         _redirect_descriptor(0, os.devnull)
         _redirect_descriptor(1, os.devnull if sys.__stderr__ is None else 2)
-        # What was printed and not flushed yet goes to stderr as well, and from here on each line at once.
+        # Output that is not flushed yet goes to stderr as well, and from here on each line at once.
         self._buffering = [(stream, stream.line_buffering) for stream in _get_stdout_streams()]
         for stream, _ in self._buffering:
             _flush_stream(stream, line_buffering=True)
 
     def undo(self) -> None:
-        """Give the descriptors back; 1 only if somebody still reads it, else the next `print` would fail."""
+        """Give the descriptors back; 1 only if it still has a reader, else the next `print` would fail."""
         for stream, buffering in self._buffering:
             if not _flush_stream(stream, line_buffering=buffering):
                 _redirect_descriptor(1, os.devnull)
@@ -203,7 +169,7 @@ class _StdioRedirect:
 
 
 def _redirect_descriptor(fd: int, target: int | str) -> None:
-    """Make the descriptor mean the same as another one, or as a file."""
+    """Point a descriptor to the file of another one, or to a path."""
     if isinstance(target, int):
         os.dup2(target, fd)
     else:
@@ -213,13 +179,13 @@ def _redirect_descriptor(fd: int, target: int | str) -> None:
 
 
 def _get_stdout_streams() -> list[io.TextIOWrapper]:
-    """What `print` writes to: the stream that Python made, and the one that a program put in its place."""
+    """Return the streams that `print` may write to: Python's own, and one that a program put in its place."""
     streams = dict.fromkeys((sys.stdout, sys.__stdout__))
     return [stream for stream in streams if isinstance(stream, io.TextIOWrapper) and not stream.closed]
 
 
 def _flush_stream(stream: io.TextIOWrapper, *, line_buffering: bool) -> bool:
-    """Flush the stream where its descriptor points now. Whether that went well."""
+    """Flush a stream to where its descriptor points now. Return whether that worked."""
     try:
         stream.reconfigure(line_buffering=line_buffering)
     except (OSError, ValueError):
@@ -228,8 +194,7 @@ def _flush_stream(stream: io.TextIOWrapper, *, line_buffering: bool) -> bool:
 
 
 def _has_no_reader(fd: int) -> bool:
-    """Whether nobody is left to read what we would write."""
-    if sys.platform == "win32":  # pragma: no cover - it cannot be asked there
+    if sys.platform == "win32":  # pragma: no cover - there is no poll
         return False
     poll = select.poll()
     poll.register(fd, 0)
@@ -237,10 +202,10 @@ def _has_no_reader(fd: int) -> bool:
 
 
 def _reopen_nonblocking(fd: int, flags: int) -> int | None:
-    """A way of our own to the same pipe or terminal that does not block; None where there is none.
+    """Open the same pipe or terminal again, non-blocking; return None where that is not possible.
 
-    O_NONBLOCK belongs to all processes that share a descriptor's description, and to stderr if that is the
-    same terminal. A description of our own lets us set it without doing so to them.
+    O_NONBLOCK applies to all processes that share the open file, and to stderr if that is the same terminal.
+    A file opened by us alone lets us set it without changing theirs.
     """
     if sys.platform == "linux" and (stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd)):
         with contextlib.suppress(OSError):
@@ -253,27 +218,23 @@ def _open_stdout(loop: asyncio.AbstractEventLoop, fd: int, broken: Callable[[str
     own = _reopen_nonblocking(fd, os.O_WRONLY)
     if own is not None:
         return open_writer(loop, own, gone, broken)
-    # A socket can be told with each write not to block; what is left might.
+    # Each write to a socket can be made non-blocking; other kinds may block.
     kind = open_writer if stat.S_ISSOCK(os.fstat(fd).st_mode) else ThreadWriter
     return kind(loop, os.dup(fd), gone, broken)
 
 
-# --------------------------------------------------------------------- watchdog
+# --------------------------------------------------------------------- the end of the process
 
-EXIT_GRACE_PERIOD: Final = 10.0
-"""Seconds between being told to leave and being made to: more than all that ends in order may take."""
-
-WATCHDOG_INTERVAL: Final = 1.0
-"""Seconds between two looks at the parent process."""
-
+EXIT_GRACE_PERIOD: Final = 10.0  # seconds from the request to exit until the process is ended
+WATCHDOG_INTERVAL: Final = 1.0  # seconds between two checks of the parent process
 _log: Final = logging.getLogger("toolpost.server")
 
 
 class Watchdog:
-    """Watches over the end of this process while it serves stdin and stdout.
+    """Ends this process if it does not end within `grace` seconds after its client has gone.
 
-    Args:
-        grace: seconds that the process has to end by itself.
+    A function may block the loop, or refuse to be cancelled. The thread watches stdin, the parent process and
+    the clock only, so it works while the loop does not.
     """
 
     def __init__(self, grace: float = EXIT_GRACE_PERIOD) -> None:
@@ -283,7 +244,7 @@ class Watchdog:
         self._parent = os.getppid()
 
     def request_exit(self, *_: object) -> None:
-        """The process is to leave; may be called by a signal."""
+        """Start the grace period; may be called by a signal handler."""
         self._exit_requested.set()
 
     def __enter__(self) -> Self:
@@ -297,7 +258,7 @@ class Watchdog:
 
     def _watch(self, stdin: int) -> None:
         hangup = select.poll()
-        hangup.register(stdin, 0)  # nothing but the end of it
+        hangup.register(stdin, 0)  # only its end
         try:
             while not (
                 self._finished.is_set() or self._exit_requested.is_set() or os.getppid() != self._parent

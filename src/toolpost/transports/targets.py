@@ -1,12 +1,7 @@
-"""Where an HTTP server is: its URL, the headers that it wants, and what carries the requests.
+"""Descriptions of servers to connect to: `Http` for a URL, `Stdio` for a command to start.
 
-Owns the description, what may be said instead of it (a string, an entry of an `mcp.json`), and which URLs
-belong together. Sends nothing, and never shows what may be a secret: header values, queries, passwords.
-
-PART command: How to start a server: the command, its environment, and what happens to its stderr.
-
-Owns the description and what may be said instead of it: a list, a string, an entry of an `mcp.json`. Starts
-nothing, and knows nothing of event loops.
+Owns their checks and their shorter forms: a string, a list, an entry of an `mcp.json`. Sends and starts
+nothing, and never shows what may be a secret: header values, queries, passwords, variables.
 """
 
 import os
@@ -16,29 +11,32 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
-from urllib.parse import SplitResult, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin
 
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
 from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.http_urls import (
+    display_url,
+    get_origin,
+    has_credentials,
+    has_forbidden_characters,
+    split_http_url,
+)
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """The largest answer or event in bytes that a client reads: a picture of 3 MiB in base64, as over stdio."""
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_FORBIDDEN_URL_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
-"""What no URL holds as it is. Some readers take a backslash for a slash, and then see another host."""
-
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _FRAMING_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
-"""Headers that say where a message ends. Whoever writes the message sets them, and nobody else."""
+"""Headers that say where a message ends: only the HTTP library sets them."""
 
 _SSE_TYPE: Final = "sse"
 _HTTP_TYPES: Final = frozenset({"http", "streamablehttp", _SSE_TYPE})
-"""What an entry of an `mcp.json` calls this way to a server; programs disagree on hyphens."""
+"""What an entry of an `mcp.json` calls this transport; programs disagree on hyphens."""
 
 
 class Http(Struct, frozen=True):
@@ -80,12 +78,12 @@ class Http(Struct, frozen=True):
             )
 
     def __repr__(self) -> str:
-        # The values of headers are often secrets, and a repr ends up in logs.
+        # Header values are often secrets, and a repr ends up in logs.
         return f"Http({display_url(self.url)!r}, headers={dict.fromkeys(self.headers or {}, '…')!r})"
 
     @classmethod
     def from_target(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
-        """The description that somebody gave in a shorter way.
+        """Return the description for a shorter form.
 
         Args:
             target: a URL, an entry of an `mcp.json`, or a description already.
@@ -103,55 +101,35 @@ class Http(Struct, frozen=True):
         return self.name or display_url(self.url)
 
 
-def display_url(url: str) -> str:
-    """A URL as an error may show it: without user, password, query and fragment, which may hold secrets."""
-    scheme, rest, path = url.partition("://")
-    place = path.partition("#")[0].partition("?")[0]
-    host, slash, tail = place.partition("/")
-    return f"{scheme}{rest}{host.rpartition('@')[2]}{slash}{tail}"
-
-
 def resolve_url(base: str, reference: str) -> str:
-    """The URL that a reference of the server leads to, if it stays within the origin.
+    """Return the URL that a reference of the server leads to.
 
     Raises:
-        ConnectFailed: it leads to another origin, or nowhere; the text says where.
+        ConnectFailed: it leads to another origin, or is no URL.
     """
     try:
         url = urljoin(base, reference)
     except ValueError as error:
         raise ConnectFailed("it cannot be read") from error
-    if _get_origin(_parse_url(url)) != _get_origin(_parse_url(base)):
+    if get_origin(_parse_url(url)) != get_origin(_parse_url(base)):
         raise ConnectFailed(f"{display_url(url)} is another origin than {display_url(base)}")
     return url.partition("#")[0]
 
 
-def _get_origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
-
-
 def _parse_url(url: str) -> SplitResult:
-    """The parts of a URL that an HTTP request can be sent to. Its text is not repeated: it may hold secrets.
-
-    Raises:
-        ConnectFailed: it is none.
-    """
-    if not url.isprintable() or not _FORBIDDEN_URL_CHARACTERS.isdisjoint(url):
+    """Split a URL that requests can be sent to. Errors do not repeat it: it may hold secrets."""
+    if has_forbidden_characters(url):
         raise ConnectFailed(
             "the URL holds a character that no URL has, such as a space, a line break or a backslash",
             hint="strip it, or write it as %XX",
         )
-    try:
-        parts = urlsplit(url)
-        valid = parts.hostname and parts.port != 0
-    except ValueError:  # its text repeats what it could not read
-        valid, parts = False, SplitResult("", "", "", "", "")
-    if "@" in url.partition("://")[2].partition("/")[0]:
+    if has_credentials(url):
         raise ConnectFailed(
             "a URL must not hold a user or a password",
             hint='send them as headers={"Authorization": "Basic …"}',
         )
-    if parts.scheme not in _DEFAULT_PORTS or not valid:
+    parts = split_http_url(url)
+    if parts is None:
         raise ConnectFailed(
             "the URL of a server starts with http:// or https://, and names a host and maybe a port",
             hint="it looks like https://example.com/mcp",
@@ -160,11 +138,7 @@ def _parse_url(url: str) -> SplitResult:
 
 
 def _check_header(name: str, value: object) -> str:
-    """The value of a header that can be sent.
-
-    Raises:
-        ConnectFailed: it cannot; the text names the header but not its value.
-    """
+    """Return the value of a header as it is sent. Errors name the header, but not its value."""
     if not _HEADER_NAME.fullmatch(name):
         raise ConnectFailed(f"{name!r} is no name of a header", hint="it has letters, digits and hyphens")
     if name.lower() in _FRAMING_HEADERS:
@@ -178,7 +152,7 @@ def _check_header(name: str, value: object) -> str:
 
 
 class _HttpEntry(Struct):
-    """What an entry of an `mcp.json` says about a URL. Keys that only other programs know are ignored."""
+    """An entry of an `mcp.json` with a URL. Unknown keys are ignored: other programs use them."""
 
     url: str
     type: str | None = None
@@ -202,7 +176,7 @@ def _parse_http_entry(entry: Mapping[str, Any]) -> Http:
     return Http(read.url, read.headers, sse=plain == _SSE_TYPE, auth=read.auth)
 
 
-# --------------------------------------------------------------------- command
+# --------------------------------------------------------------------- commands
 
 Stderr = Literal["log", "discard", "inherit"] | Callable[[str], object] | Path | TextIO
 """Where a server's stderr goes: to the logger `toolpost.child` at level INFO, nowhere, to our own stderr,
@@ -220,9 +194,8 @@ _WINDOWS_VARIABLES: Final = """
 SAFE_VARIABLES: Final = frozenset((_POSIX_VARIABLES if os.name == "posix" else _WINDOWS_VARIABLES).split())
 """The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
 
-
 MAX_LABEL_LENGTH: Final = 60
-"""How much of a command stands in an error."""
+"""How many characters of a command an error shows."""
 
 
 class Stdio(Struct, frozen=True):
@@ -263,7 +236,7 @@ class Stdio(Struct, frozen=True):
     def __post_init__(self) -> None:
         if isinstance(self.args, str):
             raise TypeError(f"args is a list of strings: write [{self.args!r}], not {self.args!r}")
-        # Paths are welcome, and whoever keeps the list may change it.
+        # Paths are welcome, and the caller may change the list later.
         force_setattr(self, "command", os.fspath(self.command))
         force_setattr(self, "args", tuple(os.fspath(word) for word in self.args))
         if isinstance(self.stderr, str) and self.stderr not in {"log", "discard", "inherit"}:
@@ -278,7 +251,7 @@ class Stdio(Struct, frozen=True):
 
     @classmethod
     def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
-        """The description that somebody gave in a shorter way.
+        """Return the description for a shorter form.
 
         Args:
             target: a list with the command and its arguments, a string that is split like a shell would
@@ -329,7 +302,7 @@ def _is_safe_variable(name: str, value: str) -> bool:
 
 
 class _StdioEntry(Struct):
-    """What an entry of an `mcp.json` says about a command. Keys that only other programs know are ignored."""
+    """An entry of an `mcp.json` with a command. Unknown keys are ignored: other programs use them."""
 
     command: str
     type: Literal["stdio"] = "stdio"
@@ -353,7 +326,7 @@ def _split_command(text: str) -> list[str]:
     try:
         if os.name == "posix":
             return shlex.split(text)
-        # Backslashes are part of paths there; the quotes stay around the words and are taken off.
+        # Backslashes are part of paths there; the split leaves quotes around the words.
         return [word.strip('"') for word in shlex.split(text, posix=False)]  # pragma: no cover - Windows
     except ValueError as error:
         raise ConnectFailed(

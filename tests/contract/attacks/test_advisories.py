@@ -127,7 +127,7 @@ ATTACKS = [
         (
             f"{WIRE}many_who_are_slow_hold_nobody_up",
             "unit/transports/test_attack_wire_internals.py::test_a_body_that_does_not_come_is_given_up",
-            "unit/transports/test_request_heads.py::test_a_head_without_end_is_refused",
+            "unit/transports/test_uvicorn_protocol.py::test_a_head_without_end_is_refused",
         ),
     ),
     Attack(
@@ -234,7 +234,7 @@ ATTACKS = [
         f"{BEST_PRACTICES}, Local MCP Server Compromise",
         (
             f"{CONFIG}what_is_in_our_environment_stays_there",
-            "unit/transports/test_child.py::test_a_server_gets_only_what_is_harmless_and_what_it_is_given",
+            "unit/transports/test_stdio_client.py::test_a_server_gets_only_what_is_harmless_and_what_it_is_given",
         ),
     ),
     Attack(

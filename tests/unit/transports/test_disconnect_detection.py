@@ -1,4 +1,4 @@
-"""Requests that take long: they end with their client, however we hear of that, and give signs of life."""
+"""Requests that take long: they end with their client, and send keep-alive comments."""
 
 import asyncio
 from contextvars import ContextVar

@@ -100,10 +100,10 @@ def test_a_request_that_is_turned_away_leaves_nothing_behind():
             for target, more in (("/mcp", {"Host": "evil.example"}), ("/nothing", {}), ("/mcp/x" * 300, {})):
                 answer = await site.ask("POST", target, {**legacy(revision=None), **more}, b"{}")
                 assert answer.status in {403, 404}
-            assert not app._heads._known
+            assert not app._head_cache._known
             assert (await site.post(*modern("tools/list"))).status == 200
             assert (await site.post(*modern("tools/list"))).status == 200
-            assert len(app._heads._known) == 1
+            assert len(app._head_cache._known) == 1
 
     run(main)
 

@@ -31,7 +31,7 @@ def adding(stage: Stage | None = None) -> Server:
 
 def logs_of(server: Server) -> list[str]:
     held: Any = server.store
-    return [*held.logs._shelf._items]
+    return [*held.logs._logs._items]
 
 
 def test_an_answer_that_nothing_came_before_leaves_no_stream():

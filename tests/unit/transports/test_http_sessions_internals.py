@@ -265,7 +265,7 @@ def test_streams_that_are_over_have_a_bound(monkeypatch):
                 )
                 ids.append((await wire.event()).id)
                 wires.append(wire)
-                await until(lambda: not sessions_of(site).held(session).busy)
+                await until(lambda: not sessions_of(site).find_live(session).is_busy)
                 assert len([name for name in kept(store) if "/stream/" in name]) == min(number + 1, 3)
             for wire in wires:
                 assert text((await wire.events())[-1]) == "done"

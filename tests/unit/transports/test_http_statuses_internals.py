@@ -27,7 +27,7 @@ def test_refusals_do_not_fill_the_log(caplog):
 def test_names_that_are_remembered_are_bounded():
     async def main():
         async with hosted(kitchen(), allowed_hosts="*", allowed_origins="*") as site:
-            known = site.app._gate._allowed_origins
+            known = site.app._guard._allowed_origins
             assert (await site.post({**ECHO[0], "Origin": "x" * 5000}, ECHO[1])).status == 200
             assert not known
             assert (await site.post(*ECHO)).status == 200

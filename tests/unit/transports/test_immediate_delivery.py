@@ -224,7 +224,7 @@ def test_messages_are_told_as_they_were_read():
             assert isinstance(await told.get(), JSONRPCResponse)
             await channel.send(request(1, marked=True))
             kinds = [type(await told.get()).__name__ for _ in range(3)]
-            assert kinds == ["Notice", "bytes", "Reply"]
+            assert kinds == ["JSONRPCNotification", "bytes", "JSONRPCResponse"]
             await channel.send(request(7, "prompts/list", marked=True))
             lost = await told.get()  # its id was put in, so it is bytes again
             assert json.loads(lost)["id"] == 7

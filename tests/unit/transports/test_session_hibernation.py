@@ -156,7 +156,7 @@ def test_questions_have_ids_of_their_own_before_and_after():
         async with hosted(server) as site:
             session = await site.open(capabilities={"elicitation": {}})
             first = await asked(site, session, 1)
-            await until(lambda: not sessions_of(site).held(session).busy)
+            await until(lambda: not sessions_of(site).find_live(session).is_busy)
             await site.open()
             await until(lambda: sleeps(site, session))
             assert await asked(site, session, 2) > first
@@ -284,7 +284,7 @@ def test_whose_context_is_kept_stays_awake():
             kept.clear()
             gc.collect()
             await wire.abort()
-            await until(lambda: not sessions_of(site).held(session).awaited)
+            await until(lambda: not sessions_of(site).find_live(session).waiting_clients)
             for _ in range(5):
                 await site.open()
             await until(lambda: sleeps(site, session))
@@ -483,7 +483,7 @@ def test_a_stream_of_a_session_that_sleeps_can_be_resumed():
             wire, _ = await site.begin("POST", legacy(session), message("tools/call", call("speak"), 1))
             seen = await wire.event()
             await wire.abort()
-            await until(lambda: not sessions_of(site).held(session).busy)
+            await until(lambda: not sessions_of(site).find_live(session).is_busy)
             await site.open()
             await until(lambda: sleeps(site, session))
             headers = {**GET, "Mcp-Session-Id": session, "Last-Event-ID": seen.id}

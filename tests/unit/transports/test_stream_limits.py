@@ -74,7 +74,7 @@ def entries(found: Any) -> list[bytes]:
 
 def total(store: MemoryStore) -> int:
     logs: Any = store.logs
-    assert logs._total_bytes == sum(len(data) for log in logs._shelf for data in log._data)
+    assert logs._total_bytes == sum(len(data) for log in logs._logs for data in log._data)
     return logs._total_bytes
 
 
@@ -178,4 +178,4 @@ def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
         guard.check(_Request(f"h{number}.example.com"))
         with pytest.raises(HTTPRefusal):
             guard.check(_Request(f"evil{number}.example.org"))
-    assert len(guard._known) == len(guard._told) == len(caplog.records) == 3
+    assert len(guard._allowed_origins) == len(guard._logged_refusals) == len(caplog.records) == 3

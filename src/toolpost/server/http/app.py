@@ -1,8 +1,7 @@
 """One endpoint for all revisions: a plain ASGI application that needs no framework.
 
-Owns paths and verbs, the life of the endpoint, and its end: what runs may finish, what is new is turned away.
-A message goes to the stateless era or to a session, as its headers and its body say. Knows a server only by
-the `EndpointHost` promise.
+Routes paths and HTTP methods, starts and stops the endpoint, and turns errors into responses. Headers and
+body decide whether a message is served without a session or in one. Knows a server only as `EndpointHost`.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from inspect import isawaitable
 from threading import get_ident
 from typing import Final, TypeAlias
 
-from toolpost.errors import InternalError, RPCError
+from toolpost.errors import InternalError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.events import InboundRequest
@@ -71,26 +70,19 @@ from toolpost.server.options import HttpOptions
 logger: Final = logging.getLogger("toolpost.http")
 
 LARGE_ANSWER: Final = 64 * 1024
-"""Bytes of an answer that a network does not take at once: whoever ends the server waits for such."""
+"""Bytes of an answer that a network does not take at once: a shutdown waits until such are sent."""
 
 MIN_STREAM_LIFETIME: Final = 30.0
-"""Seconds for which a stream is open whose token ends at once: clocks differ, so some come with such."""
+"""Seconds for which a stream stays open at least, however soon its token expires: clocks differ."""
 
 Destination: TypeAlias = StatelessRoute | SessionRoute | InboundRequest
-"""Where a message goes, or, if its head has come before, the request that it is."""
+"""Where a message goes; the request itself if its head is known."""
 
 MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[None]]
 
 
 class Endpoint:
-    """A server as an ASGI application.
-
-    Args:
-        host: what is served.
-        settings: where, and how.
-        gate: who may come in.
-        keeper: who asks for tokens, if anybody does.
-    """
+    """A server as an ASGI application."""
 
     def __init__(
         self,
@@ -105,22 +97,20 @@ class Endpoint:
         self.settings = settings
         self._guard = gate
         self._is_self_contained = settings.principal is None
-        """Whether all that there is to know of a request stands in it."""
+        """Whether no function of the user has to be called for the principal of a request."""
         self._has_sessions = not settings.stateless and host.local_peer.has_sessions
+        sse_path = None if settings.sse is None else strip_trailing_slash(settings.sse)
+        self._has_sse_at_path = sse_path == strip_trailing_slash(settings.path)
         self._paths = self._build_routes()
-        # Who watches over us knows our address, not our name; and what we publish, anybody may read.
+        # Health checks use our address, not our name; and published documents are for everyone.
         self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.send_document})
-        self._tokenless = self._unguarded | {self._answer_preflight}  # browsers ask without a token
+        self._tokenless = self._unguarded | {self._answer_preflight}  # browsers send no token there
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._head_cache = KnownHeads()
         self._life: EndpointLifetime | None = None
 
     def _build_routes(self) -> dict[str, dict[str, MethodFunction]]:
-        """Path → verb → what serves it.
-
-        Raises:
-            ValueError: a path is none, or two are the same that cannot be.
-        """
+        """Return path → HTTP method → function; raise ValueError for an impossible path."""
         chosen = self.settings
         paths: dict[str, dict[str, MethodFunction]] = {}
 
@@ -140,28 +130,17 @@ class Endpoint:
                     add("sse", chosen.sse, GET=self._serve_sse)
                 add("messages", chosen.messages, POST=self._post_message)
         if chosen.health is not None:
+            ready = f"{strip_trailing_slash(chosen.health)}/ready"
             add("health", chosen.health, GET=self._answer_live, HEAD=self._answer_live)
-            add(
-                "health",
-                f"{strip_trailing_slash(chosen.health)}/ready",
-                GET=self._answer_ready,
-                HEAD=self._answer_ready,
-            )
+            add("health", ready, GET=self._answer_ready, HEAD=self._answer_ready)
         for path in () if self._authenticator is None else self._authenticator.metadata_documents:
             if path not in paths:
                 answer = self._metadata.send_document
                 add("auth", path, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
 
-    @property
-    def _has_sse_at_path(self) -> bool:
-        chosen = self.settings
-        return chosen.sse is not None and strip_trailing_slash(chosen.sse) == strip_trailing_slash(
-            chosen.path
-        )
-
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
-        """Serve one request, or the life of the application."""
+        """Serve one request, or the lifespan of the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._run_lifespan(receive, send)
@@ -177,17 +156,20 @@ class Endpoint:
         except asyncio.CancelledError:
             if not exchange.streaming:
                 raise
-            await (
-                exchange.end_stream()
-            )  # an ASGI server that stops cancels streams, and would log what we raise
-        except Exception as error:  # noqa: BLE001 - whatever it is stays with its request
+            # An ASGI server that stops cancels streams, and would log what we raise.
+            await exchange.end_stream()
+        except Exception as error:  # noqa: BLE001 - each request fails alone
             await self._answer_failure(exchange, error)
 
     async def _answer_failure(self, exchange: HttpExchange, error: Exception) -> None:
         """Answer a request that could not be served."""
         if isinstance(error, BodyTooLarge):
+            limit = self.settings.max_body
+            text = f"The body has more than {limit} bytes; the server can allow more: max_body=."
             try:
-                error = await self._refuse_large_body(exchange, error)
+                if error.more:  # a client that still sends would not read our answer
+                    await exchange.discard_body(2 * limit)
+                error = HTTPRefusal(413, text, [(b"connection", b"close")])
             except ClientDisconnected as gone:
                 error = gone
         elif isinstance(error, BodyTooSlow):
@@ -198,36 +180,29 @@ class Endpoint:
             logger.debug("%s %s: the client has gone", exchange.method, exchange.path)
             await exchange.finish_disconnected()
         elif isinstance(error, ResponseAborted):
-            await self._abort_response(exchange)
+            text = "The request was given up: the server, or one of its workers, stops."
+            await self._abort_response(exchange, 503, text)
         else:
             logger.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
-            await self._abort_response(
-                exchange, 500, InternalError("Internal error: the request could not be served")
-            )
+            text = "Internal error: the request could not be served"
+            await self._abort_response(exchange, 500, text)
 
-    async def _abort_response(
-        self, exchange: HttpExchange, status: int = 503, error: RPCError | None = None
-    ) -> None:
-        """End a response without what was due."""
+    async def _abort_response(self, exchange: HttpExchange, status: int, error: str) -> None:
+        """End a response without an answer."""
         if exchange.streaming:
             await exchange.end_stream()
         else:
-            error = error or InternalError(
-                "The request was given up: the server, or one of its workers, stops."
-            )
             later = [(b"retry-after", RETRY_AFTER[status])] if status in RETRY_AFTER else ()
-            await exchange.send_json(status, jsonrpc.encode_error(None, error), later)
+            await exchange.send_json(status, jsonrpc.encode_error(None, InternalError(error)), later)
 
     def _find_method(self, exchange: HttpExchange) -> MethodFunction:
-        """What serves a request, which comes from where it may."""
+        """Return the function that serves a request, after the checks of host and origin."""
         path = exchange.path
         verbs = self._paths.get(path) or self._paths.get(strip_trailing_slash(path))
         if verbs is None:
             here, chosen = exchange.root + self.settings.path, self.settings
-            if chosen.stateless and strip_trailing_slash(path) in {
-                strip_trailing_slash(chosen.sse or ""),
-                chosen.messages,
-            }:
+            sse_paths = {strip_trailing_slash(chosen.sse or ""), chosen.messages}
+            if chosen.stateless and strip_trailing_slash(path) in sse_paths:
                 why = "HTTP+SSE needs sessions, which stateless=True switches off"
             else:
                 why = "There is nothing at this path"
@@ -238,13 +213,13 @@ class Endpoint:
             return self._answer_preflight if exchange.method == "OPTIONS" else self._refuse_method
         if verb not in self._unguarded:
             self._guard.check(exchange)
-        if not exchange.extra:  # else a browser has to be told something each time
+        if not exchange.extra:  # else the response has headers for a browser
             exchange.head.verb = verb
             self._head_cache.keep(exchange.head)
         return verb
 
     async def _answer_preflight(self, exchange: HttpExchange) -> None:
-        """Tell a browser what it may send."""
+        """Answer the preflight request of a browser."""
         allowed = self._guard.get_preflight_headers(exchange)
         if allowed is None:
             await self._refuse_method(exchange)
@@ -253,12 +228,9 @@ class Endpoint:
 
     async def _refuse_method(self, exchange: HttpExchange) -> None:
         verbs = self._paths[strip_trailing_slash(exchange.path)]
-        raise HTTPRefusal(
-            405,
-            f"{exchange.method} is not served here."
-            + (" If a web page asks, set cors=True." if exchange.method == "OPTIONS" else ""),
-            [(b"allow", ", ".join(verbs).encode())],
-        )
+        hint = " If a web page asks, set cors=True." if exchange.method == "OPTIONS" else ""
+        allowed = [(b"allow", ", ".join(verbs).encode())]
+        raise HTTPRefusal(405, f"{exchange.method} is not served here.{hint}", allowed)
 
     # ----------------------------------------------------------------- messages
 
@@ -277,20 +249,19 @@ class Endpoint:
             message, route = self._read_message(exchange, data, party, known)
         new = message is None or isinstance(message, JSONRPCRequest)
         life = self._life
-        # Until Python 3.12, to ask which loop is running is a system call of 0.2 us; this is half of it.
+        # Cheaper than asking for the running loop, which is a system call before Python 3.12.
         if life is None or not (life.open and life.thread == get_ident() and life.loop.is_running()):
             life = await self._ensure_started(new=new)
             life.thread = get_ident()
         if not self._is_self_contained:
-            begun = None  # who somebody is may be a reason to refuse, and is asked first
+            begun = None  # the principal may be a reason to refuse it, and comes first
         elif isinstance(route, InboundRequest):
             begun = begin_known(self._host, route, data, exchange, life.load)
         else:
             begun = self._begin(exchange, message, route, life)
         if isinstance(begun, bytes) and len(begun) < LARGE_ANSWER:
-            await (
-                exchange.send_json(200, begun) if begun else exchange.send_empty(202)
-            )  # if it was cancelled
+            # There is no answer if it was cancelled.
+            await (exchange.send_json(200, begun) if begun else exchange.send_empty(202))
             if type(known) is KnownStateless and not known.has_learned and isinstance(route, InboundRequest):
                 known.learn(data, route)
             return
@@ -306,11 +277,7 @@ class Endpoint:
     def _read_message(
         self, exchange: HttpExchange, data: bytes, party: LocalPeer, known: KnownRoute | None
     ) -> tuple[JSONRPCMessage | None, StatelessRoute | SessionRoute]:
-        """The message in a body, None for a batch, and where it goes.
-
-        Raises:
-            HTTPRefusal: it is none, or goes nowhere.
-        """
+        """Return the message in a body, None for a batch, and its route; raise HTTPRefusal if it has none."""
         message = read_body(data)
         route = known.find_route(message, party) if isinstance(known, KnownSession) else None
         if route is None:
@@ -327,7 +294,7 @@ class Endpoint:
         route: StatelessRoute | SessionRoute,
         life: EndpointLifetime,
     ) -> bytes | AcceptedRequest | StartedSessionRequest | None:
-        """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
+        """Start a request. Return its answer if that is there at once, or what was started, or None."""
         if not isinstance(message, JSONRPCRequest):
             return None
         if isinstance(route, SessionRoute):
@@ -346,14 +313,12 @@ class Endpoint:
         life: EndpointLifetime,
         begun: AcceptedRequest | StartedSessionRequest | None,
     ) -> None:
-        """Serve what is not answered at once."""
-        host, settings = self._host, self.settings
-        principal = (
-            exchange.principal if settings.principal is None else await self._resolve_principal(exchange)
-        )
-        caller = Caller(exchange, principal, settings.json_only, life.load, self._authenticator)
+        """Serve a message that was not answered at once."""
+        host = self._host
+        principal = await self._resolve_principal(exchange)
+        caller = Caller(exchange, principal, self.settings.json_only, life.load, self._authenticator)
         if isinstance(route, SessionRoute):
-            assert not isinstance(begun, AcceptedRequest), "that is the other era"
+            assert not isinstance(begun, AcceptedRequest), "it belongs to a session"
             if self._has_sessions:
                 await life.legacy.post(exchange, message, data, route, principal, begun=begun)
             else:
@@ -364,9 +329,9 @@ class Endpoint:
             elif isinstance(route, InboundRequest):
                 taken = begin_known(host, route, data, exchange)
             else:
-                assert isinstance(message, JSONRPCRequest), "so it was read"
+                assert isinstance(message, JSONRPCRequest), "checked above"
                 taken = begin_stateless(host, message, route, exchange)
-            assert isinstance(taken, AcceptedRequest), "nothing begins by itself, nor in the other era"
+            assert isinstance(taken, AcceptedRequest), "without counts, no request is answered at once"
             listens = taken.event.row.name == "subscriptions/listen"
             timer = self._end_with_token(exchange) if listens else None
             try:
@@ -389,17 +354,6 @@ class Endpoint:
             await life.legacy.post_message(exchange, message, data, await self._resolve_principal(exchange))
         finally:
             del life.running[exchange]
-
-    async def _refuse_large_body(self, exchange: HttpExchange, large: BodyTooLarge) -> HTTPRefusal:
-        """Why a body is refused; whoever sends it is heard for a while, or it could not hear us."""
-        limit = self.settings.max_body
-        if large.more:
-            await exchange.discard_body(2 * limit)
-        return HTTPRefusal(
-            413,
-            f"The body has more than {limit} bytes; the server can allow more: max_body=.",
-            [(b"connection", b"close")],
-        )
 
     async def _get(self, exchange: HttpExchange) -> None:
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:
@@ -439,7 +393,7 @@ class Endpoint:
             del life.running[exchange]
 
     def _check_revision(self, exchange: HttpExchange) -> None:
-        """Return if a request without a message names no revision, or one that we speak (HTTPL-33)."""
+        """Refuse a request without a message that names a revision that we do not speak (HTTPL-33)."""
         named = exchange.headers.get(headers.VERSION)
         party = self._host.local_peer
         if named is not None and named.strip(" \t") not in party.supported:
@@ -453,10 +407,7 @@ class Endpoint:
         return exchange.principal
 
     def _end_with_token(self, exchange: HttpExchange) -> asyncio.TimerHandle | None:
-        """What ends a stream of news with the token that has opened it; its reader comes back with another.
-
-        To be stopped when the stream ends before.
-        """
+        """Start the timer that ends a long stream with its token; the client reconnects with another one."""
         principal = exchange.principal
         ends = None if self._authenticator is None or principal is None else principal.claims.get("exp")
         if not isinstance(ends, int | float):
@@ -468,10 +419,10 @@ class Endpoint:
 
     @property
     def metadata(self) -> Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]:
-        """An ASGI application with what is published about this one, for a framework that mounts both.
+        """An ASGI application with the metadata of this one, for a framework that mounts both.
 
-        Mount it at "/.well-known/oauth-protected-resource"; of several servers, each below that, at its own
-        path, or the first hides the others.
+        Mount it at "/.well-known/oauth-protected-resource"; of several servers, mount each below that, at its
+        own path, or the first hides the others.
         """
         if self._authenticator is not None:
             self._authenticator.is_metadata_mounted = True
@@ -490,13 +441,10 @@ class Endpoint:
         else:
             await exchange.send_json(200, b'{"status":"ready"}')
 
-    # ----------------------------------------------------------------- life
+    # ----------------------------------------------------------------- lifetime
 
     def _count_request(self, life: EndpointLifetime, exchange: HttpExchange, *, new: bool) -> None:
-        """Count a request as running, until it is taken out; one that is not new belongs to another one.
-
-        Neither a context manager nor awaited: as both it takes 4 us of 15.
-        """
+        """Count a request as running; the caller removes it. One that is not new belongs to another one."""
         if new and life.load.calls >= life.load.max_calls:
             raise HTTPRefusal(
                 503, f"{life.load.max_calls} requests are being served, and no more can be (max_calls=)."
@@ -506,7 +454,7 @@ class Endpoint:
         life.running[exchange] = task
 
     async def _ensure_started(self, *, new: bool = True) -> EndpointLifetime:
-        """The life of this endpoint in this loop, which begins with the first request at the latest."""
+        """Return the lifetime of this endpoint in this loop; the first request starts it."""
         life = self._life
         if life is None or life.loop is not asyncio.get_running_loop():
             settings = self.settings
@@ -523,10 +471,10 @@ class Endpoint:
             legacy = SessionEndpoints(sessions, settings.messages, self._authenticator, needs)
             life = self._life = EndpointLifetime(self._host, sessions, legacy)
         if life.stopping if new else life.over:
-            raise _make_stopping_refusal()
+            raise HTTPRefusal(503, "The server stops, and takes no new requests.")
         try:
             await life.wait_until_ready()
-        except Exception:  # whatever a lifespan raises
+        except Exception:  # a lifespan of the user
             if self._life is life:
                 self._life = None  # the next request tries again
             raise
@@ -555,13 +503,13 @@ class Endpoint:
                 return
 
     async def start(self) -> None:
-        """Get ready to serve; the first request does it otherwise."""
+        """Start the endpoint; otherwise the first request does it."""
         if self._life is not None and self._life.stopping:
             self._life = None
         await self._ensure_started()
 
     async def stop(self) -> None:
-        """Take no new requests, end streams, let running requests finish for a while, then give them up."""
+        """Refuse new requests, end streams, let running requests finish for a while, then cancel them."""
         life = self._life
         if life is not None and life.loop is asyncio.get_running_loop():
             self._host.end_subscriptions()
@@ -569,7 +517,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
-        """The life of the endpoint, for a framework that mounts it: `Starlette(lifespan=app.lifespan)`."""
+        """Start and stop the endpoint, for a framework that mounts it: `Starlette(lifespan=app.lifespan)`."""
         await self.start()
         try:
             yield
@@ -578,14 +526,10 @@ class Endpoint:
 
 
 def _has_started(begun: bytes | AcceptedRequest | StartedSessionRequest | None) -> bool:
-    """Whether it is too late to refuse a request."""
+    """Return whether it is too late to refuse a request."""
     return begun is not None and (not isinstance(begun, AcceptedRequest) or begun.started is not None)
 
 
 def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
-
-
-def _make_stopping_refusal() -> HTTPRefusal:
-    return HTTPRefusal(503, "The server stops, and takes no new requests.")

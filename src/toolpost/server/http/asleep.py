@@ -12,7 +12,7 @@ from toolpost.server.http.session import SleepingConversation
 from toolpost.types.base import Struct
 
 AWAKE: Final = 64
-"""Sessions that stay awake in any case, with 7 KiB each; one that sleeps takes a quarter of that."""
+"""Sessions that stay awake in any case; one that sleeps takes less memory."""
 
 LOOKS: Final = 4
 """How many are looked at for one that may sleep, each time that another one wakes up or is opened."""
@@ -30,19 +30,7 @@ class SessionRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class Sleeper(Struct, eq=False):
-    """A session that sleeps on this worker.
-
-    Args:
-        id: its name.
-        owner: whose it is.
-        record: what every worker knows of it.
-        talk: what is left of its conversation.
-        answered: the streams that are dropped with it.
-        principal: who has opened it.
-        context: what it was opened in, and is served in.
-        used: when it was last used.
-        noted: when the store was last told so.
-    """
+    """A session that sleeps on this worker."""
 
     id: str
     owner: str
@@ -65,9 +53,6 @@ class Bedtime:
 
     To wake one up takes as long as a few calls. So each that is woken makes room for one more, and with time
     there is less room again: those who are used by turns are awake after their first turn.
-
-    Args:
-        most: how many there can be.
     """
 
     __slots__ = ("_most", "limit")

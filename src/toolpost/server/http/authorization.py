@@ -1,18 +1,16 @@
-"""Whoever asks for a token before an endpoint serves a request: the promise, and how more is asked for.
+"""Authorization of an endpoint: tokens of requests, missing scopes, and the published metadata.
 
-How tokens are checked is not known here: it is the business of authorization, which the composition root
-brings along. Without a keeper, a request speaks for whomever the `principal=` of the endpoint names.
-
-PART http_metadata: What is published for clients that need a token: an ASGI application of its own, for who
-mounts both.
-
-Owns how the documents of a keeper are served. Knows nothing of messages.
+How tokens are checked is left to `toolpost.auth`. Without an authenticator, `principal=` of the endpoint
+names the principal of a request.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
 
+from toolpost.auth.server.admission import AccessDenied, Admission, LogThrottle
+from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.errors import MissingScopes
 from toolpost.principal import Principal
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -20,53 +18,88 @@ from toolpost.server.http.request import ASGIReceive, ASGIScope, ASGISend, Heade
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.types.base import UNSET, Raw, Struct, Unset
 
+logger: Final = logging.getLogger("toolpost.http")
 auth_logger: Final = logging.getLogger("toolpost.auth")
 
 METADATA_HEADERS: Final = (
-    (b"access-control-allow-origin", b"*"),  # it is meant for everybody, clients in browsers included
+    (b"access-control-allow-origin", b"*"),  # also for clients in browsers
     (b"access-control-allow-headers", b"*"),
     (b"access-control-allow-methods", b"GET"),
     (b"cache-control", b"public, max-age=300"),
 )
 
 
-class Authenticator(Protocol):
-    """Asks for tokens.
+class Authenticator:
+    """Checks the tokens of requests, for the resource URL that tokens name.
 
-    Attributes:
-        is_metadata_mounted: whether somebody else serves what is published, who has mounted the endpoint.
+    `bare` says that the path of that URL is a guess, because only a host was given. `is_metadata_mounted`
+    says that a framework serves the published documents.
     """
 
-    is_metadata_mounted: bool
-
-    @property
-    def metadata_documents(self) -> Mapping[str, bytes]:
-        """What is published about the endpoint, as JSON, by path."""
-        ...
+    def __init__(self, admission: Admission, resource: str, path: str, *, bare: bool) -> None:
+        self._admission = admission
+        self._resource = resource
+        self._path = path
+        self._is_path_guessed = bare
+        self._has_warned = False
+        self._log_throttle = LogThrottle()
+        self.is_metadata_mounted = False
+        self.metadata_documents = admission.metadata_documents
+        self.step_up = admission.step_up
 
     async def authenticate(self, exchange: HttpExchange) -> Principal:
-        """On whose behalf a request speaks; the credentials are taken out of it.
+        """Return the principal of a request, and remove its credentials (AUTH-71)."""
+        if exchange.root:
+            self._warn_once(exchange.root)
+        if exchange.root and self._is_path_guessed:
+            raise HTTPRefusal(500, "The server does not know its own URL; its log tells what to do.")
+        try:
+            principal = await self._admission.admit(exchange.method, exchange.path, exchange.headers)
+        except AccessDenied as denial:
+            if denial.why:
+                level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
+                auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
+            raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
+        exchange.headers = {
+            name: value for name, value in exchange.headers.items() if name not in {"authorization", "dpop"}
+        }
+        return principal
 
-        Raises:
-            HTTPRefusal: it does not say so well enough.
-        """
-        ...
-
-    def step_up(self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False) -> Headers:
-        """What to answer with, besides 403, if an operation needs scopes that are not there.
-
-        Args:
-            scopes: those that it needs.
-            principal: who asked for it.
-            sse: whether that was a client of HTTP+SSE.
-        """
-        ...
+    def _warn_once(self, root: str) -> None:
+        """Warn about the settings of a mounted server, which are known with the first request only."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        here, named = (root.rstrip("/") + self._path).rstrip("/"), urlsplit(self._resource).path.rstrip("/")
+        if self._is_path_guessed:
+            auth_logger.error(
+                "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
+                "give public_url= with the whole path, or Auth(resource=…)",
+                root,
+                self._resource,
+            )
+        elif not named.endswith(here) and not here.startswith(f"{named}/"):
+            auth_logger.warning(
+                "the server is mounted at %s, so that its path is %s, but its tokens are for %s: unless a "
+                "proxy in front of it changes paths, nobody is let in; give public_url= with the whole path",
+                root,
+                here,
+                self._resource,
+            )
+        elif not self.is_metadata_mounted:
+            auth_logger.warning(
+                "the server is mounted at %s, and nobody answers at %s, where clients look for its issuer: "
+                'mount app.metadata, too: Mount("%s", app.metadata)',
+                root,
+                next(iter(self.metadata_documents)),
+                RESOURCE_METADATA_PATH,
+            )
 
 
 def build_step_up_headers(
     keeper: Authenticator | None, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
 ) -> Headers:
-    """The headers that say which scopes an operation needs (AUTH-51)."""
+    """Return the headers that say which scopes an operation needs (AUTH-51)."""
     if keeper is not None:
         return keeper.step_up(scopes, principal, sse=sse)
     if principal is None:
@@ -96,35 +129,26 @@ _SCOPE_ERROR: Final = JSONReader(_ScopeError)
 
 
 def find_missing_scopes(error: Raw | Unset) -> list[str]:
-    """The scopes that an error of ours says are missing; none if it is about something else."""
+    """Return the scopes that an error of ours reports as missing; none for other errors."""
     if error is UNSET:
         return []
     try:
-        told = _SCOPE_ERROR(error)
+        found = _SCOPE_ERROR(error)
     except InvalidJSONValue:
         return []
-    return told.data.scope.split() if told.code == MissingScopes.code and told.data is not UNSET else []
-
-
-# --------------------------------------------------------------------- http_metadata
-
-logger: Final = logging.getLogger("toolpost.http")
+    return found.data.scope.split() if found.code == MissingScopes.code and found.data is not UNSET else []
 
 
 class ResourceMetadataApp:
-    """The documents about one endpoint.
-
-    Args:
-        keeper: who asks for tokens there, if anybody does.
-    """
+    """An ASGI application that serves the published documents about one endpoint."""
 
     def __init__(self, keeper: Authenticator | None) -> None:
         self._authenticator = keeper
         self._has_warned = False
 
     async def send_document(self, exchange: HttpExchange, root: str = "") -> None:
-        """Answer with the document at a path, which there is."""
-        assert self._authenticator is not None, "there is no path to it otherwise"
+        """Answer with the document at a known path."""
+        assert self._authenticator is not None, "otherwise no path leads here"
         if exchange.method == "OPTIONS":
             await exchange.send_empty(204, METADATA_HEADERS)
         else:
@@ -157,5 +181,5 @@ class ResourceMetadataApp:
 
 
 def strip_trailing_slash(path: str) -> str:
-    """A path without what stands behind its last part."""
+    """Return a path without slashes at its end."""
     return path.rstrip("/") or "/"

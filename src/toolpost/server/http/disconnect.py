@@ -1,50 +1,29 @@
-"""What looks after a request that takes long: it ends with its client, and gives signs of life.
+"""Watches requests that take long: they end when their client disconnects, and send keep-alive comments.
 
-Owns how we hear that a client has gone: a server that can tell us does, and where none does, a task waits for
-it. Knows neither the work nor what is answered.
-
-PART patrol: The patrol: whoever has to be looked after is visited soon after that, and from then on every so
-often.
-
-Owns the time, with one timer for all who wait for the same: 5000 idle streams have one, where one each took
-0.9 KiB. Knows nothing of what is done on a visit.
+One timer serves all requests that wait for the same, so that idle streams take little memory. An ASGI server
+that can report a disconnect does; for others, a task waits for it. Knows nothing of the work.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from toolpost.server.http.request import HttpExchange
 
 logger: Final = logging.getLogger("toolpost.http")
 
-KEEP_ALIVE_INTERVAL: Final = 15.0
-"""Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
-
-FIRST_CHECK_DELAY: Final = 0.05
-"""Seconds of work after which we look whether the client is still there: most of it ends before, and a task
-that looks takes as long as all the rest of a request."""
-
-TIMER_TOLERANCE: Final = 0.001
-"""Seconds that one may be visited too early: some loops count in milliseconds."""
-
-
-class TimerListener(Protocol):
-    """One who is looked after."""
-
-    def on_first_check(self) -> None:
-        """Is called once, after `FIRST_CHECK_DELAY` seconds."""
-        ...
-
-    def on_keep_alive(self) -> None:
-        """Is called every `KEEP_ALIVE_INTERVAL` seconds."""
-        ...
+KEEP_ALIVE_INTERVAL: Final = 15.0  # seconds between two comments: proxies close streams after 30 silent ones
+FIRST_CHECK_DELAY: Final = 0.05  # seconds after which we watch for a disconnect: most requests end before
+TIMER_TOLERANCE: Final = 0.001  # seconds that a callback may be early: some loops count in milliseconds
 
 
 class DisconnectTimer:
-    """All who are looked after in an event loop."""
+    """Calls `on_first_check` of each watcher once, and then `on_keep_alive` again and again."""
 
     __slots__ = ("_later", "_soon")
 
@@ -54,133 +33,104 @@ class DisconnectTimer:
 
     @classmethod
     def for_running_loop(cls) -> "DisconnectTimer":
-        """Those of the loop that is running."""
+        """Return the timer of the running loop."""
         loop = asyncio.get_running_loop()
         try:
             return _TIMERS[loop]
         except KeyError:
-            for known in _TIMERS.keyrefs():  # a copy: other threads have loops, too
-                other = known()
+            for reference in _TIMERS.keyrefs():  # a copy: other threads have loops, too
+                other = reference()
                 if other is not None and other.is_closed():
-                    _TIMERS.pop(other, None)  # those who were left there may hold on to it
-            patrol = _TIMERS[loop] = cls()
-            return patrol
+                    _TIMERS.pop(other, None)  # its watchers may keep it alive
+            timer = _TIMERS[loop] = cls()
+            return timer
 
-    def add(self, one: TimerListener) -> None:
-        """Visit somebody from now on."""
-        self._soon.add(one, FIRST_CHECK_DELAY)
+    def add(self, watcher: "DisconnectWatcher") -> None:
+        """Call a watcher from now on."""
+        self._soon.add(watcher, FIRST_CHECK_DELAY)
 
-    def remove(self, one: TimerListener) -> None:
-        """Visit somebody no more."""
-        if not self._soon.remove(one):
-            self._later.remove(one)
+    def remove(self, watcher: "DisconnectWatcher") -> None:
+        """Stop calling a watcher."""
+        if not self._soon.remove(watcher):
+            self._later.remove(watcher)
 
-    def _run_first_check(self, one: TimerListener) -> None:
-        self._later.add(one, KEEP_ALIVE_INTERVAL)
-        one.on_first_check()
+    def _run_first_check(self, watcher: "DisconnectWatcher") -> None:
+        self._later.add(watcher, KEEP_ALIVE_INTERVAL)
+        watcher.on_first_check()
 
-    def _run_keep_alive(self, one: TimerListener) -> None:
-        self._later.add(one, KEEP_ALIVE_INTERVAL)
-        one.on_keep_alive()
+    def _run_keep_alive(self, watcher: "DisconnectWatcher") -> None:
+        self._later.add(watcher, KEEP_ALIVE_INTERVAL)
+        watcher.on_keep_alive()
 
 
 class _TimerQueue:
-    """Those who wait for the same time: who comes first is visited first."""
+    """Watchers that wait for the same number of seconds, so that the first one is always due first."""
 
-    __slots__ = ("_ticking", "_visit", "_waiting")
+    __slots__ = ("_call", "_ticking", "_waiting")
 
-    def __init__(self, visit: Callable[[TimerListener], None]) -> None:
-        self._visit = visit
-        self._waiting: OrderedDict[TimerListener, float] = OrderedDict()
+    def __init__(self, call: "Callable[[DisconnectWatcher], None]") -> None:
+        self._call = call
+        self._waiting: OrderedDict[DisconnectWatcher, float] = OrderedDict()
         self._ticking = False
 
-    def add(self, one: TimerListener, seconds: float) -> None:
+    def add(self, watcher: "DisconnectWatcher", seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._waiting[one] = due = loop.time() + seconds
+        self._waiting[watcher] = due = loop.time() + seconds
         if not self._ticking:
             self._schedule(loop, due)
 
-    def remove(self, one: TimerListener) -> bool:
-        """Whether somebody waited here. The timer stays: to set one for each request takes longer."""
-        return self._waiting.pop(one, None) is not None
+    def remove(self, watcher: "DisconnectWatcher") -> bool:
+        """Remove a watcher; return whether it was here. The timer runs on: to reset it costs more."""
+        return self._waiting.pop(watcher, None) is not None
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         self._ticking = True
-        loop.call_at(due, self._fire, context=Context())  # it is nobody's own
+        loop.call_at(due, self._fire, context=Context())  # not the context of the first request
 
     def _fire(self) -> None:
-        """Visit all whose time has come."""
+        """Call all watchers that are due."""
         self._ticking = False
         loop = asyncio.get_running_loop()
         now = loop.time() + TIMER_TOLERANCE
         while self._waiting:
-            one, due = next(iter(self._waiting.items()))
+            watcher, due = next(iter(self._waiting.items()))
             if due > now:
                 self._schedule(loop, due)
                 return
-            del self._waiting[one]
+            del self._waiting[watcher]
             try:
-                self._visit(one)
-            except Exception:  # the others have to be visited all the same
+                self._call(watcher)
+            except Exception:  # the others have to be called all the same
                 logger.exception("somebody could not be looked after")
 
 
 _TIMERS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, DisconnectTimer]] = WeakKeyDictionary()
 
 
-# --------------------------------------------------------------------- attention
-
 KeepAliveCallback: TypeAlias = Callable[[], Awaitable[object]]
 
-
 CONNECTION_MONITOR: Final = "toolpost.porter"
-"""In a scope of ASGI: the `ConnectionMonitor` that reports a disconnect. Where a server has one, no task has
-to wait for that, which takes 2.2 KiB of an idle stream with all that it waits in."""
-
-
-class WatchedRequest(Protocol):
-    """A request that takes long."""
-
-    scope: MutableMapping[str, Any]
-    is_disconnected: bool
-    """Whether its client has gone."""
-
-    async def wait_for_disconnect(self) -> None:
-        """Wait until the client has gone."""
-        ...
-
-    async def send_keep_alive(self) -> None:
-        """Give a sign of life."""
-        ...
+"""The key of the `ConnectionMonitor` in an ASGI scope. With one, no task has to wait for a disconnect."""
 
 
 class ConnectionMonitor(Protocol):
-    """Who sees clients come and go: what a server can tell beyond ASGI."""
+    """What an ASGI server can report beyond ASGI; implemented by the protocol for uvicorn."""
 
     def watch_disconnect(self, guest: "DisconnectWatcher", /) -> bool:
         """Call `on_disconnect` when the client of the current request has gone. Return whether we will."""
-        ...
 
     def unwatch_disconnect(self, guest: "DisconnectWatcher", /) -> None:
-        """Call it no more."""
-        ...
+        """Stop calling it."""
 
     def take_body(self, receive: Any, /) -> bytes | None:
-        """The body that this would bring, if it is ours and all of it is here: in half the time."""
-        ...
+        """Return the body that `receive` would bring, if `receive` is ours and all of the body is here."""
 
 
 class DisconnectWatcher:
-    """What looks after work that goes on: it ends with its client, and gives signs of life.
+    """Watches work that goes on for a request: cancels it with its client, and sends keep-alive comments.
 
-    Args:
-        exchange: what the work is done for.
-        task: where it is done.
-        pulse: called every `KEEP_ALIVE` seconds.
-        unwanted: called when the client has gone, before the work is cancelled.
-
-    Attributes:
-        is_aborted: whether we have cancelled the work.
+    `pulse` is called with each of these; `unwanted` is called when the client has gone. `is_aborted` says
+    that the work was cancelled here.
     """
 
     __slots__ = (
@@ -198,7 +148,7 @@ class DisconnectWatcher:
 
     def __init__(
         self,
-        exchange: WatchedRequest,
+        exchange: "HttpExchange",
         task: "asyncio.Task[Any]",
         pulse: KeepAliveCallback | None,
         unwanted: Callable[[], object] | None,
@@ -207,7 +157,7 @@ class DisconnectWatcher:
         self._task = task
         self._pulse = pulse
         self._unwanted = unwanted
-        self._context = copy_context()  # the patrol has none of ours
+        self._context = copy_context()  # the timer has another one
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._told = self.is_aborted = False
@@ -222,7 +172,7 @@ class DisconnectWatcher:
 
     def on_disconnect(self) -> None:
         """Cancel the work: the client has gone."""
-        self._told = False  # nobody goes twice
+        self._told = False
         if not self.is_aborted:
             self._exchange.is_disconnected = True
             try:
@@ -232,14 +182,14 @@ class DisconnectWatcher:
                 self.abort()
 
     def on_first_check(self) -> None:
-        """See to it that we hear when the client goes."""
-        porter: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
-        self._told = porter is not None and porter.watch_disconnect(self)
+        """Start to watch for a disconnect."""
+        monitor: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
+        self._told = monitor is not None and monitor.watch_disconnect(self)
         if not self._told:
             self._watching = self._start_task(self._wait_for_disconnect())
 
     def on_keep_alive(self) -> None:
-        """Give a sign of life, unless the last one is still under way."""
+        """Send a comment, unless the last one is still being sent."""
         if self._beating is None or self._beating.done():
             self._beating = self._start_task(self._send_keep_alive())
 
@@ -255,15 +205,15 @@ class DisconnectWatcher:
             await self._exchange.send_keep_alive()
             if self._pulse is not None:
                 await self._pulse()
-        except Exception:  # what is wrong shows where the stream is written
+        except Exception:  # the writer of the stream will report it
             logger.debug("a sign of life could not be given", exc_info=True)
 
     def end(self) -> None:
-        """Look no more, and give no more signs of life."""
+        """Stop watching."""
         self._timer.remove(self)
-        porter: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
-        if self._told and porter is not None:  # there is none any more if the client has gone
-            porter.unwatch_disconnect(self)
+        monitor: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
+        if self._told and monitor is not None:  # it is removed when the client has gone
+            monitor.unwatch_disconnect(self)
         for task in (self._watching, self._beating):
             if task is not None:
                 task.cancel()

@@ -1,18 +1,6 @@
-"""What one worker has under way over HTTP, in all and for each peer: calls, streams, posts that wait.
+"""Limits of one worker: requests and streams in flight, sessions per owner, and finished streams.
 
-Owns the counts, and says when there are too many. Knows a peer by its name only, and nothing of messages.
-
-PART http_room: The sessions that one worker holds, each for its owner, and which of them makes room for
-another.
-
-Owns the order in which they were used and how many anybody may have: who opens many pushes out their own, and
-those of others only if they have no idle one and less than their share. Nobody pushes out a busy one.
-Knows a session only by its id, and by whether it is busy.
-
-PART http_kept: Streams that are over, kept for clients that come back to them: as many as there is room for.
-
-Owns the bound over all sessions of a worker; the store bounds each stream, and forgets it in its time. Knows
-neither sessions nor what was said.
+Owns the counts, in all and for each peer, and the choice of what has to make room. Knows nothing of messages.
 """
 
 import time
@@ -23,25 +11,14 @@ from typing import Final, Protocol
 from toolpost.server.options import HTTP, SERVER
 from toolpost.stores.store import LogStore
 
-MAX_SUBSCRIPTIONS: Final = 64
-"""Subscriptions of one principal: a person with many clients, each with a few."""
-
-MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of posts that wait for their conversations, of all sessions together."""
+MAX_SUBSCRIPTIONS: Final = 64  # subscriptions of one principal, who may have many clients
+MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024  # posts that wait to be served, of all sessions together
 
 
 class RequestCounts:
-    """What is under way.
+    """Counts what is in flight: `calls`, open `streams`, and bytes of `waiting` posts.
 
-    Args:
-        limit: how many calls one peer may have.
-        max_calls: how many there may be in all.
-        max_streams: how many streams may be open for news.
-
-    Attributes:
-        calls: how many there are.
-        streams: how many are open.
-        waiting: bytes of posts that wait.
+    `limit` is how many calls one peer may have. A peer is a principal, an address or a session.
     """
 
     __slots__ = ("_listens", "_peers", "calls", "limit", "max_calls", "max_streams", "streams", "waiting")
@@ -60,11 +37,11 @@ class RequestCounts:
         self._listens: dict[str, int] = {}
 
     def has_room(self, peer: str) -> bool:
-        """Whether a peer may begin another call."""
+        """Return whether a peer may begin another call."""
         return self.calls < self.max_calls and self._peers.get(peer, 0) < self.limit
 
     def begin(self, peer: str, count: int = 1) -> str | None:
-        """Why a peer may not begin so many calls; None if it may, and they are counted then."""
+        """Count new calls of a peer; return why not if they are too many."""
         running = self._peers.get(peer, 0) + count
         if running > self.limit:
             return (
@@ -77,17 +54,17 @@ class RequestCounts:
         return None
 
     def add(self, peer: str, count: int = 1) -> None:
-        """Count so many calls of a peer that have begun."""
+        """Count calls of a peer, whatever the limits are."""
         self._peers[peer] = self._peers.get(peer, 0) + count
         self.calls += count
 
     def end(self, peer: str, count: int = 1) -> None:
-        """So many calls of a peer have ended."""
+        """Note that calls of a peer have ended."""
         self.calls -= count
         _subtract(self._peers, peer, count)
 
     def open_subscription(self, peer: str, most: int) -> bool:
-        """Whether a peer that may have so many may open another subscription, which is counted then."""
+        """Count a subscription of a peer; return False if it has as many as it may."""
         running = self._listens.get(peer, 0)
         if running >= most:
             return False
@@ -96,7 +73,7 @@ class RequestCounts:
         return True
 
     def close_subscription(self, peer: str) -> None:
-        """A subscription of a peer has ended."""
+        """Note that a subscription of a peer has ended."""
         self.streams -= 1
         _subtract(self._listens, peer, 1)
 
@@ -109,18 +86,13 @@ def _subtract(counts: dict[str, int], peer: str, count: int) -> None:
         del counts[peer]
 
 
-# --------------------------------------------------------------------- http_room
+# --------------------------------------------------------------------- sessions
 
-PRINCIPAL_SHARE: Final = 4
-"""One principal may have a quarter of all sessions: with fewer than that many others are never shut out."""
+PRINCIPAL_SHARE: Final = 4  # one principal may have a quarter of all sessions
 
 
 class TooManySessions(Exception):
-    """There is no room for another session.
-
-    Args:
-        own: whether it is the same principal's calls that take it.
-    """
+    """There is no room for another session; `own` says that the same principal's calls take it."""
 
     def __init__(self, *, own: bool) -> None:
         super().__init__("all sessions that could make room are busy")
@@ -128,48 +100,43 @@ class TooManySessions(Exception):
 
 
 class LimitedSession(Protocol):
-    """A session, as far as it matters here."""
+    """A session that is awake or asleep."""
 
     id: str
     owner: str
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request waits for its answer."""
-        ...
+        """Whether a request waits for its answer; such a session never makes room."""
 
 
 class SessionLimit:
-    """Who makes room, if there are too many.
-
-    Args:
-        most: sessions in all.
-    """
+    """Chooses the session that ends if there are more than `most`."""
 
     def __init__(self, most: int) -> None:
         self._max_sessions = most
         self._share = -(-most // PRINCIPAL_SHARE)
-        # In both, those that were used last are at the end.
+        # In both, the sessions that were used last are at the end.
         self._all: OrderedDict[str, LimitedSession] = OrderedDict()
         self._owned: dict[str, OrderedDict[str, LimitedSession]] = {}
 
     def add(self, session: LimitedSession) -> None:
-        """Remember a session, which is in use."""
+        """Add a session, as the one that was used last."""
         self._all[session.id] = session
         self._owned.setdefault(session.owner, OrderedDict())[session.id] = session
 
     def replace(self, session: LimitedSession) -> None:
-        """Remember a session in place of what it was before, with the same id."""
+        """Replace a session by another object with the same id."""
         self._all[session.id] = session
         self._owned[session.owner][session.id] = session
 
     def use(self, session: LimitedSession) -> None:
-        """Note that a session is in use."""
+        """Note that a session is used."""
         self._all.move_to_end(session.id)
         self._owned[session.owner].move_to_end(session.id)
 
     def remove(self, session: LimitedSession) -> None:
-        """Forget a session, which has ended."""
+        """Remove a session that has ended."""
         del self._all[session.id]
         own = self._owned[session.owner]
         del own[session.id]
@@ -177,14 +144,13 @@ class SessionLimit:
             del self._owned[session.owner]
 
     def find_session_to_evict(self, owner: str) -> str | None:
-        """The id of the session that has to end before this owner can open another; None if none has to.
+        """Return the id of the session that has to end before this owner can open another one, if any.
 
-        It is the one that was idle for longest: of the owner's own, and only if they have none such, and have
-        not got their share, of all. Those whom nobody knows share the empty name, and have no share: they
-        may all be one, or each another one.
+        It is the one that was idle for longest: of the owner's own; of all only if the owner has no idle one
+        and less than its share. Anonymous clients share the empty name, and have no share.
 
         Raises:
-            TooManySessions: whoever could make room is busy.
+            TooManySessions: all sessions that could make room are busy.
         """
         own = self._owned.get(owner) or OrderedDict[str, LimitedSession]()
         over = owner != "" and len(own) >= self._share
@@ -200,35 +166,24 @@ def _find_idle(sessions: Iterable[LimitedSession]) -> LimitedSession | None:
     return next((session for session in sessions if not session.is_busy), None)
 
 
-# --------------------------------------------------------------------- http_kept
+# --------------------------------------------------------------------- finished streams
 
-STREAM_RETENTION: Final = 300.0
-"""Seconds for which a stream can be resumed after its last event."""
-
-MAX_FINISHED_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of all of them together: 32 of the largest, or some seconds of a busy server."""
-
-MAX_COUNTED_STREAM_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of one: about as much as a log holds, however much was said."""
-
-STREAM_OVERHEAD: Final = 4096
-"""Bytes that one takes beside what was said, generously."""
+STREAM_RETENTION: Final = 300.0  # seconds for which a stream can be resumed after its last event
+MAX_FINISHED_BYTES: Final = 128 * 1024 * 1024  # all finished streams together: 32 of the largest
+MAX_COUNTED_STREAM_SIZE: Final = 4 * 1024 * 1024  # bytes that one stream counts at most: what a log holds
+STREAM_OVERHEAD: Final = 4096  # bytes that one stream takes besides its messages
 
 
 class FinishedStreams:
-    """The logs of streams on which nothing more will be said.
-
-    Args:
-        logs: where they are.
-    """
+    """Keeps the logs of streams that have ended, for clients that reconnect, as long as there is room."""
 
     def __init__(self, logs: LogStore) -> None:
         self._logs = logs
-        self._held: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how large, and until when
+        self._held: OrderedDict[str, tuple[int, float]] = OrderedDict()  # size, and when it expires
         self._size = 0
 
     async def add(self, log: str, size: int) -> None:
-        """Keep a log of this size; the oldest make room for it. Who reads one of them reads it to its end."""
+        """Keep a log of this size; the oldest ones make room for it."""
         now, size = time.monotonic(), min(size, MAX_COUNTED_STREAM_SIZE) + STREAM_OVERHEAD
         self._held[log] = (size, now + STREAM_RETENTION)
         self._size += size
@@ -236,10 +191,10 @@ class FinishedStreams:
             await self.drop(next(iter(self._held)))
 
     def _is_oldest_expired(self, now: float) -> bool:
-        """Whether the time of the oldest is over; else the names of 30 000 that are gone would be kept."""
+        """Return whether the store has forgotten the oldest one, so that its name can go, too."""
         return bool(self._held) and next(iter(self._held.values()))[1] <= now
 
     async def drop(self, log: str) -> None:
-        """Forget a log."""
+        """Drop a log."""
         self._size -= self._held.pop(log, (0, 0.0))[0]
         await self._logs.drop(log)

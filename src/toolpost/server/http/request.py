@@ -1,7 +1,7 @@
-"""One HTTP request and its response, on ASGI: read the body, answer with JSON or with an event stream.
+"""One HTTP request and its response, on ASGI: reads the body, answers with JSON or with an event stream.
 
-Owns what has been sent so far, so that the status stays open until the first byte. Knows HTTP and nothing of
-JSON-RPC: which answer is due is for others to say.
+Nothing is sent before the first byte of an answer, so the status stays open until then. Knows HTTP, and
+nothing of JSON-RPC.
 """
 
 import asyncio
@@ -32,15 +32,9 @@ Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 T = TypeVar("T")
 
-DISCARD_TIMEOUT: Final = 2.0
-"""Seconds for which we read what is not wanted."""
-
-BODY_CHUNK_TIMEOUT: Final = 30.0
-"""Seconds that a client may take for the next piece of a body: who holds a connection open has to use it."""
-
-MIN_BODY_RATE: Final = 16 * 1024
-"""The slowest body, in bytes per second after `BODY_CHUNK_TIMEOUT` seconds: slower than any real network."""
-
+DISCARD_TIMEOUT: Final = 2.0  # seconds for which an unwanted body is read
+BODY_CHUNK_TIMEOUT: Final = 30.0  # seconds that a client may take for the next piece of a body
+MIN_BODY_RATE: Final = 16 * 1024  # bytes per second after the first `BODY_CHUNK_TIMEOUT` seconds
 _JSON_HEADER: Final = (b"content-type", b"application/json")
 _EVENT_STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
@@ -50,11 +44,7 @@ _EVENT_STREAM_HEADERS: Final = (
 
 
 class BodyTooLarge(Exception):
-    """The body has more bytes than it may have.
-
-    Args:
-        more: whether there are some that were not read.
-    """
+    """The body is too large; `more` says whether a part of it was not read."""
 
     def __init__(self, *, more: bool) -> None:
         super().__init__()
@@ -73,24 +63,14 @@ class ClientDisconnected(ChannelClosed):
 
 
 class ResponseAborted(Exception):
-    """We have ended a response ourselves, because we stop."""
+    """We have ended a response ourselves, because the server stops."""
 
 
 class HttpExchange:
     """One request and its response.
 
-    Args:
-        scope: of ASGI.
-        receive: of ASGI.
-        send: of ASGI.
-        head: what the scope says, if that was read before.
-
-    Attributes:
-        extra: more headers of the response.
-        principal: on whose behalf it speaks, once somebody has found out.
-        session: whose one stream this is (HTTP+SSE).
-        streaming: whether an event stream has begun.
-        is_disconnected: whether the client has gone while it was attended to.
+    `extra` are more headers of the response; `session` names the session of an HTTP+SSE stream; `principal`
+    is set by authentication; `is_disconnected` says that the client has gone while work went on.
     """
 
     __slots__ = (
@@ -126,7 +106,7 @@ class HttpExchange:
 
     @property
     def method(self) -> str:
-        """Of HTTP, in capitals."""
+        """The HTTP method, in capitals."""
         return self.head.method
 
     @property
@@ -138,7 +118,7 @@ class HttpExchange:
     def root(self) -> str:
         """The path where the application is mounted; empty if it has the server for itself."""
         root: str = self.scope.get("root_path", "").rstrip("/")
-        # Some frameworks take what they have matched away from the path, and do not say so.
+        # Some frameworks remove what they have matched from the path, and do not say so.
         whole = unquote((self.scope.get("raw_path") or b"").decode("latin-1")).rstrip("/")
         local = self.path.rstrip("/")
         before = whole[: len(whole) - len(local)]
@@ -146,29 +126,26 @@ class HttpExchange:
 
     @property
     def query(self) -> bytes:
-        """What stands behind the path."""
+        """The query string."""
         return self.scope.get("query_string", b"")
 
     @property
     def address(self) -> str:
-        """Where the request comes from, as far as the ASGI server says; a proxy's, if it tells no other."""
+        """The address of the client, as the ASGI server reports it."""
         client = self.scope.get("client")
         return "" if client is None else client[0]
 
     # ----------------------------------------------------------------- reading
 
     def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
-        """The whole body if it has come, as it nearly always has, or what to await for it.
+        """Return the whole body if it has come, as it nearly always has, else a coroutine that returns it.
 
-        Raises:
-            BodyTooLarge: it is longer than `limit`; what comes behind is not read.
-            ClientDisconnected: the client has gone before the end of it.
-            BodyTooSlow: nothing came for `BODY_CHUNK_TIMEOUT` seconds, or less than `MIN_BODY_RATE`.
+        Both may raise BodyTooLarge; the coroutine also ClientDisconnected and BodyTooSlow.
         """
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
-        porter: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
-        if porter is not None and (whole := porter.take_body(self._receive)) is not None:
+        monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
+        if monitor is not None and (whole := monitor.take_body(self._receive)) is not None:
             if len(whole) > limit:
                 raise BodyTooLarge(more=False)
             return whole
@@ -182,11 +159,11 @@ class HttpExchange:
                     data: Any = event.get("body", b"")
                     if len(data) > limit:
                         raise BodyTooLarge(more=False) from None
-                    return data if type(data) is bytes else bytes(data)  # some give what is like it
+                    return data if type(data) is bytes else bytes(data)  # some servers give a bytearray
         return self._receive_parts(event, limit)
 
     async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
-        """The whole body, of which this is the first piece."""
+        """Return the whole body, of which this is the first event."""
         parts: list[bytes] = []
         size, event = 0, first
         while True:
@@ -204,29 +181,21 @@ class HttpExchange:
             event = self._receive()
 
     async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
-        """What comes behind so many bytes of the body.
-
-        Raises:
-            BodyTooSlow: it does not come in time.
-        """
+        """Return the next event of a body of which `size` bytes have come, or raise BodyTooSlow."""
         now = asyncio.get_running_loop().time()
         self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
+        deadline = min(now, self._body_wait_since + size / MIN_BODY_RATE) + BODY_CHUNK_TIMEOUT
         try:
-            async with asyncio.timeout_at(
-                min(
-                    now + BODY_CHUNK_TIMEOUT,
-                    self._body_wait_since + BODY_CHUNK_TIMEOUT + size / MIN_BODY_RATE,
-                )
-            ):
+            async with asyncio.timeout_at(deadline):
                 return await begun
         except TimeoutError:
             raise BodyTooSlow from None
 
     async def discard_body(self, limit: int) -> None:
-        """Read on for so many bytes: who still sends would be cut off before it could read our answer."""
+        """Read on for so many bytes: a client that still sends would not read our answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_TIMEOUT):
-                while limit > 0 and "expect" not in self.headers:  # who expects a word first sends nothing
+                while limit > 0 and "expect" not in self.headers:  # with it, the client waits for us
                     event = await self._receive()
                     if event["type"] != "http.request":
                         raise ClientDisconnected
@@ -242,7 +211,7 @@ class HttpExchange:
     # ----------------------------------------------------------------- answering
 
     async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Answer with one JSON text."""
+        """Answer with one JSON body."""
         self._ended = True
         sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER, *headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
@@ -256,9 +225,9 @@ class HttpExchange:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def finish_disconnected(self) -> None:
-        """Answer a client that has gone: nobody reads it, but what is in between may insist on an answer."""
+        """Answer a client that has gone: a middleware may insist on an answer."""
         if not (self.streaming or self._ended):
-            with contextlib.suppress(Exception):  # others insist on none
+            with contextlib.suppress(Exception):  # other ones insist on none
                 await self.send_empty(400)
 
     async def open_stream(self) -> None:
@@ -269,7 +238,7 @@ class HttpExchange:
             await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
     def release_head(self) -> None:
-        """Let go of the headers: nobody asks an open stream for them, and they take 0.7 KiB of it."""
+        """Drop the headers, to save memory: an open stream does not need them."""
         self.head = Head({"method": self.method, "path": self.path, "headers": ()})
         self.headers = self.head.headers
 
@@ -286,7 +255,7 @@ class HttpExchange:
         await self._send_chunk(sse.encode_event(data, event=kind, id=id, retry=retry))
 
     async def send_comment(self) -> None:
-        """Send a comment on the stream, which readers skip."""
+        """Send a comment on the stream, which clients skip."""
         await self._send_chunk(sse.encode_comment())
 
     async def end_stream(self) -> None:
@@ -301,7 +270,7 @@ class HttpExchange:
             raise ClientDisconnected
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    # ----------------------------------------------------------------- while work goes on
+    # ----------------------------------------------------------------- working while the client waits
 
     async def run_while_connected(
         self,
@@ -309,18 +278,14 @@ class HttpExchange:
         pulse: KeepAliveCallback | None = None,
         unwanted: Callable[[], object] | None = None,
     ) -> T:
-        """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
+        """Run work in this task, and return its result; cancel it if the client disconnects.
 
-        Work that is soon done costs neither a task nor a look at the connection.
-
-        Args:
-            work: what is to be done.
-            pulse: called every `KEEP_ALIVE` seconds while it goes on.
-            unwanted: called when the client has gone, before the work is cancelled.
+        `pulse` is called every `KEEP_ALIVE_INTERVAL` seconds meanwhile; `unwanted` is called before the work
+        is cancelled because the client has gone.
 
         Raises:
-            ClientDisconnected: the client has gone, and the work was cancelled.
-            ResponseAborted: we have, by `abort`.
+            ClientDisconnected: the client has gone.
+            ResponseAborted: `abort` was called.
         """
         try:
             waits_for = work.send(None)
@@ -329,28 +294,28 @@ class HttpExchange:
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         others = task.cancelling()
-        attention = self._watcher = DisconnectWatcher(self, task, pulse, unwanted)
+        watcher = self._watcher = DisconnectWatcher(self, task, pulse, unwanted)
         try:
             result = await StartedCoroutine(work, waits_for)
         except asyncio.CancelledError:
-            if not attention.is_aborted or task.cancelling() > others + 1:  # somebody else cancels us
+            if not watcher.is_aborted or task.cancelling() > others + 1:  # cancelled from elsewhere
                 raise
             raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
         finally:
             self._watcher = None
-            attention.end()
-            if attention.is_aborted:
+            watcher.end()
+            if watcher.is_aborted:
                 task.uncancel()
         if self.is_disconnected:
-            raise ClientDisconnected  # it did not heed the cancellation, and nobody wants what it gave
+            raise ClientDisconnected  # the work has ignored the cancellation
         return result
 
     def abort(self) -> None:
-        """End the work that is attended to, if any."""
+        """Cancel the work of `run_while_connected`, if any."""
         if self._watcher is not None:
             self._watcher.abort()
 
     async def send_keep_alive(self) -> None:
-        """Give a sign of life on a stream that goes on."""
+        """Send a comment if a stream is open."""
         if self.streaming and not (self.is_disconnected or self._ended):
             await self.send_comment()

@@ -1,11 +1,6 @@
-"""Whom an endpoint answers to: hosts, origins, the pages of browsers, and what a request must look like.
+"""Checks of HTTP requests before their message is served: host, origin, media types, and a readable body.
 
-Owns what stands between the network and a message: each check says what it refused and what to set. Knows
-headers only, no message and no session.
-
-PART body: The body of a POST, read: a message, or why it is none.
-
-Owns what a client is told whose body cannot be read. Knows no session and no server.
+Each refusal says what is wrong and what to set. Knows nothing of sessions or servers.
 """
 
 import logging
@@ -21,21 +16,11 @@ from toolpost.server.http.request import Headers, HttpExchange
 
 logger: Final = logging.getLogger("toolpost.http")
 
-MAX_HEADERS: Final = 64 * 1024
-"""All headers together: as much as the ASGI servers that have a limit of their own pass on."""
-
-MAX_CACHED_ORIGINS: Final = 1000
-"""How many pairs of host and origin are remembered as good: most servers have one name."""
-
-MAX_CACHED_ORIGIN_LENGTH: Final = 600
-"""Characters of such a pair: two names of 255, and what stands around them."""
-
-MAX_LOGGED_REFUSALS: Final = 100
-"""How many different refusals are logged: who asks under many names must not fill the log."""
-
-RETRY_AFTER: Final = {429: b"5", 503: b"1"}
-"""Seconds after which who is turned away for now may come back, unless it is told otherwise: Retry-After."""
-
+MAX_HEADERS: Final = 64 * 1024  # bytes of all headers together: as many as ASGI servers with a limit pass on
+MAX_CACHED_ORIGINS: Final = 1000  # how many allowed pairs of host and origin are remembered
+MAX_CACHED_ORIGIN_LENGTH: Final = 600  # characters of such a pair: two names of 255, with schemes and ports
+MAX_LOGGED_REFUSALS: Final = 100  # requests with many names must not fill the log
+RETRY_AFTER: Final = {429: b"5", 503: b"1"}  # the default of `Retry-After` in seconds, by status
 _EXPOSED_HEADERS: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 _CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_AGE: Final = b"7200"  # the longest that browsers keep
@@ -45,13 +30,7 @@ EVENTS: Final = "text/event-stream"
 
 
 class HTTPRefusal(Exception):
-    """A request goes no further.
-
-    Args:
-        status: of HTTP.
-        message: what was refused, and what to do.
-        headers: to answer with.
-    """
+    """Refuses a request with a status and a text that says what to do; more headers may be given."""
 
     def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
         super().__init__(message)
@@ -63,18 +42,14 @@ class HTTPRefusal(Exception):
 
     @property
     def body(self) -> bytes:
-        """The JSON-RPC error that says so; it answers no request in particular."""
+        """The JSON-RPC error, which answers no request in particular."""
         return jsonrpc.encode_error(None, InvalidRequest(self.message))
 
 
 class RequestGuard:
-    """The checks in front of an endpoint.
+    """Checks the host and the origin of requests, and gives browsers the CORS headers.
 
-    Args:
-        public_url: where clients reach it; allows its host and its origin.
-        allowed_hosts: more hosts that it answers to.
-        allowed_origins: more origins whose pages may call it.
-        cors: whether browsers are told so: True for all that is allowed, or more origins.
+    `public_url` allows its own host and origin. `cors` is True for all allowed origins, or names more.
     """
 
     def __init__(
@@ -94,11 +69,7 @@ class RequestGuard:
         self._logged_refusals: set[str] = set()
 
     def check(self, exchange: HttpExchange) -> None:
-        """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so.
-
-        Raises:
-            HTTPRefusal: it does not (HTTP-2).
-        """
+        """Refuse a request of another host or origin (HTTP-1, HTTP-2); add CORS headers to its response."""
         if exchange.head.size > MAX_HEADERS:
             raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
@@ -129,7 +100,7 @@ class RequestGuard:
             self._allowed_origins.add((host, origin))
 
     def get_preflight_headers(self, exchange: HttpExchange) -> Headers | None:
-        """What to tell a browser that asks what it may send; None if it does not ask, or we do not tell."""
+        """Return the headers of the answer to a preflight request; None if it is none, or CORS is off."""
         if not self._cors or exchange.method != "OPTIONS" or "origin" not in exchange.headers:
             return None
         wanted = exchange.headers.get("access-control-request-headers", "")
@@ -141,15 +112,7 @@ class RequestGuard:
 
 
 def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
-    """Return if a POST brings JSON and takes what we may answer with.
-
-    Args:
-        exchange: the POST.
-        wanted: the media types of the answers that it may get.
-
-    Raises:
-        HTTPRefusal: 415 or 406.
-    """
+    """Refuse a POST that is not JSON (415), or does not accept the wanted media types (406)."""
     sent = exchange.headers
     encoding = sent.get("content-encoding")
     if encoding is not None and encoding.lower() != "identity":
@@ -163,11 +126,11 @@ def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
         raise HTTPRefusal(*refusal)
 
 
-@lru_cache(maxsize=256)  # clients always send the same
+@lru_cache(maxsize=256)
 def _find_media_type_error(
     content_type: str | None, accept: str | None, wanted: tuple[str, ...]
 ) -> tuple[int, str] | None:
-    """Why a POST with these headers is refused: the status, and what to do."""
+    """Return status and text of the refusal of these headers; None if they are fine."""
     if not headers.is_json(content_type):
         return (
             415,
@@ -182,11 +145,7 @@ def _find_media_type_error(
 
 
 def check_get(exchange: HttpExchange) -> None:
-    """Return if a GET takes an event stream (HTTPL-11).
-
-    Raises:
-        HTTPRefusal: 406.
-    """
+    """Refuse a GET that does not accept an event stream (HTTPL-11)."""
     accept = exchange.headers.get("accept")
     if not headers.accepts(accept, EVENTS):
         raise HTTPRefusal(
@@ -194,15 +153,8 @@ def check_get(exchange: HttpExchange) -> None:
         )
 
 
-# --------------------------------------------------------------------- body
-
-
 def read_body(data: bytes) -> JSONRPCMessage | None:
-    """The message in a body; None for a batch.
-
-    Raises:
-        _UnreadableBody: it is none.
-    """
+    """Return the message in a body; None for a batch. Refuse anything else."""
     if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:
@@ -212,7 +164,7 @@ def read_body(data: bytes) -> JSONRPCMessage | None:
 
 
 class _UnreadableBody(HTTPRefusal):
-    """A body that is no message; the answer has the id, if there was one."""
+    """Refuses a body that is no message; the answer has the id, if there was one."""
 
     def __init__(self, error: RemoteProtocolError) -> None:
         super().__init__(400, error.message)
@@ -220,7 +172,7 @@ class _UnreadableBody(HTTPRefusal):
 
     @property
     def body(self) -> bytes:
-        """The answer that it deserves."""
+        """The JSON-RPC error for it."""
         error = self._error
         return jsonrpc.encode_error(
             None if error.reply else error.id, error.answer or InvalidRequest(error.message)

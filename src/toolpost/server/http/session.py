@@ -70,7 +70,7 @@ read_outline: Final = JSONReader(MessageOutline)
 
 
 class ReaderLease(Struct):
-    """Who reads a general stream, if anybody does, and the last event that was handed out."""
+    """The reader of a general stream, empty if it has none, and the last event that was sent."""
 
     holder: str
     last: str | None = None
@@ -80,16 +80,7 @@ read_lease: Final = JSONReader(ReaderLease)
 
 
 class SessionPost(Struct):
-    """What a client has posted.
-
-    Args:
-        data: a message, or a batch.
-        stream: where it is answered.
-        ids: those of the requests in it.
-        headers: what it came with.
-        ready: whether it completes the handshake.
-        principal: on whose behalf it speaks: that of the session, with what its own token allows.
-    """
+    """What a client has posted."""
 
     data: Raw
     stream: str
@@ -117,7 +108,6 @@ class SleepingConversation(Protocol):
 
     def end(self) -> None:
         """Hear no more: the session has ended."""
-        ...
 
 
 class SessionConversation(Protocol):
@@ -125,23 +115,18 @@ class SessionConversation(Protocol):
 
     def is_free(self) -> bool:
         """Whether the next request may be taken now."""
-        ...
 
     def begin(self, request: JSONRPCRequest) -> "bytes | StartedRequest":
         """The answer to a request that is the next, if it is there at once; else what `go_on` is given."""
-        ...
 
     def go_on(self, incoming: InboundRequest, started: Any, /) -> None:
         """Serve a request that was begun, with nothing in between."""
-        ...
 
     def settle_in(self) -> None:
-        """Note that nobody else holds on to it yet."""
-        ...
+        """Note that nothing else refers to it yet."""
 
     def rest(self, key: str, wake: Callable[[str], object], /) -> SleepingConversation | None:
         """What is left of it, if it may sleep; `wake` is called with the key when it has something to say."""
-        ...
 
 
 StartedRequest: TypeAlias = tuple[InboundRequest, Any]
@@ -154,7 +139,7 @@ def session_key(session_id: str) -> str:
 
 
 def reader_key(session_id: str) -> str:
-    """The key of the record that somebody reads a session's general stream, and how far."""
+    """Return the key of the lease of a session's general stream."""
     return f"reader/{session_id}"
 
 
@@ -164,17 +149,7 @@ def stream_log(session_id: str, stream: str) -> str:
 
 
 class HttpSession:
-    """The conversation's end of a session: a channel.
-
-    Args:
-        session_id: its name, known to the client.
-        owner: the principal whose it is, by their key; empty if nobody knows.
-        store: where its streams are.
-        kept: those that are over.
-        load: how much is under way on this worker.
-        single: whether all that it says goes to the general stream (HTTP+SSE).
-        json_only: whether only the answer itself reaches the client of a request.
-    """
+    """The conversation's end of a session: a channel."""
 
     def __init__(
         self,
@@ -200,7 +175,7 @@ class HttpSession:
         self._calls = self._queued_requests = 0
         self._single = single
         self._json_only = json_only
-        # An empty deque takes 0.7 KiB, and so does an event: an idle session has neither.
+        # An idle session has neither a deque nor an event, to save memory.
         self._posts: list[SessionPost] = []
         self._arrival: asyncio.Future[None] | None = None
         self._ended = ""
@@ -256,11 +231,7 @@ class HttpSession:
         return taker.begin(request)
 
     def go_on(self, begun: StartedRequest, post: SessionPost) -> AnswerFuture:
-        """What will bring the answer to a request that was begun.
-
-        As good as `deliver`, in a quarter of the time: what is answered without a word before has no need of
-        a stream to come back to.
-        """
+        """Continue a request that was begun, without a stream; return the future of its answer."""
         taker, (incoming, started) = self._conversation, begun
         assert taker is not None, "it has begun it"
         self._counts.add(self._peer)
@@ -279,11 +250,7 @@ class HttpSession:
                 taker.settle_in()
 
     def rest(self, wake: Callable[[str], object]) -> SleepingConversation | None:
-        """What is left of the conversation, which ends, if the session may sleep, which does not.
-
-        Args:
-            wake: called with its id when it has something to say.
-        """
+        """What is left of the conversation, which ends, if the session may sleep, which does not."""
         taker = self._conversation
         if taker is None or not self.ready or not self._is_receiving or self._posts or self._ended:
             return None
@@ -390,11 +357,7 @@ class HttpSession:
         return None if call is None else call.principal
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Say something on the stream of the request that it belongs to.
-
-        Raises:
-            LocalProtocolError: it is a question, and nobody could hear it.
-        """
+        """Say something on the stream of the request that it belongs to."""
         if self._ended:
             raise ChannelClosed(self._ended)
         said = read_outline(data)
@@ -403,7 +366,7 @@ class HttpSession:
             return
         call = None if related is None else self._pending_calls.get(related)
         if call is None and related is not None and said.method != "notifications/cancelled":
-            return  # nobody waits for it any more (HTTPL-14)
+            return  # its request does not wait any more (HTTPL-14)
         # A question outlives the request that it was asked for, until the client hears.
         stream = GENERAL_STREAM if call is None else call.stream
         if said.is_request:
@@ -416,14 +379,14 @@ class HttpSession:
         await self._write(stream, data)
 
     async def answer(self, data: bytes, request_id: RequestId) -> None:
-        """Answer a request, if anybody still waits for it."""
+        """Answer a request that still waits for it."""
         if self._ended:
             raise ChannelClosed(self._ended)
         if self.settle(data, request_id):
             return
         call = self._pending_calls.get(request_id)
         if call is None:
-            return  # nobody waits for it any more (HTTPL-14)
+            return  # its request does not wait any more (HTTPL-14)
         if self._finish_call(request_id, call):
             await self._close_stream(call.stream, LAST_PREFIX + data)
         else:
@@ -435,7 +398,7 @@ class HttpSession:
         if call is None or call.shortcut is None:
             return False
         self._release_call(request_id)
-        if not call.shortcut.done():  # whoever waits may have gone, and nobody could come back
+        if not call.shortcut.done():  # the client may have gone
             call.shortcut.set_result(data)
         return True
 
@@ -447,7 +410,7 @@ class HttpSession:
                     await self._wait_for_room(len(data))
                 try:
                     await self._append(stream, data)
-                except BaseException:  # also who is cancelled: nobody will read it
+                except BaseException:  # also a cancellation: it will not be read
                     self.mark_read(len(data) if self._single else 0)
                     raise
                 await asyncio.sleep(0)
@@ -482,7 +445,7 @@ class HttpSession:
             )
 
     async def drop(self, request_id: RequestId) -> None:
-        """Nothing more will come for a request: nobody wants it any more."""
+        """End the stream of a request that was cancelled."""
         call = self._pending_calls.get(request_id)
         if call is None or self.settle(b"", request_id):
             return
@@ -509,7 +472,7 @@ class HttpSession:
         del self.answered_streams[:-MAX_ANSWERED_STREAMS]
 
     async def forget_stream(self, stream: str) -> None:
-        """Drop a stream to which nobody can come back."""
+        """Drop a stream that cannot be resumed."""
         if stream in self.answered_streams:
             self.answered_streams.remove(stream)
         await self._finished_streams.drop(stream_log(self.id, stream))
@@ -558,7 +521,7 @@ class HttpSession:
 
 
 async def has_reader(session_id: str, store: Store) -> bool:
-    """Whether somebody reads the general stream of a session."""
+    """Return whether the general stream of a session has a reader."""
     found = await store.records.get(reader_key(session_id))
     return found is not None and read_lease(found).holder != ""
 
@@ -574,7 +537,7 @@ async def forget_session(
 
 
 def _switch_to_stream(call: _PendingCall) -> None:
-    """Let whoever waits for an answer read the stream: something is said before."""
+    """Send the answer by the stream: another message comes before it."""
     shortcut, call.shortcut = call.shortcut, None
     if shortcut is not None and not shortcut.done():
         shortcut.set_result(None)

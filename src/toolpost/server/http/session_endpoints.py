@@ -1,8 +1,7 @@
 """Sessions on HTTP requests: POST, GET and DELETE of Streamable HTTP, and the two endpoints of HTTP+SSE.
 
-Owns which status answers what, and which header names the session. What a session is and how its streams are
-read is told in `http_session`, `http_sessions`, `http_streams` and `http_reading`; which messages may be sent
-when, nowhere here.
+Owns the statuses and the header that names the session. Sessions themselves are in `session` and `sessions`,
+their streams in `streams`.
 """
 
 import secrets
@@ -92,14 +91,7 @@ class _PostInSession(Struct, eq=False):
 
 
 class SessionEndpoints:
-    """What old clients use.
-
-    Args:
-        sessions: their sessions.
-        messages: the path to which a client of HTTP+SSE posts.
-        keeper: who asks for tokens.
-        needs: tells which scopes a request needs; None if nobody has any.
-    """
+    """What old clients use."""
 
     def __init__(
         self,
@@ -130,11 +122,7 @@ class SessionEndpoints:
         *,
         begun: StartedSessionRequest | None = None,
     ) -> None:
-        """Hand a message or a batch to its session, and answer with what the session says.
-
-        Raises:
-            HTTPRefusal: there is no such session, or the batch cannot be read.
-        """
+        """Hand a message or a batch to its session, and answer with what the session says."""
         if route.session is None:
             if not route.is_initialize:
                 raise HTTPRefusal(400, _MISSING_SESSION_TEXT)  # HTTPL-26
@@ -259,11 +247,7 @@ class SessionEndpoints:
             raise HTTPRefusal(404, _UNKNOWN_SESSION_TEXT)
 
     def _make_post(self, message: JSONRPCMessage | None, data: bytes, exchange: HttpExchange) -> SessionPost:
-        """What a client has posted, told apart as far as a session has to know.
-
-        Raises:
-            HTTPRefusal: it is a batch of which something cannot be read.
-        """
+        """What a client has posted, told apart as far as a session has to know."""
         if isinstance(message, JSONRPCRequest):
             ids, ready = (message.id,), False
         else:
@@ -283,9 +267,6 @@ class SessionEndpoints:
         """What relays the general stream of a session; None if another of its streams went on (HTTPL-20).
 
         Whoever awaits it waits in nothing else: an open stream takes as much memory as it takes frames.
-
-        Raises:
-            HTTPRefusal: there is no such session or no such stream, or another one reads it.
         """
         session_id = _get_session_id(exchange)
         record = await self._find_session(session_id, principal)
@@ -308,11 +289,7 @@ class SessionEndpoints:
         return reading.relay(revision)
 
     async def delete(self, exchange: HttpExchange, principal: Principal | None) -> None:
-        """End a session.
-
-        Raises:
-            HTTPRefusal: there is no such session.
-        """
+        """End a session."""
         session_id = _get_session_id(exchange)
         record = await self._find_session(session_id, principal)
         await self._sessions.end(session_id, record, "its client has ended it")
@@ -329,7 +306,7 @@ class SessionEndpoints:
         if session is None:
             raise HTTPRefusal(503, "The session has ended before it was opened.")
         try:
-            lease = await acquire_lease(store, session_id, "")  # nobody else knows of it
+            lease = await acquire_lease(store, session_id, "")  # its id is not known elsewhere yet
             assert lease is not None, "it was taken over"
             reading = GeneralStreamReader(
                 store, exchange, session_id, lease, alive=self._touch, taken=session.mark_read
@@ -341,11 +318,7 @@ class SessionEndpoints:
     async def post_message(
         self, exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes, principal: Principal | None
     ) -> None:
-        """Hand a message to the session that an `endpoint` event has named.
-
-        Raises:
-            HTTPRefusal: there is no such session, or it is a batch.
-        """
+        """Hand a message to the session that an `endpoint` event has named."""
         asked = parse_qs(exchange.query.decode("latin-1")).get("session_id")
         if not asked:
             raise HTTPRefusal(
@@ -368,7 +341,7 @@ class SessionEndpoints:
         try:
             about = _REQUEST_SUBJECT(message.params)
         except InvalidJSONValue:
-            return  # whoever serves it will say what is wrong with it
+            return  # the server will report what is wrong with it
         needed = self._required_scopes(message.method, about.name or about.uri)
         if principal is not None and not needed <= principal.scopes:
             raise HTTPRefusal(
@@ -392,7 +365,7 @@ def _get_session_id(exchange: HttpExchange) -> str:
 
 
 def _decode_batch(data: bytes) -> list[JSONRPCMessage]:
-    """The messages of a batch, all or none: an answer to one that has no id could be nobody's."""
+    """Return the messages of a batch; refuse it if any of them cannot be read."""
     items: list[JSONRPCMessage] = []
     try:
         for item in jsonrpc.decode_batch(data):

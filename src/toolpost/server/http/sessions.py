@@ -100,17 +100,7 @@ ServeSession = Callable[[HttpSession, Principal | None], Awaitable[None]]
 
 
 class Sessions:
-    """The sessions of an endpoint.
-
-    Args:
-        store: where they live.
-        serve: holds the conversation of a session.
-        limits: how long they live, and how many there may be.
-        json_only: whether requests are answered with plain JSON only.
-        chosen: whether who is served what is chosen when a session begins: then no request with fewer scopes
-            may use it.
-        load: how much is under way on this worker.
-    """
+    """The sessions of an endpoint."""
 
     def __init__(
         self,
@@ -146,15 +136,7 @@ class Sessions:
     # ----------------------------------------------------------------- opening and finding
 
     async def open(self, principal: Principal | None, *, single: bool = False) -> tuple[str, SessionRecord]:
-        """A new session, whose conversation has begun (HTTPL-22, HTTPL-23).
-
-        Args:
-            principal: on whose behalf its client speaks; nobody else may use it.
-            single: whether all that it says goes to one stream.
-
-        Raises:
-            TooManySessions: there are too many.
-        """
+        """A new session, whose conversation has begun (HTTPL-22, HTTPL-23)."""
         owner = "" if principal is None else principal.key
         while (least := self._session_limit.find_session_to_evict(owner)) is not None:
             await self._evict(least)
@@ -264,7 +246,7 @@ class Sessions:
     # ----------------------------------------------------------------- posting and ending
 
     async def post(self, session_id: str, record: SessionRecord, post: SessionPost) -> bool:
-        """Whether what was posted could be handed to whoever holds the conversation."""
+        """Hand a post to the worker that holds the conversation; return False if there is none."""
         held = self._ensure_awake(session_id)
         if held is not None:
             self._deliver(held.session, post)
@@ -272,7 +254,7 @@ class Sessions:
         if record.worker != self._worker and await self.is_worker_alive(record):
             await self._send_to_worker(record, _WorkerMessage(session_id, post))
             return True
-        await self.store.records.delete(session_key(session_id))  # whoever held it has died
+        await self.store.records.delete(session_key(session_id))  # its worker has died
         return False
 
     def begin(
@@ -319,7 +301,7 @@ class Sessions:
             session.waiting_clients -= 1
 
     async def forget_stream(self, session_id: str, stream: str) -> None:
-        """Forget a stream whose answer was no event, so that nobody can come back to it."""
+        """Forget a stream whose answer was no event, so that it cannot be resumed."""
         session = self.find_live(session_id)
         if session is None:
             await self._finished_streams.drop(stream_log(session_id, stream))
@@ -368,7 +350,7 @@ class Sessions:
                     await self._end_here(session_id, "the server stops")
 
         await asyncio.gather(*map(end, tuple(self._asleep)))
-        # Behind that: somebody may have been woken, and ended, meanwhile.
+        # After that: sessions may have been woken, and ended, meanwhile.
         ending = {*tasks, *(held.task for held in self._held.values()), *self._ending}
         if ending:
             await asyncio.wait(ending)
@@ -399,7 +381,7 @@ class Sessions:
             logger.exception("session %s… could not be forgotten", session_id[:8])
 
     def _stop_maintenance(self) -> None:
-        """Look after nobody, if nobody is left."""
+        """Stop the maintenance task if no session is left."""
         if not (self._held or self._asleep) and self._maintenance is not None:
             self._maintenance.cancel()
             self._maintenance = None
@@ -468,7 +450,7 @@ class Sessions:
         self._put_idle_to_sleep()
 
     async def _maintain(self, heard: asyncio.Event) -> None:
-        """Hear what other workers hand on, and end the sessions that nobody uses."""
+        """Receive posts from other workers, and end idle sessions."""
         sweeping = asyncio.get_running_loop().create_task(self._sweep())
         try:
             while True:
@@ -495,7 +477,7 @@ class Sessions:
         post = mail.post
         held = self._find_local(mail.session) if post is None else self._ensure_awake(mail.session)
         if held is None:
-            if post is not None and post.stream:  # whoever waits there learns that the session is gone
+            if post is not None and post.stream:  # ends the wait for its answer
                 await self.store.logs.append(
                     stream_log(mail.session, post.stream), END_MARK, STREAM_RETENTION
                 )
@@ -525,7 +507,7 @@ class Sessions:
         if not session.ready and now - session.opened_at > limits.handshake:
             session.end(f"the handshake was not completed within {limits.handshake:g} s")
             return
-        await session.renew_streams()  # a client that has gone may come back, but not for ever
+        await session.renew_streams()  # a client that has gone may come back for a while
         if session.waiting_clients or await has_reader(session.id, self.store):
             await self.touch(session.id)
         elif now - session.used_at > limits.idle and await self._is_expired(session.id):
@@ -549,7 +531,7 @@ def _can_use(record: SessionRecord, principal: Principal | None) -> bool:
 
 
 def _get_principal_key(principal: Principal | None) -> str:
-    """Whose a session is, and through which client; those whom nobody knows share the empty key."""
+    """Return the key of the owner of a session and its client; anonymous ones share the empty key."""
     return "" if principal is None else jsonrpc.encode([principal.key, principal.client]).decode()
 
 

@@ -1,7 +1,7 @@
-"""The life of an endpoint in one event loop: begun by who needs it first, ended in order.
+"""The lifetime of an endpoint in one event loop: what is being served, and how that ends.
 
-Owns what is being served at the moment, and how that ends: nothing new, streams at once, running requests in
-a while. What a request is, others know.
+A shutdown refuses new requests, ends streams at once, and lets running requests finish for a while. How a
+request is served is not known here.
 """
 
 import asyncio
@@ -14,36 +14,16 @@ from toolpost.server.http.session_endpoints import SessionEndpoints
 from toolpost.server.http.sessions import Sessions
 from toolpost.server.http.stateless import make_stream_limit_refusal
 
-ABORT_TIMEOUT: Final = 1.0
-"""Seconds in which a request that is given up has to end before it is cancelled."""
-
-
-DRAIN_POLL_INTERVAL: Final = 0.02
-"""Seconds between two looks at the sessions of HTTP+SSE, which answer on a stream that does not end."""
+ABORT_TIMEOUT: Final = 1.0  # seconds for an aborted request to end before it is cancelled
+DRAIN_POLL_INTERVAL: Final = 0.02  # seconds between two checks of HTTP+SSE streams, which do not end
 
 
 class EndpointLifetime:
     """What an endpoint holds from its first request to its last, in one loop.
 
-    A task of its own enters the life of the server and leaves it: some contexts insist on that.
-
-    Args:
-        host: what is served.
-        sessions: those of old clients.
-        legacy: what old clients use.
-
-    Attributes:
-        legacy: what old clients use.
-        sessions: those of old clients.
-        load: how much is under way.
-        running: the requests that are being served, each with its task.
-        listening: the streams on which we speak when there is something to say.
-        answering: those on which clients of HTTP+SSE hear everything, answers too.
-        loop: where it is.
-        thread: where that ran when a request came last for which it was asked.
-        open: whether it has begun, and new requests are taken.
-        stopping: whether new requests are turned away.
-        over: whether all are.
+    `running` are requests with their tasks, `listening` streams for notifications, `answering` streams of
+    HTTP+SSE, which carry answers, too. `open`: it accepts requests; `stopping`: it refuses new ones; `over`:
+    it refuses all. One task enters and leaves the lifespan of the server, as some contexts require.
     """
 
     def __init__(self, host: EndpointHost, sessions: Sessions, legacy: SessionEndpoints) -> None:
@@ -61,26 +41,20 @@ class EndpointLifetime:
         self._task = self.loop.create_task(self._run(host))
 
     async def wait_until_ready(self) -> None:
-        """Return when the server is ready."""
+        """Wait until the lifespan of the server has started."""
         if not self._ready.done():
             await asyncio.shield(self._ready)
         self._ready.result()
 
     def add_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
-        """Count a stream as open, until `remove_stream`.
-
-        No context manager: what one holds open takes 0.5 KiB of each stream.
-
-        Raises:
-            HTTPRefusal: there are too many.
-        """
+        """Count a stream as open until `remove_stream`. A context manager would take more memory."""
         if self.load.streams >= self.load.max_streams:
             raise make_stream_limit_refusal(self.load.max_streams)
         self.load.streams += 1
         streams.add(exchange)
 
     def remove_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
-        """Count a stream no more."""
+        """Remove a stream."""
         self.load.streams -= 1
         streams.discard(exchange)
 
@@ -98,12 +72,12 @@ class EndpointLifetime:
                 raise
             cancelled = isinstance(error, asyncio.CancelledError)
             self._ready.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
-            self._ready.exception()  # there may be nobody left who waits for it
+            self._ready.exception()  # marks it as retrieved, if no request waits
             if not isinstance(error, Exception):
                 raise
 
     async def end(self, drain: float) -> None:
-        """Let running requests finish for so many seconds, then let go of everything."""
+        """Let running requests finish for so many seconds, then abort and cancel them."""
         self.stopping, self.open = True, False
         for exchange in tuple(self.listening):
             exchange.abort()
@@ -120,7 +94,7 @@ class EndpointLifetime:
             self._task.result()
 
     async def _drain(self, seconds: float) -> None:
-        """Wait for what is being served, but not for ever."""
+        """Wait for what is being served, for so many seconds."""
         until = self.loop.time() + seconds
         while self.answering and self.loop.time() < until:
             for exchange in tuple(self.answering):

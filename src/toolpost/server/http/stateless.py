@@ -1,7 +1,7 @@
-"""POSTs that need no session: those of the stateless era, and those of old clients where sessions are off.
+"""POSTs without a session: those of the stateless era, and those of old clients where sessions are off.
 
-Each is served in the task of its own HTTP request, and a client that leaves cancels it (HTTPM-10). Knows a
-server only by the `EndpointHost` promise.
+Each is served in the task of its HTTP request, and ends with its client (HTTPM-10). Knows a server only as
+`EndpointHost`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,32 +40,19 @@ def begin_known(
     exchange: HttpExchange,
     load: RequestCounts | None = None,
 ) -> "bytes | AcceptedRequest":
-    """The same as `begin_stateless` for a request whose head has come before.
-
-    Nothing is made for it but its answer, if that is there at once, which takes 2 us less.
-
-    Args:
-        host: what serves it.
-        incoming: what was read of it.
-        data: where it was read.
-        exchange: how it came.
-        load: what else is under way; without it, nothing begins yet.
-
-    Raises:
-        HTTPRefusal: it is not served.
-    """
+    """Do the same as `begin_stateless` for a request whose head is known."""
     named, started = incoming.row.named, None
     if (
         load is not None
         and (named is None or getattr(incoming.params, named) == exchange.head.about)
         and (not load.calls or load.has_room(_get_peer_key(exchange, exchange.principal)))
     ):
-        started, load = host.begin(incoming), None  # it begins once
+        started, load = host.begin(incoming), None  # it starts once
         if isinstance(started, bytes):
             return started
-    if incoming.raw is UNSET:  # it was only compared with another one
+    if incoming.raw is UNSET:  # it was recognised without decoding
         message = read_body(data)
-        assert isinstance(message, JSONRPCRequest), "as the other one was"
+        assert isinstance(message, JSONRPCRequest), "only requests are recognised"
         route = StatelessRoute()
     else:
         message = JSONRPCRequest(incoming.id, incoming.row.name, incoming.raw)
@@ -82,24 +69,15 @@ def begin_stateless(
     *,
     started: Started | None = None,
 ) -> "bytes | AcceptedRequest":
-    """The answer to a request of the stateless era, if it is there at once; else what was taken.
+    """Accept a request of the stateless era; return its answer if that is there at once.
 
-    Args:
-        host: what serves it.
-        message: the request.
-        route: what it says of itself, if that was read.
-        exchange: how it came.
-        load: what else is under way; without it, nothing begins yet.
-        started: as far as it has started before.
-
-    Raises:
-        HTTPRefusal: it is not served.
+    Without `load`, it is only accepted. `started` is what was started before.
     """
     connection, head = host.connection(), exchange.head
     event = receive.handle_request(connection, message, route.meta, route.peer)
     if isinstance(event, InvalidMessageReceived):
         raise RPCRefusal(_get_status(event), event.data or b"")
-    assert isinstance(event, InboundRequest), "a request is taken or refused"
+    assert isinstance(event, InboundRequest), "a request is accepted or refused"
     about = None if event.row.named is None else getattr(event.params, event.row.named)
     if about is not None and about != head.about:
         _check_headers(event, exchange.headers)
@@ -118,11 +96,7 @@ def begin_stateless(
 def _check_headers(
     event: InboundRequest, sent: Mapping[str, str], annotated: HeaderAnnotations | None = None
 ) -> None:
-    """Return if the headers repeat what the body says.
-
-    Raises:
-        HTTPRefusal: they do not.
-    """
+    """Refuse a request whose headers do not repeat what the body says."""
     try:
         verify_headers(sent, event, annotated)
     except HeaderMismatch as error:
@@ -130,7 +104,7 @@ def _check_headers(
 
 
 class RPCRefusal(HTTPRefusal):
-    """A request that is not served; its answer tells why."""
+    """Refuses a request with this JSON-RPC error."""
 
     def __init__(self, status: int, data: bytes) -> None:
         super().__init__(status, "")
@@ -143,7 +117,7 @@ class RPCRefusal(HTTPRefusal):
 
 
 class AcceptedRequest(Struct):
-    """A request that may be served, and as far as it has started."""
+    """A request that may be served, and what was started of it."""
 
     connection: Connection
     event: InboundRequest
@@ -151,7 +125,7 @@ class AcceptedRequest(Struct):
 
 
 async def serve_stateless(host: EndpointHost, taken: AcceptedRequest, caller: Caller) -> None:
-    """Answer a request of the stateless era, or go on with one that has started."""
+    """Answer a request of the stateless era, or continue one that has started."""
     exchange, event = caller.exchange, taken.event
     data, error = await _answer(host, taken.connection, event, caller, taken.started)
     if exchange.streaming:
@@ -168,20 +142,20 @@ async def serve_stateless(host: EndpointHost, taken: AcceptedRequest, caller: Ca
 
 
 async def _refuse_missing_scopes(caller: Caller, scopes: Sequence[str], data: bytes) -> None:
-    """Answer that the token does not allow it, and what would."""
+    """Answer that the token lacks scopes, and which."""
     await caller.exchange.send_json(403, data, build_step_up_headers(caller.keeper, scopes, caller.principal))
 
 
 class _ClientLimitExceeded(InternalError):
-    """A client has more under way than it may."""
+    """A client has more requests in flight than it may."""
 
 
 def _format_retry_after(error: RPCError) -> bytes:
-    """Seconds after which a client that has asked too much may come back."""
+    """Return the `Retry-After` of a client that has sent too many requests."""
     if isinstance(error, _ClientLimitExceeded):
         return RETRY_AFTER[429]
-    told: Any = error.data
-    seconds: Any = cast("Any", told).get("retryAfter") if isinstance(told, dict) else None
+    data: Any = error.data
+    seconds: Any = cast("Any", data).get("retryAfter") if isinstance(data, dict) else None
     known = isinstance(seconds, int | float) and 0 < seconds < inf
     return b"%d" % (max(1, ceil(seconds)) if known else 1)
 
@@ -199,28 +173,28 @@ async def _answer(
     if listens:
         if load.streams >= load.max_streams:
             raise make_stream_limit_refusal(load.max_streams)
-        # Behind one address there may be many people; a principal is one.
+        # One address may stand for many people; a principal is one.
         most = load.limit if principal is None else MAX_SUBSCRIPTIONS
         if not load.open_subscription(peer, most):
             return _refuse_too_many(
                 connection, incoming, f"Too many subscriptions: at most {most} may be open"
             )
     elif started is not None:
-        load.add(peer)  # whatever its function has begun meanwhile
+        load.add(peer)  # it is too late to refuse it
     elif (refused := load.begin(peer)) is not None:
         return _refuse_too_many(connection, incoming, refused)
     try:
         work = host.answer(connection, incoming, caller, started)
         return await caller.exchange.run_while_connected(work, unwanted=connection.close)
-    except BaseException:  # also who is cancelled
-        connection.close()  # a function in a thread learns that nobody waits for it
+    except BaseException:  # also a cancellation
+        connection.close()  # cancels the context of a function in a thread
         raise
     finally:
         (load.close_subscription if listens else load.end)(peer)
 
 
 def _get_peer_key(exchange: HttpExchange, principal: Principal | None) -> str:
-    """By what name the calls of a client are counted that has no session."""
+    """Return the name under which the calls of a client without a session are counted."""
     return exchange.address if principal is None else principal.key
 
 
@@ -230,15 +204,15 @@ def _refuse_too_many(connection: Connection, incoming: InboundRequest, words: st
 
 
 def make_stream_limit_refusal(most: int) -> HTTPRefusal:
-    """Why a stream cannot be opened if there are as many as there may be."""
+    """Return the refusal of a stream if as many are open as there may be."""
     return HTTPRefusal(
         503, f"There are {most} streams open, and no more are allowed: come back later (max_streams=)."
     )
 
 
 async def receive_stateless(host: EndpointHost, notice: JSONRPCMessage | None, caller: Caller) -> None:
-    """Hear a notice of the stateless era."""
-    assert isinstance(notice, JSONRPCNotification), "all else was rejected"
+    """Serve a notification of the stateless era."""
+    assert isinstance(notice, JSONRPCNotification), "anything else was refused"
     await _receive_notification(host, host.connection(), notice, caller)
     await caller.exchange.send_empty(202)
 
@@ -261,11 +235,7 @@ def _get_status(event: InvalidMessageReceived) -> int:
 async def serve_without_session(
     host: EndpointHost, message: JSONRPCMessage | None, data: bytes, revision: Revision, caller: Caller
 ) -> None:
-    """Answer a message of the session era, or a batch, as if it were the only one of its client.
-
-    Raises:
-        HTTPRefusal: it is a batch that cannot be read.
-    """
+    """Answer a message of the session era, or a batch, without any session."""
     exchange = caller.exchange
     lacks: Sequence[str] = ()
     if message is not None:
@@ -296,7 +266,7 @@ def _decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
 async def _serve_one(
     host: EndpointHost, message: JSONRPCMessage | RemoteProtocolError, revision: Revision, caller: Caller
 ) -> tuple[list[bytes], Sequence[str]]:
-    """The answer to one message, if it wants any, and the scopes that it lacks."""
+    """Return the answer to one message, if it has any, and the scopes that it lacks."""
     if isinstance(message, RemoteProtocolError):
         answer = message.answer or InvalidRequest(message.message)
         return [jsonrpc.encode_error(message.id, answer)], ()

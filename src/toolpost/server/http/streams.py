@@ -1,14 +1,8 @@
-"""How a client reads what its session says: the answer to a post, and a stream resumed.
+"""How clients read the streams of their session: the answer to a post, a resumed stream, the general stream.
 
-Reads the logs of a session into an HTTP response: one JSON body where the answer comes first, an event stream
-where something comes before it. An event's id names its stream and its place there, so that a client can come
-back to it (HTTPL-18 … HTTPL-21). Knows nothing of how a session is served, nor of its general stream.
-
-PART http_reading: How a client reads the general stream of its session: one at a time, each from where the
-last one stood.
-
-Owns the right to read it, which stands in the store and lasts as long as its holder gives signs of life, and
-what waits with an open stream. Most of the time nothing is said there, so that has to be little.
+Relays the logs of a session to an HTTP response: one JSON body if the answer comes first, else an event
+stream. The id of an event names its stream and its position there, so that a client can resume it (HTTPL-18
+… HTTPL-21). The general stream has one reader at a time. How a session is served is not known here.
 """
 
 import logging
@@ -37,11 +31,8 @@ from toolpost.stores.store import LogEntry, LogGap, Store
 
 logger: Final = logging.getLogger("toolpost.http")
 
-RETRY_MILLISECONDS: Final = 1000
-"""Milliseconds after which a client comes back to a stream that we have interrupted."""
-
-DELIVERED_RETENTION: Final = 10.0
-"""Seconds for which a stream is kept whose answer was handed to the network: the last bytes may be lost."""
+RETRY_MILLISECONDS: Final = 1000  # after which a client reconnects to a stream that we have interrupted
+DELIVERED_RETENTION: Final = 10.0  # seconds to keep a stream after its answer: the last bytes may be lost
 
 
 class SessionStreams:
@@ -54,7 +45,7 @@ class SessionStreams:
     # ----------------------------------------------------------------- the answer to a post
 
     def tail(self, session_id: str, stream: str) -> AbstractAsyncContextManager[AsyncIterator[LogEntry]]:
-        """Begin to read a stream, before anything is said on it."""
+        """Start to read a stream, before its first message."""
         return self._logs.tail(stream_log(session_id, stream))
 
     async def relay(
@@ -65,17 +56,10 @@ class SessionStreams:
         stream: str,
         revision: Revision,
     ) -> list[bytes] | None:
-        """The answers to the requests of a post, if nothing came before; None if they went out as events.
+        """Return the answers to the requests of a post; None if they were sent as events.
 
-        The list is empty if there will be none, and short if there will be some only. Of a stream on which
-        more is said than its client reads, something is left out, but never the last answer.
-
-        Args:
-            exchange: the post.
-            entries: what is said on its stream.
-            session_id: whose stream.
-            stream: the name of the stream.
-            revision: what its client speaks.
+        The list is empty if there will be none. A client that reads too slowly misses messages, but never the
+        last answer.
         """
         answers: list[LogEntry] = []
         async with AsyncExitStack() as again:
@@ -124,7 +108,7 @@ class SessionStreams:
     async def _begin_stream(
         self, exchange: HttpExchange, stream: str, revision: Revision, answers: list[LogEntry]
     ) -> None:
-        """Open an event stream; where the revision knows it, with an event to come back to (HTTPL-3)."""
+        """Open an event stream; if the revision has it, with a priming event (HTTPL-3)."""
         if exchange.streaming:
             return
         await exchange.open_stream()
@@ -136,7 +120,7 @@ class SessionStreams:
     async def _send_entry(self, exchange: HttpExchange, stream: str, said: LogEntry) -> None:
         await exchange.send_event(said.data, kind="message", id=f"{stream}.{said.id}")
 
-    # ----------------------------------------------------------------- coming back
+    # ----------------------------------------------------------------- resuming
 
     async def resume(
         self,
@@ -146,19 +130,9 @@ class SessionStreams:
         revision: Revision,
         alive: KeepAliveCallback,
     ) -> bool:
-        """Whether a stream goes on behind this event; its rest has been relayed then.
+        """Relay the rest of a stream after this event; return False if that is not possible any more.
 
-        Who has come back to it before is ended: one reader is enough, and another could only be in the way.
-
-        Args:
-            exchange: the GET that comes back.
-            session_id: whose stream.
-            event_id: the last event that the client has seen, which was not one of the general stream.
-            revision: what its client speaks.
-            alive: called from time to time while the client listens.
-
-        Raises:
-            ClientDisconnected: the client has gone.
+        An earlier connection that resumed the same stream is ended.
         """
         stream, _, last = event_id.partition(".")
         log = stream_log(session_id, stream)
@@ -169,7 +143,7 @@ class SessionStreams:
 
     @contextmanager
     def _replace_reader(self, log: str, exchange: HttpExchange) -> Generator[None]:
-        """Be the only one on this worker who has come back to a stream."""
+        """Be the only connection on this worker that has resumed a stream."""
         before = self._readers.get(log)
         self._readers[log] = exchange
         if before is not None:
@@ -217,11 +191,11 @@ class SessionStreams:
     async def _replay(
         self, exchange: HttpExchange, entries: AsyncIterator[LogEntry], stream: str, known: set[str]
     ) -> bool:
-        """Whether the rest of a stream was all of it."""
+        """Relay the rest of a stream; return whether that was all of it."""
         over = False
         async for entry in entries:
             if entry.data == INTERRUPTED_MARK and entry.id in known:
-                continue  # the client has come back already
+                continue  # the client has reconnected already
             if entry.data in {END_MARK, INTERRUPTED_MARK}:
                 over = entry.data == END_MARK
                 break
@@ -234,39 +208,29 @@ class SessionStreams:
 
 
 async def send_priming_event(exchange: HttpExchange, stream: str, last: str | None = None) -> None:
-    """Send an event that says no more than where to come back to, and when (HTTPL-5)."""
+    """Send an event with an id and a delay only, so that the client can resume from here (HTTPL-5)."""
     await exchange.send_event(b"", id=f"{stream}.{last or ''}", retry=RETRY_MILLISECONDS)
 
 
 def _split_last(entry: LogEntry) -> tuple[bool, LogEntry]:
-    """Whether a message is the last of its stream, and the message."""
+    """Return whether a message is the last of its stream, and the message."""
     if not entry.data.startswith(LAST_PREFIX):
         return False, entry
     return True, LogEntry(entry.id, entry.data[len(LAST_PREFIX) :])
 
 
-# --------------------------------------------------------------------- http_reading
+# --------------------------------------------------------------------- the general stream
 
-LEASE_TTL: Final = 45.0
-"""Seconds for which a general stream counts as read without a sign of life: three times `KEEP_ALIVE`."""
-
-POSITION_TTL: Final = 86400.0
-"""Seconds for which it is known how far a general stream was read: longer than a session is idle."""
-
+LEASE_TTL: Final = 45.0  # seconds until the lease of a silent reader ends: three times KEEP_ALIVE_INTERVAL
+POSITION_TTL: Final = 86400.0  # seconds to keep the position of the last reader: more than a session is idle
 TouchSession: TypeAlias = Callable[[str], Awaitable[object]]
-"""Notes that a session is in use, by its id."""
+"""Notes that a session is used, by its id."""
 
 
 class GeneralStreamReader:
-    """One who may read a session's general stream.
+    """Relays the general stream of a session to one client, which holds the lease.
 
-    Args:
-        store: where it is.
-        exchange: the GET that reads it.
-        session_id: whose stream.
-        lease: the right to read it.
-        alive: called from time to time while the client listens.
-        taken: called with the size of each message that the client has taken.
+    `alive` is called from time to time; `taken` gets the size of each message that was sent.
     """
 
     __slots__ = ("_alive", "_exchange", "_lease", "_session", "_store", "_taken")
@@ -289,15 +253,7 @@ class GeneralStreamReader:
         self._taken = taken
 
     async def relay(self, revision: Revision, greeting: bytes | None = None) -> None:
-        """Relay the stream until its end.
-
-        Args:
-            revision: what its client speaks.
-            greeting: an event of kind `make_endpoint` to begin with (HTTP+SSE).
-
-        Raises:
-            ClientDisconnected: the client has gone.
-        """
+        """Relay the stream until its end; HTTP+SSE begins it with an `endpoint` event, the greeting."""
         exchange, lease = self._exchange, self._lease
         try:
             await exchange.open_stream()
@@ -312,7 +268,7 @@ class GeneralStreamReader:
                 await exchange.run_while_connected(self._relay_entries(entries), self._renew_lease)
             await exchange.end_stream()
         except LogGap:
-            await exchange.end_stream()  # the client was too slow; it comes back to what there is
+            await exchange.end_stream()  # the client was too slow; it resumes with what there is
         finally:
             await self._release_lease()
 
@@ -321,20 +277,20 @@ class GeneralStreamReader:
             before = jsonrpc.encode(self._lease)
             self._lease.last = entry.id
             if not await self._swap(before, self._lease, LEASE_TTL):
-                return  # another one reads it now
+                return  # another reader has the lease now
             await self._exchange.send_event(entry.data, kind="message", id=f"{GENERAL_STREAM}.{entry.id}")
             if self._taken is not None:
                 self._taken(len(entry.data))
 
     async def _renew_lease(self) -> None:
-        """Keep the session, its stream and our right to read it; read no more if another one has that."""
+        """Keep the session, its stream and our lease; stop if another reader has taken that."""
         await self._alive(self._session)
         await self._store.logs.touch(stream_log(self._session, GENERAL_STREAM), STREAM_RETENTION)
         if not await self._swap(jsonrpc.encode(self._lease), self._lease, LEASE_TTL):
             self._exchange.abort()
 
     async def _release_lease(self) -> None:
-        """Nobody reads the stream any more; how far it was read is kept."""
+        """Give the lease up; keep the position."""
         await self._swap(jsonrpc.encode(self._lease), ReaderLease("", self._lease.last), POSITION_TTL)
 
     async def _swap(self, old: bytes, new: ReaderLease, ttl: float) -> bool:
@@ -342,13 +298,10 @@ class GeneralStreamReader:
 
 
 async def acquire_lease(store: Store, session_id: str, after: str | None = None) -> ReaderLease | None:
-    """The right to read a session's general stream; None if another one has it.
+    """Take the lease of a session's general stream; return None if another reader has it.
 
-    Args:
-        store: where it is.
-        session_id: whose stream.
-        after: the id behind which a client goes on that has lost the stream, or nothing if it has lost all of
-            it; another reader has to stop then. None: what was handed out before is not handed out again.
+    `after` is the id from which a client resumes, empty for the start: then another reader has to stop. With
+    None, messages that were sent before are not sent again.
     """
     key = reader_key(session_id)
     while True:
@@ -368,7 +321,7 @@ async def acquire_lease(store: Store, session_id: str, after: str | None = None)
 
 
 async def _find_position(store: Store, session_id: str, last: str | None) -> str | None:
-    """The id, if the log still has what comes behind it."""
+    """Return the id if the log still has what comes after it."""
     try:
         await store.logs.read(stream_log(session_id, GENERAL_STREAM), last)
     except LogGap:

@@ -1,13 +1,8 @@
-"""HTTP connections on uvicorn: heads are bounded in size and in time, and who does not read is let go.
+"""HTTP connections on uvicorn, and worker processes.
 
-Owns what has to be seen to before the parser of uvicorn is done with a head: it takes any size and any time,
-and leaves out the body of a request that offers an upgrade, as the HTTP client of Java does. Owns the clock
-over a connection on which nothing goes on. Knows no message.
-
-PART workers: Several processes that do the same work: started together, replaced when one dies, ended
-together.
-
-Owns the processes and the signals of the one that started them. Knows nothing of the work.
+uvicorn's parser accepts heads of any size and at any pace, and drops the body of a request that offers an
+upgrade, as Java's HTTP client does: the protocol here bounds and repairs that, and closes connections whose
+client does not read. Workers are started together, replaced when one dies, and ended together.
 """
 
 import contextlib
@@ -24,7 +19,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toolpost.read_size import limit_read_size
+from toolpost.protocol.framing import READ_SIZE
 from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher
 from toolpost.server.http.security import MAX_HEADERS, HTTPRefusal
 
@@ -35,34 +30,25 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.http")
 
-HEAD_TIMEOUT: Final = 30.0
-"""Seconds from the beginning of a connection, or from the first byte behind a response, to a whole head."""
-
-STALL_TIMEOUT: Final = 60.0
-"""Seconds for which a client may take nothing of a response that waits for it."""
-
-MAX_PIPELINED: Final = 8
-"""Requests behind the one that is served, up to which we read on: we would not hear that a client goes."""
-
+HEAD_TIMEOUT: Final = 30.0  # seconds from the start of a connection or the end of a response to a whole head
+STALL_TIMEOUT: Final = 60.0  # seconds for which a client may read nothing of its response
+MAX_PIPELINED: Final = 8  # how many pipelined requests are read on: without reading, no disconnect is noticed
 _HEAD_END: Final = b"\r\n\r\n"
 _UPGRADE_LINE: Final = b"\r\nupgrade:"
 _UPGRADE_NAME: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 _HEADER_NAME: Final = itemgetter(0)
 _FORWARDED_HEADERS: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
-_IGNORED_NAME: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
+_IGNORED_NAME: Final = b"ignored"  # as long as "upgrade", so that sizes stay the same
 _REASON_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvicorn is installed
     head: float = HEAD_TIMEOUT, stalled: float = STALL_TIMEOUT, forwarded: Any = None
 ) -> "type[asyncio.Protocol] | None":
-    """The protocol for uvicorn; None where it uses another parser, which has a bound and ignores upgrades.
+    """Return the protocol for uvicorn; None without httptools: the other parser has a bound already.
 
-    Args:
-        head: seconds that a client has for a head.
-        stalled: seconds for which a client may take nothing of what waits for it.
-        forwarded: the application for requests that a proxy has handed on, if it is another one: to ask for
-            each request whether its sender is such a proxy takes 3 us.
+    `head` and `stalled` are the time-outs in seconds. `forwarded` is the application for requests with
+    headers of a proxy, so that others need not check whether their sender is one.
     """
     try:
         from uvicorn.protocols.http.httptools_impl import (  # noqa: PLC0415 - only who serves needs it
@@ -72,9 +58,9 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
         return None
 
     class BoundedHttpProtocol(HttpToolsProtocol):
-        """Looks at what comes before the parser does, and at the clock while nothing is being answered."""
+        """Checks data before the parser does, and the time while no request is served."""
 
-        # With more than 30 attributes in all, a connection would have a dict of its own, of 1.2 KiB.
+        # With more than 30 attributes in all, each connection would have a dict of its own.
         __slots__ = (
             "_direct",
             "_head_timer",
@@ -94,42 +80,44 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             self._stall_timer: asyncio.TimerHandle | None = None
             self._direct: Any = None
             self._watcher: DisconnectWatcher | None = None
-            # The request that is being served. If others wait behind it, `cycle` is the last of them: uvicorn
-            # tells no other that the client has gone.
+            # The request that is served. With pipelined ones, `cycle` is the last of them, the only one to
+            # which uvicorn reports a disconnect.
             self._served: RequestResponseCycle | None = None
 
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
             _set_nodelay(transport)
-            limit_read_size(transport)
+            if getattr(transport, "max_size", 0) > READ_SIZE:  # other loops have no such attribute
+                cast("Any", transport).max_size = READ_SIZE
             self._direct = self.app
             self._head_timer = self.loop.call_later(head, self._on_head_timeout)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             for timer in (self.timeout_keep_alive_task, self._head_timer, self._stall_timer):
-                _cancel_timer(timer)  # it would hold all of this until its time has come
+                _cancel_timer(timer)  # it would keep the connection in memory
             served, self._served = self._served, None
             if served is not None:
-                served.scope.pop(CONNECTION_MONITOR, None)  # it would hold us, and we hold it
+                served.scope.pop(CONNECTION_MONITOR, None)  # breaks a reference cycle
                 served.disconnected = not served.response_complete
                 served.message_event.set()
             guest, self._watcher = self._watcher, None
             if guest is not None:
                 guest.on_disconnect()
 
-        # As `ConnectionMonitor` promises.
+        # ------------------------------------------------------------- as in `ConnectionMonitor`
+
         def watch_disconnect(self, guest: DisconnectWatcher) -> bool:
             served = self._served
             if served is None or served.more_body or served.body:
-                return False  # it has gone, or whoever waits for that reads the rest first
-            self.flow.resume_reading()  # or we would not hear of it
+                return False  # it has gone, or the rest of the body has to be read first
+            self.flow.resume_reading()  # without reading, no disconnect is noticed
             self._watcher = guest
             return True
 
         def take_body(self, receive: Any) -> bytes | None:
             served = self._served
-            # Somebody in between may read the body, or change it, and then it is another function.
+            # A middleware may read or change the body; then it is another function.
             if served is None or getattr(receive, "__self__", None) is not served or served.more_body:
                 return None
             self.flow.resume_reading()
@@ -137,10 +125,10 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             return bytes(body)
 
         def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
-            if self._watcher is guest:  # and not the next one on this connection
+            if self._watcher is guest:
                 self._watcher = None
 
-        # ------------------------------------------------------------- what comes
+        # ------------------------------------------------------------- reading
 
         def data_received(self, data: bytes) -> None:
             if not self._is_in_body:
@@ -148,7 +136,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 data = _strip_upgrade(data)
             super().data_received(data)
             if self._head_timer is None and _is_idle(self.cycle):
-                # A part of a head, or of a body that nobody wants: uvicorn has stopped its own clock.
+                # A part of a head, or of an unwanted body: uvicorn has stopped its own timer.
                 self._head_timer = self.loop.call_later(head, self._on_head_timeout)
             if self._size > MAX_HEADERS and not self.transport.is_closing():
                 self._refuse(431, f"The headers have more than {MAX_HEADERS} bytes together.")
@@ -173,7 +161,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             super().on_message_complete()
 
         def _on_head_timeout(self) -> None:
-            """The client has not sent a whole head in time."""
+            """Close the connection: no whole head has come in time."""
             self._head_timer = None
             if self._size and not self.transport.is_closing():
                 self._refuse(408, f"The headers did not come within {head:g} s.")
@@ -181,7 +169,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._close_when_written()
 
         def _refuse(self, status: int, why: str) -> None:
-            """End the connection; say why, unless an earlier request is still being answered."""
+            """Close the connection; say why, unless an earlier request is still being answered."""
             if _is_idle(self.cycle):
                 body = HTTPRefusal(status, why).body
                 self.transport.write(
@@ -190,7 +178,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 )
             self._close_when_written()
 
-        # ------------------------------------------------------------- what goes
+        # ------------------------------------------------------------- writing
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -211,7 +199,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             self._close_when_written()
 
         def _close_when_written(self) -> None:
-            """Close, once the client has taken what is there for it, if it takes it."""
+            """Close as soon as the client has read everything; abort if it does not read."""
             self.transport.close()
             if self._stall_timer is None and self.transport.get_write_buffer_size():
                 self._watch_stall()
@@ -222,7 +210,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             self._stall_timer = self.loop.call_later(stalled, self._check_stall)
 
         def _check_stall(self) -> None:
-            """Cut off a client that has taken nothing since we last looked."""
+            """Abort the connection if the client has read nothing since the last check."""
             if self.transport.get_write_buffer_size() < self._unread:
                 self._watch_stall()
                 return
@@ -234,7 +222,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
 
 
 def _set_nodelay(transport: "asyncio.Transport") -> None:
-    """Let no part of a response wait until another was acknowledged; asyncio does so for some sockets."""
+    """Send each part of a response at once; asyncio does so for some sockets only."""
     with contextlib.suppress(OSError):  # it may be gone already
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -245,15 +233,15 @@ def _cancel_timer(timer: "asyncio.TimerHandle | None") -> None:
 
 
 def _is_idle(last: "RequestResponseCycle") -> bool:
-    """Whether no request is being answered."""
-    cycle = cast("RequestResponseCycle | None", last)  # there is none before the first request
+    """Return whether no request is being answered."""
+    cycle = cast("RequestResponseCycle | None", last)  # None before the first request
     return cycle is None or cycle.response_complete
 
 
 def _strip_upgrade(data: bytes) -> bytes:
-    """What comes of a head, without an offer to go on in another protocol: a server may ignore it."""
+    """Rename the upgrade header in a part of a head: a server may ignore the offer."""
     end = data.find(_HEAD_END)
-    if _UPGRADE_LINE not in (data if end < 0 else data[:end]).lower():  # nearly always
+    if _UPGRADE_LINE not in (data if end < 0 else data[:end]).lower():
         return data
     head, mark, rest = data.partition(_HEAD_END)
     return _UPGRADE_NAME.sub(_IGNORED_NAME, head) + mark + rest
@@ -264,18 +252,13 @@ def _strip_upgrade(data: bytes) -> bytes:
 server_logger: Final = logging.getLogger("toolpost.server")
 
 MIN_WORKER_LIFETIME: Final = 1.0
-"""Seconds that a worker has to live: one that dies sooner would die again, and is not replaced."""
+"""Seconds that a worker has to live: one that dies sooner would die again, so it is not replaced."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerProcesses:
-    """Processes that fork from this one.
-
-    Args:
-        count: how many.
-        work: what each of them does, until SIGTERM tells it to stop.
-    """
+    """Processes that fork from this one; each does `work` until SIGTERM stops it."""
 
     def __init__(self, count: int, work: Callable[[], None]) -> None:
         self._count = count
@@ -284,12 +267,8 @@ class WorkerProcesses:
         self._stopping = False
 
     def run(self) -> None:
-        """Let them work until a signal tells us to stop.
-
-        Raises:
-            RuntimeError: one has died as soon as it was started.
-        """
-        # Who holds only the reading end of it learns of our death, however sudden.
+        """Run until a signal stops us; raise RuntimeError if a worker dies as soon as it is started."""
+        # A worker holds only the reading end, and so learns of our death, however sudden.
         ours, theirs = os.pipe()
         before = {number: signal.signal(number, self._stop) for number in _STOP_SIGNALS}
         try:
@@ -306,7 +285,7 @@ class WorkerProcesses:
             os.close(theirs)
 
     def _replace_dead(self, ours: int, theirs: int) -> None:
-        """Replace those who die, until all are gone because they were told to."""
+        """Replace workers that die, until all have stopped."""
         while self._started_at:
             pid, status = os.wait()
             started = self._started_at.pop(pid, None)
@@ -319,7 +298,7 @@ class WorkerProcesses:
             self._start(ours, theirs)
 
     def _start(self, ours: int, theirs: int) -> None:
-        # A signal that came here would be heard by a process that does not know yet who it is.
+        # A signal now would reach a process that does not know yet whether it is the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         pid = os.fork()
         if pid:
@@ -339,7 +318,7 @@ class WorkerProcesses:
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
-        except BaseException:  # noqa: BLE001 - what is raised here must not reach the code of the parent
+        except BaseException:  # noqa: BLE001 - must not reach the code of the parent
             traceback.print_exc()
         finally:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""HTTP by aiohttp, the library that a client takes if nobody says otherwise.
+"""HTTP by aiohttp, the default library of a client.
 
 Owns a session unless it is given one. Knows aiohttp's settings and errors, and nothing of MCP.
 """
@@ -15,7 +15,7 @@ from multidict import CIMultiDict, istr
 from yarl import URL
 
 from toolpost.errors import RequestFailed
-from toolpost.read_size import limit_read_size
+from toolpost.protocol.framing import READ_SIZE
 from toolpost.transports.backends.backend import (
     CONNECT_TIMEOUT,
     KEEP_ALIVE_TIMEOUT,
@@ -24,12 +24,8 @@ from toolpost.transports.backends.backend import (
     describe_error,
 )
 
-LARGE_BODY: Final = 1024 * 1024
-"""From this size on aiohttp wants a body as a file, so that it can write it piece by piece."""
-
-MAX_CACHED_ROUTES: Final = 64
-"""How many URLs are kept as they were read: a server has one, and some that it sends us on to."""
-
+LARGE_BODY: Final = 1024 * 1024  # from this size on aiohttp wants a body as a file, to write it in pieces
+MAX_CACHED_ROUTES: Final = 64  # how many parsed URLs are kept: a server has one, and a few redirects
 _UNSENT_ERRORS: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ClientHttpProxyError,
@@ -42,9 +38,7 @@ _UNSENT_ERRORS: Final = (
 class AiohttpBackend:
     """Sends requests in a session of aiohttp.
 
-    Args:
-        session: one that the user has configured. It is not closed here, and its time-outs do not count,
-            except those for connecting.
+    A session of the user is not closed here, and only its time-outs for connecting count.
     """
 
     def __init__(self, session: aiohttp.ClientSession | None = None) -> None:
@@ -73,13 +67,13 @@ class AiohttpBackend:
         return _AiohttpExchange(self, method, url, headers, body)
 
     def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Headers as aiohttp keeps them, whose names it need not look at again."""
+        """Return headers in aiohttp's own form, which it need not convert for each request."""
         return CIMultiDict((istr(name), value) for name, value in headers.items())
 
     def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> Awaitable[aiohttp.ClientResponse]:
-        """The response to a request, to be closed by whoever gets it."""
+        """Send a request; the caller closes the response."""
         if self._session.closed:
             raise RequestFailed("the session of aiohttp was closed", sent=False)
         place = self._routes.get(url) or self._find_route(url)
@@ -89,7 +83,7 @@ class AiohttpBackend:
             headers = {**headers, **proxy.headers}
         data: Any = body
         if body is not None:
-            # Which payload it needs is known: to have it found takes 0.7 µs more.
+            # Names the payload class, so that aiohttp need not look for it.
             data = io.BytesIO(body) if len(body) > LARGE_BODY else aiohttp.BytesPayload(body)
         return self._session.request(
             method,
@@ -109,8 +103,7 @@ class AiohttpBackend:
             await self._session.close()
 
     def _find_route(self, url: str) -> "_ProxyRoute":
-        """Where a URL leads, and how."""
-        # A URL that is in ASCII is sent as it is: somebody may have signed it.
+        # An ASCII URL is sent unchanged: it may be signed.
         address = URL(url, encoded=url.isascii())
         if len(self._routes) >= MAX_CACHED_ROUTES:
             self._routes.clear()
@@ -118,7 +111,7 @@ class AiohttpBackend:
         return place
 
     def _find_proxy(self, url: URL) -> "_Proxy":
-        """What the environment says about an origin."""
+        """Return the proxy that the environment names for an origin."""
         if self._proxies is None:
             return _NO_PROXY
         origin = url.origin()
@@ -129,11 +122,13 @@ class AiohttpBackend:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connections that read as much at a time as is good for them."""
+    """Limits how much a connection reads at a time."""
 
     async def connect(self, *args: Any, **more: Any) -> Connection:
         connection = await super().connect(*args, **more)
-        limit_read_size(connection.transport)
+        transport: Any = connection.transport
+        if getattr(transport, "max_size", 0) > READ_SIZE:  # other loops have no such attribute
+            transport.max_size = READ_SIZE
         return connection
 
 
@@ -172,10 +167,7 @@ def _read_proxy(origin: URL) -> _Proxy:
 
 
 class _AiohttpExchange(Response):
-    """A request and its response, and the iterator over its body.
-
-    One object for all three, and no generator behind it: 1.4 µs less for each request.
-    """
+    """A request, its response, and the iterator over its body. One object for all three is fastest."""
 
     def __init__(
         self, backend: AiohttpBackend, method: str, url: str, headers: Mapping[str, str], body: bytes | None
@@ -199,13 +191,13 @@ class _AiohttpExchange(Response):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._response.connection is not None:  # else the body has ended, and it is in the pool again
+        if self._response.connection is not None:  # else the body has ended, and it is back in the pool
             self._response.close()
 
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= limit:
-            return content.read_nowait()  # as mostly all of it has come, with the headers
+            return content.read_nowait()  # the usual case: all of it has come with the headers
         return await super().read(limit)
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -215,7 +207,7 @@ class _AiohttpExchange(Response):
         return self
 
     async def __anext__(self) -> bytes:
-        if self._content.at_eof():  # as mostly after the first piece: looking costs less than reading nothing
+        if self._content.at_eof():
             raise StopAsyncIteration
         try:
             chunk = await self._content.readany()
@@ -227,7 +219,7 @@ class _AiohttpExchange(Response):
 
 
 def _translate_error(error: aiohttp.ClientError | OSError) -> RequestFailed:
-    """What a library's error means."""
+    """Return our error for one of the library."""
     sent = not isinstance(error, _UNSENT_ERRORS)
     match error:
         case aiohttp.ConnectionTimeoutError():

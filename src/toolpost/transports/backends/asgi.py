@@ -1,10 +1,6 @@
 """HTTP without a socket: requests go straight into an ASGI application in this process.
 
-Owns one task for each request, in which the application runs. Knows no HTTP on the wire, and nothing of MCP.
-
-PART asgi_lifespan: The lifespan of an ASGI application that runs in this process.
-
-Owns the task in which the application starts and ends what it needs all the time. Knows no request.
+Owns one task for each request, in which the application runs, and one for its lifespan. Knows nothing of MCP.
 """
 
 import asyncio
@@ -16,11 +12,12 @@ from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from toolpost.errors import ConnectFailed, RequestFailed
+from toolpost.protocol.http_urls import DEFAULT_PORTS
 from toolpost.transports.backends.backend import Response
 
-LIFESPAN_CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that the application has to end: first by itself, then when it is cancelled."""
-
+LIFESPAN_CLOSE_TIMEOUT: Final = 2.0  # seconds for the lifespan to end, before and after it is cancelled
+REQUEST_CLOSE_TIMEOUT: Final = 2.0  # seconds for running requests to end, before and after they are cancelled
+BODY_HIGH_WATER: Final = 64 * 1024  # bytes of a body that may wait before the application has to
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 AsgiApp: TypeAlias = Callable[..., Awaitable[None]]
 
@@ -28,7 +25,7 @@ logger: Final = logging.getLogger("toolpost.http")
 
 
 class AsgiLifespan:
-    """The lifespan of an application, in a task of its own: what it opens, it may have to close there."""
+    """The lifespan of an application, in one task: some contexts must be closed where they were opened."""
 
     def __init__(self, app: AsgiApp) -> None:
         loop = asyncio.get_running_loop()
@@ -39,18 +36,14 @@ class AsgiLifespan:
         self._task = loop.create_task(self._run(app))
 
     async def wait_for_startup(self) -> dict[str, Any]:
-        """What the application wants to find in each request, once it has started.
-
-        Raises:
-            ConnectFailed: it says that it cannot start.
-        """
+        """Wait until the application has started; return the state that each of its requests gets."""
         failure = await asyncio.shield(self._startup)
         if failure is not None:
             raise ConnectFailed(f"the application could not start: {failure or 'it does not say why'}")
         return self._state
 
     async def stop(self) -> None:
-        """End it, in order if it can."""
+        """End the lifespan; cancel it if it does not end in time."""
         self._stop.set()
         await asyncio.wait({self._task}, timeout=LIFESPAN_CLOSE_TIMEOUT)
         if not self._task.done():
@@ -87,30 +80,15 @@ class AsgiLifespan:
             self._startup.set_result(failure)
 
 
-# --------------------------------------------------------------------- backend_asgi
-
-REQUEST_CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that what the application still runs has to end: first by itself, then when it is cancelled."""
-
-BODY_HIGH_WATER: Final = 64 * 1024
-"""How many bytes of a body may wait before the application does, as with the buffer of a socket."""
-
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-
 class AsgiBackend:
     """Sends requests to an ASGI application.
 
-    The lifespan of the application begins with the first request and ends with `close`. An application that
-    knows no lifespan does without.
-
-    Args:
-        app: the application.
+    The lifespan of the application begins with the first request and ends with `close`; it may have none.
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self.local = True
-        """What is sent leaves this process nowhere."""
+        """Requests do not leave this process."""
         self._app = cast("AsgiApp", app)
         self._lifespan: AsgiLifespan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +116,7 @@ class AsgiBackend:
             exchange.disconnect()
 
     async def close(self) -> None:
-        """End what the application still runs, and its lifespan."""
+        """End the requests that the application still serves, and its lifespan."""
         self._closed = True
         tasks = [*self._tasks]
         if tasks:
@@ -161,7 +139,7 @@ def _build_scope(method: str, url: str, headers: Mapping[str, str], size: int) -
         sent.append((b"content-length", b"%d" % size))
     return {
         "type": "http",
-        # Below 2.4 an application hears of a disconnect by asking for it, also while it has nothing to send.
+        # Below 2.4 an application learns of a disconnect by receiving it, also while it has nothing to send.
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
         "method": method,
@@ -172,12 +150,12 @@ def _build_scope(method: str, url: str, headers: Mapping[str, str], size: int) -
         "root_path": "",
         "headers": sent,
         "client": ("127.0.0.1", 0),
-        "server": (parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]),
+        "server": (parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme]),
     }
 
 
 class _AsgiExchange(Response):
-    """One request, and the response to it; the iterator over its body."""
+    """One request, its response, and the iterator over its body."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -204,7 +182,7 @@ class _AsgiExchange(Response):
             raise
         except Exception as error:
             self._failure = error
-            if self._disconnected.is_set():  # nobody else hears of it
+            if self._disconnected.is_set():  # no reader is left to raise it
                 logger.info("the application failed when its answer was no longer read", exc_info=error)
         finally:
             self._ended = True
@@ -238,18 +216,14 @@ class _AsgiExchange(Response):
     # ----------------------------------------------------------------- our side
 
     async def wait_for_response(self) -> None:
-        """Wait for the status and the headers.
-
-        Raises:
-            RequestFailed: the application ended without an answer.
-        """
+        """Wait for the status and the headers."""
         while not self.status:
             if self._ended:
                 raise self._make_error("the application did not answer")
             await self._wait()
 
     def disconnect(self) -> None:
-        """Let the application know that nobody reads any more."""
+        """Tell the application that the client has gone."""
         self._disconnected.set()
         self._writable.set()
 
@@ -283,7 +257,7 @@ class _AsgiExchange(Response):
 
 
 def _join_headers(pairs: Any) -> dict[str, str]:
-    """The headers by their names in lower case; those that stand there twice are joined as HTTP says."""
+    """Return the headers by their names in lower case; repeated ones are joined as HTTP says."""
     headers: dict[str, str] = {}
     for name, value in pairs:
         key, text = bytes(name).decode("latin-1").lower(), bytes(value).decode("latin-1")

@@ -1,7 +1,7 @@
-"""The one promise about HTTP: a request goes out, and its response comes in as it arrives.
+"""The `Backend` protocol: sends HTTP requests, and returns responses as they arrive.
 
-Owns the promise, which library keeps it, and the words for what goes wrong below HTTP. TLS, proxies and
-client certificates are the library's. Knows nothing of MCP.
+Also chooses the library that implements it, and describes errors below HTTP. TLS, proxies and client
+certificates are left to the library. Knows nothing of MCP.
 """
 
 import socket
@@ -15,41 +15,40 @@ from typing import Any, Final, Protocol, runtime_checkable
 from toolpost.errors import ConnectFailed, RequestFailed
 
 CONNECT_TIMEOUT: Final = 30.0
-"""Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and whoever
-waits for an answer has a time-out of its own."""
+"""Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and callers
+have time-outs of their own."""
 
 KEEP_ALIVE_TIMEOUT: Final = 4.0
-"""Seconds that a connection is kept for the next request. Many servers close theirs after 5 s without a word,
-and a request that is sent at that moment is lost."""
+"""Seconds that an idle connection is kept. Many servers close theirs after 5 seconds, and a request that is
+sent at that moment is lost."""
 
 MAX_RESPONSE_BODY: Final = 64 * 1024 * 1024
 """The largest body that is read at once, in bytes after decompression."""
 
 MAX_CAUSES: Final = 16
-"""How many exceptions that caused one another are looked at."""
+"""How many exceptions of a chain of causes are checked."""
 
 
 class Response(Protocol):
-    """What came back. It is read once, inside of the context that brought it.
+    """A response. It is read once, inside of the context that returned it.
 
     Attributes:
         status: the HTTP status.
-        headers: the headers, to be asked for by their names in lower case.
+        headers: the headers, by their names in lower case.
     """
 
     status: int
     headers: Mapping[str, str]
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decompressed, in pieces as they arrive.
+        """Return the decompressed body, in pieces as they arrive.
 
         Raises:
             RequestFailed: the body was cut off.
         """
-        ...
 
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Args:
             limit: how many bytes it may have after decompression.
@@ -73,7 +72,7 @@ class Response(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """Carries HTTP requests. Any number of them may be under way at once."""
+    """Sends HTTP requests. Any number of them may be in flight at once. Users may implement it."""
 
     def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
@@ -86,11 +85,9 @@ class Backend(Protocol):
         Raises:
             RequestFailed: there is no response. `sent` is False where there was not even a connection.
         """
-        ...
 
     async def close(self) -> None:
         """Close every connection. Closing twice is fine."""
-        ...
 
 
 @runtime_checkable
@@ -98,17 +95,16 @@ class HeaderPreparing(Protocol):
     """A backend that can prepare headers which are sent often."""
 
     def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The same headers, as they are sent in less time."""
-        ...
+        """Return the same headers in a form that is faster to send."""
 
 
-# --------------------------------------------------------------------- which one
+# --------------------------------------------------------------------- choosing a library
 
 _ADAPTERS: Final = {
     "aiohttp": ("AiohttpBackend", "pip install 'toolpost[http]'"),
     "httpx2": ("Httpx2Backend", "pip install httpx2"),
 }
-"""Library → our adapter in the module of its name, and how to get the library."""
+"""Library → our adapter in the module of its name, and how to install the library."""
 
 _CLIENT_CLASSES: Final = (("aiohttp", "ClientSession"), ("httpx2", "AsyncClient"))
 """What a user may have configured: a class of a library."""
@@ -119,15 +115,12 @@ _ACCEPTED_FORMS: Final = (
 
 
 def open_backend(engine: object = None) -> Backend:
-    """The backend that somebody named or gave.
+    """Return the backend for the `http` of an `Http`; None means aiohttp.
 
-    Closing it closes what was made here, and nothing that was given.
-
-    Args:
-        engine: None for aiohttp; else as in `Http`.
+    Closing it closes what was made here, but nothing that the user gave.
 
     Raises:
-        ConnectFailed: the library is not installed, or this is nothing that carries requests.
+        ConnectFailed: the library is not installed, or this cannot send requests.
     """
     if engine is None or isinstance(engine, str):
         return _load_adapter(engine or "aiohttp")()
@@ -161,8 +154,7 @@ def _load_adapter(library: str) -> Any:
         raise ConnectFailed(f"a URL needs {library}, which is not installed", hint=how) from error
 
 
-# --------------------------------------------------------------------- what goes wrong
-
+# --------------------------------------------------------------------- errors
 
 _ERROR_TEXTS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]] = (
     (ssl.SSLCertVerificationError, "the certificate of the server is not accepted: {0.verify_message}"),
@@ -175,7 +167,7 @@ _ERROR_TEXTS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str],
 
 
 def describe_error(error: BaseException) -> str:
-    """What went wrong below HTTP, in words. Repeats no URL and no header."""
+    """Describe what went wrong below HTTP. Repeats no URL and no header."""
     deepest = _find_os_error(error)
     if deepest is None:
         return type(error).__name__
@@ -186,7 +178,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _find_os_error(error: BaseException) -> OSError | None:
-    """What the system said, below all that was said because of it."""
+    """Return the deepest error of the operating system in a chain of causes."""
     deepest = None
     link: BaseException | None = error
     for _ in range(MAX_CAUSES):

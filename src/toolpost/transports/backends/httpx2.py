@@ -1,4 +1,4 @@
-"""HTTP by httpx2, the second library: for whoever has configured a client of it, or wants HTTP/2.
+"""HTTP by httpx2, for users who have configured a client of it, or want HTTP/2.
 
 Owns a client unless it is given one. Knows httpx2's settings and errors, and nothing of MCP.
 """
@@ -27,9 +27,7 @@ _HTTPX2_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError
 class Httpx2Backend:
     """Sends requests by a client of httpx2.
 
-    Args:
-        client: one that the user has configured. It is not closed here, and its time-outs do not count,
-            except those for connecting.
+    A client of the user is not closed here, and only its time-outs for connecting count.
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
@@ -98,7 +96,7 @@ class _Httpx2Response(Response):
 
 
 def _translate_error(error: Exception) -> RequestFailed:
-    """What a library's error means."""
+    """Return our error for one of the library."""
     sent = not isinstance(error, _UNSENT_ERRORS)
     match error:
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():

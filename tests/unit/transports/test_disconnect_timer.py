@@ -1,4 +1,4 @@
-"""Patrol among those who are looked after: soon, and then every so often, with one timer for all."""
+"""The timer of watched requests: one for all, soon after the start and then at intervals."""
 
 import asyncio
 import gc

@@ -15,7 +15,7 @@ import pytest
 
 from scripted import END, answer, chunk, scripted, stream
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.read_size import READ_SIZE, limit_read_size
+from toolpost.protocol.framing import READ_SIZE
 from toolpost.transports.backends.asgi import AsgiBackend
 from toolpost.transports.backends.backend import Backend, describe_error, open_backend
 from toolpost.transports.http_sender import (
@@ -517,7 +517,7 @@ def test_what_carries_no_requests_is_refused_with_what_does(wrong):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"toolpost.transports.backend_{library}", raising=False)
+    monkeypatch.delitem(sys.modules, f"toolpost.transports.backends.{library}", raising=False)
     with pytest.raises(ConnectFailed, match=f"needs {library}.*pip install"):
         open_backend(library)
 
@@ -865,13 +865,3 @@ def test_a_connection_of_ours_reads_no_more_than_it_should_and_all_of_it():
         return kept.transport.max_size, await response.read()
 
     assert exchange("aiohttp", lambda heard: heard.write(answer(200, large)), sizes)[0] == (READ_SIZE, large)
-
-
-def test_a_connection_that_reads_less_or_cannot_be_told_is_left_alone():
-    class Modest:
-        max_size = 1024
-
-    modest = Modest()
-    for transport in (modest, None, object()):
-        limit_read_size(transport)
-    assert modest.max_size == 1024

@@ -1,4 +1,4 @@
-"""Heads of requests that uvicorn alone would read without end, or would read as an offer that we ignore."""
+"""Request heads on uvicorn: bounded in size and time, without upgrades, with reports of disconnects."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ import pytest
 import toolpost.web
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
-from toolpost.read_size import READ_SIZE
+from toolpost.protocol.framing import READ_SIZE
 from toolpost.server.http import disconnect
 from toolpost.server.http.disconnect import CONNECTION_MONITOR
 from toolpost.server.http.request import HttpExchange
@@ -34,7 +34,7 @@ async def guarded(stage: Stage | None = None):
 def test_who_serves_by_itself_uses_it():
     app: Any = kitchen().asgi()
     protocol: Any = toolpost.web._make_uvicorn_server(app).config.http
-    assert protocol.__name__ == "Heads"
+    assert protocol.__name__ == "BoundedHttpProtocol"
 
 
 @pytest.mark.parametrize("name", ["Upgrade", "upgrade", "UPGRADE"])
@@ -138,7 +138,7 @@ def test_nothing_stays_of_a_connection_that_is_lost():
 
     def left() -> list[Any]:
         gc.collect()
-        return [each for each in gc.get_objects() if type(each).__name__ == "Heads"]
+        return [each for each in gc.get_objects() if type(each).__name__ == "BoundedHttpProtocol"]
 
     async def main():
         async with serving(kitchen().asgi(), http=make_bounded_protocol(), timeout_keep_alive=3600) as site:
@@ -157,7 +157,7 @@ def test_nothing_of_a_lost_connection_waits_to_be_collected():
     """A circle would stay until somebody looks for such: a busy server has thousands of them by then."""
 
     def left() -> int:
-        return sum(type(each).__name__ == "Heads" for each in gc.get_objects())
+        return sum(type(each).__name__ == "BoundedHttpProtocol" for each in gc.get_objects())
 
     async def main():
         async with serving(kitchen().asgi(), http=make_bounded_protocol()) as site:
