@@ -65,14 +65,7 @@ Credentials: TypeAlias = "ClientAuth"
 
 
 class TargetOptions(NamedTuple):
-    """What may be said about a target besides the target.
-
-    Args:
-        server: which server of an `mcp.json` with several.
-        headers: what to send with each HTTP request, beyond what the target says.
-        http: what carries HTTP requests.
-        auth: who we are.
-    """
+    """What may be said about a target besides the target."""
 
     server: str | None = None
     headers: Mapping[str, str] | None = None
@@ -88,18 +81,7 @@ def make_connector(
     http: object = None,
     auth: object = None,
 ) -> Connector:
-    """How to reach a target.
-
-    Args:
-        target: what the user gave.
-        server: which server of an `mcp.json` with several.
-        headers: what to send with each HTTP request, beyond what the target says.
-        http: what carries HTTP requests.
-        auth: who we are: a token, a function that gives one, or an authorizer; "oauth" stands for `OAuth()`.
-
-    Raises:
-        TypeError: it is no target, or no URL and there are options for HTTP.
-    """
+    """How to reach a target."""
     return _find_connector(target, TargetOptions(server, headers, http, auth))
 
 

@@ -93,11 +93,7 @@ class _PromptRefused(Exception):
 
 @contextlib.contextmanager
 def _open_tty() -> Generator[tuple[TextIO, TextIO], None, None]:
-    """Where to read from and where to write to.
-
-    Raises:
-        LocalProtocolError: there is no terminal.
-    """
+    """Where to read from and where to write to."""
     with contextlib.ExitStack() as stack:
         try:
             reads: TextIO = stack.enter_context(open("/dev/tty", encoding="utf-8", errors="replace"))  # noqa: PTH123 - no path
@@ -148,11 +144,7 @@ class _Screen:
         return f"{self._bold[0]}{_escape_unprintable(text)}{self._bold[1]}"
 
     def ask(self, prompt: str) -> str:
-        """What the user types.
-
-        Raises:
-            _PromptRefused: they would rather not.
-        """
+        """What the user types."""
         print(prompt, end=" ", file=self._writes, flush=True)
         line = self._reads.readline()
         if not line:
@@ -171,11 +163,7 @@ class _Screen:
             termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)
 
     def confirm(self, prompt: str) -> str:
-        """What the user types that is not no.
-
-        Raises:
-            _PromptRefused: they say no.
-        """
+        """What the user types that is not no."""
         self._flush_input()
         typed = self.ask(prompt).lower()
         if typed in {"n", "no"}:
@@ -206,11 +194,7 @@ def _print_introduction(screen: _Screen, params: ElicitParams, wish: str) -> Non
 
 
 def _ask_form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
-    """The fields of a form, as the user wants them sent (ELIC-5).
-
-    Raises:
-        _PromptRefused: the user does not answer.
-    """
+    """The fields of a form, as the user wants them sent (ELIC-5)."""
     schema = params.requested_schema or {}
     fields = parse_fields(schema)
     required: JSON = schema.get("required")
@@ -339,11 +323,7 @@ def _parse_row_number(typed: str, rows: int) -> int | None:
 
 
 def _ask_to_open_url(screen: _Screen, params: ElicitParams) -> ElicitResult:
-    """Whether the user goes where the server sends them; the URL is opened only if they say so (ELIC-37).
-
-    Raises:
-        _PromptRefused: they do not.
-    """
+    """Whether the user goes where the server sends them; the URL is opened only if they say so (ELIC-37)."""
     url = params.url or ""
     _print_introduction(screen, params, "asks you to open a page")
     screen.print_line(f"The whole address: {_escape_unprintable(url)}")

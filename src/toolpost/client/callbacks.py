@@ -16,12 +16,11 @@ from contextvars import ContextVar
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
 from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.client.form_validation import fill_defaults, find_form_error
-from toolpost.client.paused import Question
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import downgrade, jsonrpc
 from toolpost.protocol.downgrade import downgrade_value
@@ -46,6 +45,7 @@ from toolpost.types.initialize import (
     ListCapability,
     SamplingCapability,
 )
+from toolpost.types.input_required import InputRequest
 
 SamplingAnswer: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
 """What a model said; None means that the user does not want it asked."""
@@ -58,16 +58,7 @@ RootLike: TypeAlias = Root | str | PathLike[str]
 
 
 def make_sampling_result(said: object, who: str) -> CreateMessageResult:
-    """What a model said.
-
-    Args:
-        said: as a person may write it.
-        who: whose word it is, for errors.
-
-    Raises:
-        UserRejected: the user does not want the model asked.
-        TypeError: it is nothing that a model can say.
-    """
+    """What a model said."""
     if said is None:
         raise UserRejected("User rejected sampling request")
     if isinstance(said, CreateMessageResult):
@@ -83,17 +74,7 @@ def make_sampling_result(said: object, who: str) -> CreateMessageResult:
 
 
 def make_elicit_result(params: ElicitParams, answered: object, who: str) -> ElicitResult:
-    """What a user answered, held against the form (ELIC-42).
-
-    Args:
-        params: what they were asked.
-        answered: as a person may write it.
-        who: whose word it is, for errors.
-
-    Raises:
-        TypeError: it is nothing that a user can answer.
-        LocalProtocolError: the form does not allow it.
-    """
+    """What a user answered, held against the form (ELIC-42)."""
     if answered is None or answered is False:
         return ElicitResult(action="decline")
     if answered is True:
@@ -117,12 +98,7 @@ def make_elicit_result(params: ElicitParams, answered: object, who: str) -> Elic
 
 
 def make_roots(places: Iterable[RootLike]) -> list[Root]:
-    """The roots for what a person may write. A path is made absolute, which asks the file system.
-
-    Raises:
-        TypeError: it is no list.
-        ValueError: one is a URI of another scheme than file (ROOT-3).
-    """
+    """The roots for what a person may write. A path is made absolute, which asks the file system."""
     if isinstance(places, str | PathLike | Root):
         raise TypeError("on_roots is a list of roots, or a function that returns one")
     return [_make_root(place) for place in places]
@@ -143,7 +119,49 @@ def _make_root(place: RootLike) -> Root:
     return root
 
 
-# --------------------------------------------------------------------- answer
+# --------------------------------------------------------------------- questions
+
+QuestionParams: TypeAlias = ElicitParams | CreateMessageParams | ClientRequestParams
+"""What is asked: something of the user, of the model, or where the roots are."""
+
+_QUESTION_ROWS: Final = {row.name: row for row in ROWS if row.asked}
+
+
+class Question(NamedTuple):
+    """One thing that a server wants to know.
+
+    Attributes:
+        method: "elicitation/create", "sampling/createMessage" or "roots/list".
+        params: `ElicitParams`, `CreateMessageParams` or `ClientRequestParams`, in this order.
+
+    Examples:
+        >>> question = Question("elicitation/create", ElicitParams(message="How many?"))
+        >>> question.params.message
+        'How many?'
+    """
+
+    method: str
+    params: QuestionParams
+
+
+def parse_questions(asked: Mapping[str, InputRequest]) -> dict[str, Question]:
+    """The questions in a result that wants input."""
+    return {key: _parse_question(ask) for key, ask in asked.items()}
+
+
+def _parse_question(ask: InputRequest) -> Question:
+    row = _QUESTION_ROWS.get(ask.method)
+    if row is None:
+        raise RemoteProtocolError(
+            f"the server asks for {jsonrpc.shorten(ask.method)}, which this client does not offer"
+        )
+    try:
+        return Question(ask.method, cast("QuestionParams", row.read_params(ask.params)))
+    except InvalidJSONValue as error:
+        raise RemoteProtocolError(f"the server asks with invalid {ask.method}: {error}") from error
+
+
+# --------------------------------------------------------------------- callbacks
 
 SamplingCallback: TypeAlias = Callable[[CreateMessageParams], SamplingAnswer | Awaitable[SamplingAnswer]]
 ElicitationCallback: TypeAlias = Callable[[ElicitParams], ElicitationAnswer | Awaitable[ElicitationAnswer]]
@@ -169,20 +187,7 @@ _PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
 class RequestCallbacks:
-    """The callbacks of a client.
-
-    Args:
-        sampling: asks the model.
-        elicitation: asks the user.
-        roots: the places that the user has opened, or a function that tells them.
-        others: callbacks for methods that are in no revision, by name.
-        declared: more about the capabilities that the callbacks stand for, such as the modes of elicitation,
-            and experimental ones and extensions.
-
-    Raises:
-        ValueError: a capability is declared that no callback stands for, a root is none, or one of `others`
-            is a method of the protocol.
-    """
+    """The callbacks of a client."""
 
     def __init__(
         self,
@@ -190,7 +195,7 @@ class RequestCallbacks:
         sampling: SamplingCallback | None = None,
         elicitation: ElicitationCallback | None = None,
         roots: Iterable[RootLike] | RootsCallback | None = None,
-        others: Mapping[str, CustomRequestCallback] | None = None,
+        custom: Mapping[str, CustomRequestCallback] | None = None,
         declared: ClientCapabilities | None = None,
     ) -> None:
         self.threads = CallbackThreads()
@@ -203,7 +208,7 @@ class RequestCallbacks:
         self._sampling = sampling
         self._elicitation = elicitation
         self._roots = roots if roots is None or callable(roots) else make_roots(roots)
-        self._custom_methods = dict(others or {})
+        self._custom_methods = dict(custom or {})
         for name in self._custom_methods:
             if name in _PROTOCOL_METHODS:
                 raise ValueError(
@@ -234,13 +239,7 @@ class RequestCallbacks:
     # ----------------------------------------------------------------- by callbacks
 
     async def answer_request(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
-        """The result of an ask.
-
-        Raises:
-            RPCError: what the server shall be told instead.
-            LocalProtocolError: a callback returned what the form does not allow.
-            Exception: whatever a callback raises.
-        """
+        """The result of an ask."""
         own = self._custom_methods.get(method)
         if own is not None:
             try:
@@ -282,20 +281,7 @@ class RequestCallbacks:
         capabilities: ClientCapabilities,
         revision: Revision,
     ) -> dict[str, Raw]:
-        """The answers to the questions of a round: those that are given, and the callbacks' (MRTR-17).
-
-        Args:
-            questions: what the server wants to know.
-            given: answers by key; the callbacks answer the rest, one after the other.
-            capabilities: what the request declared.
-            revision: what is spoken.
-
-        Raises:
-            RemoteProtocolError: the server asks what it may not ask.
-            ValueError: an answer is missing, or was not asked for.
-            LocalProtocolError: an answer is not what the form allows.
-            Exception: whatever a callback raises: the request cannot go on.
-        """
+        """The answers to the questions of a round: those that are given, and the callbacks' (MRTR-17)."""
         self.check_questions(questions, capabilities)
         for key in given:
             if key not in questions:
@@ -315,11 +301,7 @@ class RequestCallbacks:
         }
 
     def check_questions(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
-        """Return if all of this may be asked.
-
-        Raises:
-            RemoteProtocolError: it may not.
-        """
+        """Return if all of this may be asked."""
         for question in questions.values():
             wrong = _find_question_error(question, capabilities)
             if wrong:

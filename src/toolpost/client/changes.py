@@ -70,11 +70,7 @@ class ChangeFilter(NamedTuple):
 
     @classmethod
     def create(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "ChangeFilter":
-        """What somebody wants to hear of.
-
-        Raises:
-            TypeError: the resources are one string.
-        """
+        """What somebody wants to hear of."""
         if isinstance(uris, str):
             raise TypeError(f"uris: a list of URIs, such as [{uris!r}], not a string")
         given: dict[ChangeKind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
@@ -83,11 +79,7 @@ class ChangeFilter(NamedTuple):
         )
 
     def resolve(self, listener: ChangeListener) -> "ChangeFilter":
-        """What is wanted of this server: by default every list that it tells changes of.
-
-        Raises:
-            CapabilityNotDeclared: it does not tell of something that is wanted, or of nothing at all.
-        """
+        """What is wanted of this server: by default every list that it tells changes of."""
         if self.lists or self.uris:
             for kind in sorted(self.lists):
                 listener.check_offered(f"{kind}.list_changed")
@@ -185,15 +177,10 @@ class ChangeStream:
 
     As a context manager it listens from the beginning of the block, so that nothing that is read inside of it
     can change unheard. It is for one loop: afterwards it is over.
-
-    Args:
-        talk: the conversation.
-        wanted: what to hear of.
-        limits: how long the server may take to agree.
     """
 
-    def __init__(self, talk: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
-        self._session = talk
+    def __init__(self, session: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
+        self._session = session
         self._filter = wanted
         self._limits = limits
         self._pending: dict[tuple[ChangeKind, str | None], bool] = {}
@@ -208,12 +195,7 @@ class ChangeStream:
     # ----------------------------------------------------------------- for the user
 
     async def __aenter__(self) -> Self:
-        """Listen from now on.
-
-        Raises:
-            CapabilityNotDeclared: the server does not tell of something that is wanted.
-            MCPError: it does not want to watch a resource, or cannot be reached.
-        """
+        """Listen from now on."""
         await self._start()
         self._is_entered = True
         return self
@@ -224,12 +206,7 @@ class ChangeStream:
         await self.aclose()
 
     async def __aiter__(self) -> AsyncIterator[Change]:
-        """The changes, until the client is closed.
-
-        Raises:
-            CapabilityNotDeclared: the server does not tell of something that is wanted.
-            MCPError: it does not want to watch a resource, or cannot be reached (any more).
-        """
+        """The changes, until the client is closed."""
         try:
             await self._start()
             while self._pending or not self._is_over:
@@ -280,17 +257,17 @@ class ChangeStream:
         self._session.change_streams.add(self)
         self._listen_task = self._loop.create_task(self._keep_subscribed(), name="toolpost changes")
 
-    async def _subscribe_first(self, link: "Dispatcher", _limits: CallLimits) -> None:
+    async def _subscribe_first(self, dispatcher: "Dispatcher", _limits: CallLimits) -> None:
         wanted, self._filter = self._filter, self._filter.resolve(self._session.listener)
         try:
-            self._session.listener.check_none_refused(await self._subscribe(link))
+            self._session.listener.check_none_refused(await self._subscribe(dispatcher))
         except BaseException:  # whatever it was: the next try may find a server that offers something else
             self._filter = wanted
             raise
 
-    async def _subscribe(self, link: "Dispatcher") -> list[str]:
+    async def _subscribe(self, dispatcher: "Dispatcher") -> list[str]:
         """Begin to hear over a connection; the resources that the server does not watch."""
-        kind = _StatelessSubscription if link.connection.revision.stateless else _SessionSubscription
+        kind = _StatelessSubscription if dispatcher.connection.revision.stateless else _SessionSubscription
         standing = kind(self._session.listener, self._filter, self._on_notification)
         refused = await standing.open(self._limits)
         self._subscription = standing

@@ -13,15 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
-from toolpost.client.arguments import (
-    ClientTimeouts,
-    EventCallbacks,
-    LogCallback,
-    NotificationCallback,
-    ProgressCallback,
-    check_mapping,
-    make_reference,
-)
+from toolpost.client.arguments import check_mapping, make_reference
 from toolpost.client.callbacks import (
     CustomRequestCallback,
     ElicitationCallback,
@@ -35,12 +27,19 @@ from toolpost.client.connection.pending import NO_LIMITS
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.connection.status import ConnectionEvents, State, StateCallback, Stats
 from toolpost.client.listing import PROMPTS, RESOURCES, TEMPLATES, read_all_pages
+from toolpost.client.options import (
+    ClientOptions,
+    EventCallbacks,
+    LogCallback,
+    NotificationCallback,
+    ProgressCallback,
+)
 from toolpost.client.tools import ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import DATES, ROWS, Row
 from toolpost.protocol.send import LOG_LEVEL_RANKS
-from toolpost.types.base import JSON, UNSET, RequestId, Result, Unset, WireStruct
+from toolpost.types.base import JSON, RequestId, Result, Unset, WireStruct
 from toolpost.types.client_requests import ClientRequestParams
 from toolpost.types.initialize import (
     ClientCapabilities,
@@ -325,7 +324,7 @@ class ClientMethods(ToolMethods):
         """
         row = method if method in _PROTOCOL_METHODS else Row(method, ClientRequestParams, Result)
         limits = self._make_limits(timeout, progress)
-        result = await self._session.request(row, params, limits, meta, safe=retry)
+        result = await self._session.request(row, params, limits, meta, retry=retry)
         if result_type is None or type(result) is result_type:
             return result
         return decode_value(result.raw or b"{}", result_type, f"the result of {method}")
@@ -414,12 +413,12 @@ class Client(ClientMethods):
         version: str = __version__,
         title: str | None = None,
         revision: str | None = None,
-        timeout: float | None = 60.0,
-        max_timeout: float | Unset | None = UNSET,
-        connect_timeout: float | None = 30.0,
-        probe_timeout: float = 5.0,
-        heartbeat: float | None = None,
-        retries: int = 2,
+        timeout: float | None = ClientOptions.timeout,
+        max_timeout: float | Unset | None = ClientOptions.max_timeout,
+        connect_timeout: float | None = ClientOptions.connect_timeout,
+        probe_timeout: float = ClientOptions.probe_timeout,
+        heartbeat: float | None = ClientOptions.heartbeat,
+        retries: int = ClientOptions.retries,
         on_sampling: SamplingCallback | None = None,
         on_elicitation: ElicitationCallback | None = None,
         on_roots: Iterable[RootLike] | RootsCallback | None = None,
@@ -429,8 +428,8 @@ class Client(ClientMethods):
         on_notification: NotificationCallback | None = None,
         request_handlers: Mapping[str, CustomRequestCallback] | None = None,
         capabilities: ClientCapabilities | None = None,
-        strict: bool = False,
-        cache: bool = True,
+        strict: bool = ClientOptions.strict,
+        cache: bool = ClientOptions.cache,
     ) -> None:
         from toolpost.connect import make_connector  # noqa: PLC0415 - it knows the transports, which this ring may not
 
@@ -442,7 +441,7 @@ class Client(ClientMethods):
             sampling=on_sampling,
             elicitation=on_elicitation,
             roots=on_roots,
-            others=request_handlers,
+            custom=request_handlers,
             declared=capabilities,
         )
         self._local_peer = LocalPeer(
@@ -455,10 +454,9 @@ class Client(ClientMethods):
             self._local_peer,
             answers,
             EventCallbacks(on_log, on_progress, on_notification, on_state),
-            ClientTimeouts(timeout, max_timeout, connect_timeout, probe_timeout, heartbeat),
-            retries=retries,
-            strict=strict,
-            cache=cache,
+            ClientOptions(
+                timeout, max_timeout, connect_timeout, probe_timeout, heartbeat, retries, strict, cache
+            ),
         )
         self._make_limits = self._session.make_limits
 

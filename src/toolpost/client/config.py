@@ -45,11 +45,7 @@ def has_server_list(config: Mapping[str, object]) -> bool:
 
 
 def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
-    """What is in a file.
-
-    Raises:
-        ConnectFailed: it is no JSON object.
-    """
+    """What is in a file."""
     try:
         return _OBJECT(data)
     except InvalidJSONValue as error:
@@ -57,11 +53,7 @@ def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
 
 
 def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
-    """The entries of all servers in a file, by name.
-
-    Raises:
-        ConnectFailed: the file cannot be read, or describes no server.
-    """
+    """The entries of all servers in a file, by name."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -72,11 +64,7 @@ def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
 
 
 def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
-    """The entries of all servers, by name.
-
-    Raises:
-        ConnectFailed: there is none.
-    """
+    """The entries of all servers, by name."""
     found: dict[str, Any] = {}
     for key in _SERVER_KEYS:
         listed: JSON = config.get(key) or {}
@@ -89,11 +77,7 @@ def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
 
 
 def choose_server(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
-    """The name and the entry of a server.
-
-    Raises:
-        ConnectFailed: there is no such server, or none was named and there are several.
-    """
+    """The name and the entry of a server."""
     found = list_servers(config)
     if server is None and len(found) == 1:
         (server,) = found
@@ -120,12 +104,7 @@ def error_context(what: str) -> Generator[None]:
 
 
 def expand_variables(entry: Mapping[str, JSON]) -> dict[str, JSON]:
-    """An entry with the variables of the environment that it names: `${NAME}`, or `${NAME:-otherwise}`.
-
-    Raises:
-        ConnectFailed: there is no such variable, or what is said about authorization cannot be meant. No
-            value is repeated.
-    """
+    """An entry with the variables of the environment that it names: `${NAME}`, or `${NAME:-otherwise}`."""
     filled: dict[str, Any] = dict(entry)
     for key in _EXPANDED_KEYS:
         value: Any = entry.get(key)
@@ -155,11 +134,7 @@ def _expand(text: str, where: str) -> str:
 
 
 def _check_auth(entry: Mapping[str, JSON]) -> None:
-    """Return if what an entry says about authorization can be meant.
-
-    Raises:
-        ConnectFailed: it cannot. Its text is not repeated: it may be a token.
-    """
+    """Return if what an entry says about authorization can be meant."""
     for key in ("auth", "oauth"):
         if isinstance(entry.get(key), Mapping):  # some programs keep their settings there
             raise ConnectFailed(

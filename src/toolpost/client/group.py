@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from toolpost.client import config
-from toolpost.client.arguments import ProgressCallback
 from toolpost.client.client import Client
 from toolpost.client.connection.retry_policy import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
+from toolpost.client.options import ProgressCallback
 from toolpost.client.tools import ToolResult
 from toolpost.errors import (
     AuthError,
@@ -59,7 +59,8 @@ class ClientGroup(Mapping[str, Client]):
     Args:
         servers: the path of an `mcp.json`, what is in one, or a mapping of names to targets or clients.
             A file is read when the group connects.
-        make: makes the client of a target: `functools.partial(Client, on_log=print)` gives it options.
+        client_factory: makes the client of a target: `functools.partial(Client, on_log=print)` passes
+            options to each of them.
 
     Examples:
         >>> import asyncio
@@ -78,9 +79,9 @@ class ClientGroup(Mapping[str, Client]):
         self,
         servers: "PathLike[str] | str | Mapping[str, Target | Client]",
         *,
-        make: "Callable[[Target], Client]" = Client,
+        client_factory: "Callable[[Target], Client]" = Client,
     ) -> None:
-        self._make = make
+        self._client_factory = client_factory
         self._path = None if isinstance(servers, Mapping) else servers
         self._clients: dict[str, Client] = {}
         self._failures: dict[str, Exception] = {}
@@ -98,7 +99,7 @@ class ClientGroup(Mapping[str, Client]):
             if isinstance(target, Mapping) and target.get("disabled") is True:
                 continue  # as other programs write it
             try:
-                self._clients[name] = target if isinstance(target, Client) else self._make(target)
+                self._clients[name] = target if isinstance(target, Client) else self._client_factory(target)
             except MCPError as error:
                 where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
                 error.peer = where if error.peer is None else f"{where}, {error.peer}"

@@ -82,15 +82,7 @@ class _RawPromptsPage(PaginatedResult):
 
 
 class ListMethod(Generic[P]):
-    """One of the lists.
-
-    Args:
-        method: the method that reads it.
-        member: where its items stand.
-        loose: a page whose items are not read yet.
-        page: a page whose items are.
-        item: the type of an item.
-    """
+    """One of the lists."""
 
     def __init__(
         self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
@@ -141,15 +133,7 @@ PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListProm
 
 
 async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
-    """The pages of a list, each fetched when it is wanted.
-
-    Args:
-        method: the method that reads the list, for errors.
-        turn: fetches the page at a cursor.
-
-    Raises:
-        RemoteProtocolError: the pages go in a circle, or there are too many of them.
-    """
+    """The pages of a list, each fetched when it is wanted."""
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(MAX_PAGES):
@@ -167,11 +151,7 @@ async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]
 
 
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
-    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6).
-
-    Args:
-        start: begins to read the list.
-    """
+    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6)."""
     pages: list[P] = []
     try:
         async for page in start():
@@ -205,11 +185,7 @@ class _CachedResponse(NamedTuple):
 
 
 class ResponseCache:
-    """The answers of one connection.
-
-    Args:
-        limit: how many to keep; the one that was used longest ago goes first.
-    """
+    """The answers of one connection."""
 
     def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
         self._limit = limit
@@ -218,13 +194,7 @@ class ResponseCache:
         """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
-        """The bytes of a result that is fresh; None if there is none.
-
-        Args:
-            method: what was asked.
-            which: the parameter that the result depends on: a cursor or a URI.
-            now: the time, by the loop's clock.
-        """
+        """The bytes of a result that is fresh; None if there is none."""
         key = (method, which)
         entry = self._entries.get(key)
         if entry is None:
@@ -316,19 +286,12 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class ServerReader:
-    """What is read of one server.
+    """What is read of one server."""
 
-    Args:
-        talk: the conversation.
-        stats: where to count.
-        strict: whether an item of a list that cannot be read is an error.
-        cache: whether to keep answers as long as a stateless server allows.
-    """
-
-    def __init__(self, talk: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
+    def __init__(self, session: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
         self.output_schemas = OutputSchemas(stats)
         self.header_parameters = HeaderParameterCache()
-        self._session = talk
+        self._session = session
         self._stats = stats
         self._strict = strict
         self._cache = ResponseCache() if cache else None
@@ -372,16 +335,7 @@ class ServerReader:
     async def iter_pages(
         self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
-        """The pages of a list, without the items that cannot be read.
-
-        Args:
-            listing: which list.
-            limits: how long to wait for each page.
-            fresh: whether answers that were kept do not count.
-
-        Raises:
-            StaleCursor: the client has connected anew since the last page, which the cursor belongs to.
-        """
+        """The pages of a list, without the items that cannot be read."""
         begun: Dispatcher | None = None
         names: set[str] = set()
 
@@ -418,27 +372,27 @@ class ServerReader:
         return begun
 
     async def _fetch_page(
-        self, row: Row, cursor: str | None, limits: CallLimits, link: "Dispatcher"
+        self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
     ) -> tuple[Result, "Dispatcher"]:
         """A page, and the connection that it came over: a cursor goes with its own one only (PAGE-6)."""
         params = PaginatedRequestParams(cursor=cursor)
         if cursor is not None:
             try:
-                return await self._session.send(row, params, limits, {}, link), link
+                return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
             except InvalidParams:
                 if self._cache is not None:
                     self._cache.drop(row.name)  # CACHE-16
                 raise
 
-        async def first(link: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
-            return await self._session.send(row, params, limits, {}, link), link
+        async def first(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
+            return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
 
         return await self._session.run_with_retry(first, limits, safe=True)
 
-    def _learn_tools(self, page: P, link: "Dispatcher", names: set[str]) -> P:
+    def _learn_tools(self, page: P, dispatcher: "Dispatcher", names: set[str]) -> P:
         """A page, and if it is one of tools, what it tells about them."""
         if isinstance(page, ListToolsResult):
-            if link.has_parameter_headers and link.connection.revision.stateless:
+            if dispatcher.has_parameter_headers and dispatcher.connection.revision.stateless:
                 page.tools = self.header_parameters.learn(page.tools, self._skip_item)
             self.output_schemas.learn(page.tools)
             for tool in page.tools:
@@ -449,13 +403,7 @@ class ServerReader:
         return page
 
     async def refresh_header_parameters(self, name: str, known: object, limits: CallLimits) -> bool:
-        """Whether another list of tools says something else about the headers of a tool (HDR-28).
-
-        Args:
-            name: the tool.
-            known: what `header_parameters` knew of it when it was called in vain.
-            limits: how long to wait for each page.
-        """
+        """Whether another list of tools says something else about the headers of a tool (HDR-28)."""
         if not self._session.dispatcher.has_parameter_headers:
             return False
         async with self._relist_lock:

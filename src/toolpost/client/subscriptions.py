@@ -42,23 +42,16 @@ NotificationObserver = Callable[[NotificationReceived], object]
 
 
 class Subscription:
-    """One listen in flight.
-
-    Args:
-        link: what it was sent over.
-        call: the request.
-        observer: hears what comes on it.
-        on_acknowledged: called by the reader the moment it is acknowledged.
-    """
+    """One listen in flight."""
 
     def __init__(
         self,
-        link: "Dispatcher",
+        dispatcher: "Dispatcher",
         call: PendingCall,
         hear: NotificationObserver,
         stands: "Callable[[Subscription], object] | None",
     ) -> None:
-        self._dispatcher = link
+        self._dispatcher = dispatcher
         self.call = call
         self.observer = hear
         self.on_acknowledged = stands
@@ -72,8 +65,8 @@ class Subscription:
 class OpenSubscriptions:
     """The listens of one link."""
 
-    def __init__(self, link: "Dispatcher") -> None:
-        self._dispatcher = link
+    def __init__(self, dispatcher: "Dispatcher") -> None:
+        self._dispatcher = dispatcher
         self._by_id: dict[RequestId, Subscription] = {}
 
     async def open(
@@ -83,19 +76,7 @@ class OpenSubscriptions:
         limits: CallLimits,
         stands: Callable[[Subscription], object] | None = None,
     ) -> Subscription:
-        """A listen that stands; what the server honours of the filter is its `acknowledgement`.
-
-        Args:
-            wanted: what to hear of.
-            hear: hears what comes on it; called by the reader.
-            limits: how long to wait for the acknowledgement.
-            stands: called by the reader the moment it is acknowledged, before anything comes on it.
-
-        Raises:
-            RequestTimeout: it was not acknowledged in time.
-            RemoteProtocolError: it ended at once.
-            MCPError: the server refused it, or it was lost.
-        """
+        """A listen that stands; what the server honours of the filter is its `acknowledgement`."""
         (outgoing,) = STATELESS_ERA.listen(self._dispatcher.connection, wanted)
         begun: list[Subscription] = []
 
@@ -165,22 +146,18 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class ChangeListener:
-    """The wishes of one conversation.
+    """The wishes of one conversation."""
 
-    Args:
-        dispatcher: the conversation.
-        lists: whether to hear when a list changes, in the stateless era, where it has to be asked for.
-        on_gap: called when something may have been missed.
-    """
-
-    def __init__(self, link: Dispatcher, *, lists: bool, on_gap: Callable[[], object] = lambda: None) -> None:
-        self.dispatcher = link
+    def __init__(
+        self, dispatcher: Dispatcher, *, lists: bool, on_gap: Callable[[], object] = lambda: None
+    ) -> None:
+        self.dispatcher = dispatcher
         self._wants_lists = lists
         self._on_gap = on_gap
         self._backoff = Backoff()
         self._uris: frozenset[str] = frozenset()
         self._uri_refcounts: Counter[str] = Counter()
-        self._subscriptions = OpenSubscriptions(link)
+        self._subscriptions = OpenSubscriptions(dispatcher)
         self._current: Subscription | None = None
         self._relisten_task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -193,12 +170,7 @@ class ChangeListener:
         return self._uris
 
     async def start(self, limits: CallLimits, uris: Iterable[str] = ()) -> None:
-        """Ask to hear of what has to be asked for and the server offers.
-
-        Args:
-            limits: how long to wait for each request.
-            uris: resources that were watched before the connection was lost.
-        """
+        """Ask to hear of what has to be asked for and the server offers."""
         if not self.dispatcher.connection.revision.stateless:
             for uri in uris:
                 try:
@@ -212,12 +184,7 @@ class ChangeListener:
                 await self._listen(wanted, limits)
 
     async def watch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear when a resource changes.
-
-        Raises:
-            CapabilityNotDeclared: the server does not offer it.
-            MCPError: the server does not want to watch this one (SUB-5).
-        """
+        """Ask to hear when a resource changes."""
         if not self.dispatcher.connection.revision.stateless:
             await self._subscribe(uri, limits)
             self._uris |= {uri}
@@ -230,11 +197,7 @@ class ChangeListener:
         self.check_none_refused({uri} - watched)
 
     async def unwatch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear no more of a resource.
-
-        Raises:
-            CapabilityNotDeclared: the server does not offer it.
-        """
+        """Ask to hear no more of a resource."""
         if not self.dispatcher.connection.revision.stateless:
             self._uris -= {uri}
             if not self._uri_refcounts[uri]:
@@ -278,11 +241,7 @@ class ChangeListener:
         return False
 
     def check_offered(self, capability: str) -> None:
-        """Return if the server offers something.
-
-        Raises:
-            CapabilityNotDeclared: it does not.
-        """
+        """Return if the server offers something."""
         if not self.has_capability(capability):
             why = f"the server does not offer {capability!r}, which hearing of changes needs"
             raise CapabilityNotDeclared(capability, why, peer=self.dispatcher.peer_name)
@@ -297,11 +256,7 @@ class ChangeListener:
         )
 
     def check_none_refused(self, refused: Collection[str]) -> None:
-        """Return if the server refused to watch nothing (SUB-5).
-
-        Raises:
-            MCPError: it did.
-        """
+        """Return if the server refused to watch nothing (SUB-5)."""
         if refused:
             raise MCPError(f"the server does not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
 

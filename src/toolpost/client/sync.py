@@ -52,11 +52,7 @@ _LOOP_THREADS: Final[set["LoopThread"]] = set()
 
 
 class LoopThread:
-    """A thread where coroutines run, from now on and until it is left.
-
-    Args:
-        parting: what to do last.
-    """
+    """A thread where coroutines run, from now on and until it is left."""
 
     def __init__(self, parting: CoroutineFactory[None]) -> None:
         self._cleanup = parting
@@ -76,16 +72,7 @@ class LoopThread:
         return self._is_closing
 
     def submit(self, work: CoroutineFactory[T], future: "Future[T]") -> bool:
-        """Begin some work; False if the home is being left and takes no more.
-
-        Args:
-            work: what to do.
-            future: gets its result. It is cancelled when the home is left first, and cancelling it cancels
-                the work; whoever made it can do so even if an interrupt keeps us from returning.
-
-        Raises:
-            LocalProtocolError: this is the thread itself, which would wait for itself.
-        """
+        """Begin some work; False if the home is being left and takes no more."""
         self._check_thread()
         with self._lock:
             if not self._is_closing:
@@ -93,11 +80,7 @@ class LoopThread:
             return not self._is_closing
 
     def close(self) -> None:
-        """Do what is to be done last, and end the thread. Several may leave at once.
-
-        Raises:
-            LocalProtocolError: this is the thread itself, which would wait for itself.
-        """
+        """Do what is to be done last, and end the thread. Several may leave at once."""
         self._check_thread()
         parting = self.start_closing()
         try:
@@ -345,12 +328,7 @@ class SyncClient:
         self.close()
 
     def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What work on the client gives, done in the client's thread.
-
-        Raises:
-            ChannelClosed: the client is not connected, or was closed in the meantime.
-            LocalProtocolError: this is the client's thread, which would wait for itself.
-        """
+        """What work on the client gives, done in the client's thread."""
         home = self._loop_thread
         done = None if home is None else _run_in_loop(home, lambda: work(self._client))
         if done is None:
@@ -456,11 +434,7 @@ class SyncClient:
 
 
 def _run_in_loop(home: LoopThread, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
-    """What comes of some work, waited for; None if the home is being left and does not take it.
-
-    Raises:
-        ChannelClosed: the client was closed in the meantime.
-    """
+    """What comes of some work, waited for; None if the home is being left and does not take it."""
     future: Future[T] = Future()
     try:
         return (future.result(),) if home.submit(work, future) else None

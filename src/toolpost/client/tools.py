@@ -9,20 +9,21 @@ Turns JSON into types by msgspec, and by their own `model_validate` for models t
 schema: that is the business of `output_schemas`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from copy import copy
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
-from toolpost.client.arguments import ProgressCallback, check_mapping, encode_arguments
-from toolpost.client.callbacks import Answer
-from toolpost.client.connection.pending import CallLimits, FirstAttempt
+from toolpost.client.arguments import check_mapping, encode_arguments
+from toolpost.client.callbacks import Answer, parse_questions
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.retry_policy import FirstAttempt
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import TOOLS, read_all_pages
-from toolpost.client.multi_round import MultiRoundCall
+from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
+from toolpost.client.options import ProgressCallback
 from toolpost.client.output_schemas import ResultCheck, ToolOutcome
-from toolpost.client.paused import PausedCall, parse_questions
 from toolpost.errors import (
     HeaderMismatch,
     LocalProtocolError,
@@ -99,18 +100,7 @@ def join_text(content: list[Content]) -> str:
 def make_tool_result(
     name: str, result: ToolOutcome, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
-    """The result of a tool, with its data as a `kind`, if one is given.
-
-    Args:
-        name: the tool.
-        result: what it said.
-        kind: what to make of its data. What does not fit is looked into: the JSON in a text, the value in an
-            object with nothing but a `result`, as some servers send it.
-        wrapped: whether the tool's output schema says that such an object is not the data itself.
-
-    Raises:
-        RemoteProtocolError: the data is not of that type.
-    """
+    """The result of a tool, with its data as a `kind`, if one is given."""
     structured, failed = result.structured_content, bool(result.is_error)
     look_into = _unwrap
     data: JSON = structured
@@ -164,11 +154,7 @@ def _parse_json(text: JSON) -> JSON:
 
 
 def convert_value(value: JSON, kind: type[T], what: str) -> T:
-    """A piece of JSON as a value of a type.
-
-    Raises:
-        RemoteProtocolError: it is not of that type.
-    """
+    """A piece of JSON as a value of a type."""
     try:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
@@ -177,11 +163,7 @@ def convert_value(value: JSON, kind: type[T], what: str) -> T:
 
 
 def decode_value(raw: bytes, kind: type[T], what: str) -> T:
-    """The bytes of a piece of JSON as a value of a type.
-
-    Raises:
-        RemoteProtocolError: they are not of that type.
-    """
+    """The bytes of a piece of JSON as a value of a type."""
     try:
         value = _ANY_JSON(raw)
     except InvalidJSONValue as error:
@@ -200,9 +182,6 @@ def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
 
 
 # --------------------------------------------------------------------- tools
-
-InputCallback: TypeAlias = Callable[[PausedCall], Mapping[str, Answer] | Awaitable[Mapping[str, Answer]]]
-"""Is given what a call waits for, and returns the answers by key."""
 
 
 class _OutputInfo(NamedTuple):
@@ -316,51 +295,51 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        said = encode_arguments(name, arguments)
+        encoded = encode_arguments(name, arguments)
         limits = self._make_limits(timeout, progress, extendable=True)
-        talk = self._session
-        tried: FirstAttempt[Result] | None = None
+        session = self._session
+        first_attempt: FirstAttempt[Result] | None = None
         # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
-        straight = on_input is None and meta is None and talk.log_level is None
-        link = talk.retrier.get_healthy_dispatcher() if straight else None
-        if link is None and not talk.is_connected:
-            limits = await talk.wait_connected(limits)
+        straight = on_input is None and meta is None and session.log_level is None
+        dispatcher = session.retrier.get_healthy_dispatcher() if straight else None
+        if dispatcher is None and not session.is_connected:
+            limits = await session.wait_connected(limits)
         known = (
             self._find_output_info(name, validate=validate)
-            if talk.reader.output_schemas.schemas
+            if session.reader.output_schemas.schemas
             else _NO_OUTPUT_INFO
         )
-        if link is not None:
+        if dispatcher is not None:
             # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
             began, headers = (
-                link.loop.time(),
-                talk.reader.header_parameters.find(name) if link.has_parameter_headers else None,
+                dispatcher.loop.time(),
+                session.reader.header_parameters.find(name) if dispatcher.has_parameter_headers else None,
             )
             try:
-                result = await link.call_tool(name, said, limits, began)
+                result = await dispatcher.call_tool(name, encoded, limits, began)
             except (HeaderMismatch, RateLimited, TransportError) as error:
-                tried = FirstAttempt(began, error, headers)
+                first_attempt = FirstAttempt(began, error, headers)
             else:
                 if type(result) is PlainToolResult or type(result) is CallToolResult:
-                    talk.retrier.record_answer()
+                    session.retrier.record_answer()
                     if known is _NO_OUTPUT_INFO and not result.is_error:
                         return make_tool_result(name, result, result_type)
                     return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
-                tried = FirstAttempt(began, result)
-        rounds = talk.multi_round
+                first_attempt = FirstAttempt(began, result)
+        rounds = session.multi_round
         party = None if on_input is None else self._build_local_peer(capabilities)
-        params = CallToolParams(name=name, arguments=said)
-        trip = MultiRoundCall(
-            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=tried
+        params = CallToolParams(name=name, arguments=encoded)
+        call = MultiRoundCall(
+            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=first_attempt
         )
-        tried = None  # else an error would hold the frame that holds it
-        while isinstance(result := await rounds.advance(trip), InputRequiredResult):
+        first_attempt = None  # else an error would hold the frame that holds it
+        while isinstance(result := await rounds.advance(call), InputRequiredResult):
             if on_input is None:
                 questions, given = parse_questions(result.input_requests or {}), {}
             else:
-                paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
+                paused = self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
                 questions, given = paused.questions, await rounds.call_input_callback(on_input, paused)
-            await rounds.answer_questions(trip, result.request_state, questions, given)
+            await rounds.answer_questions(call, result.request_state, questions, given)
         return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
@@ -433,12 +412,12 @@ class ToolMethods:
         params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         known = self._find_output_info(name, validate=validate)
-        trip = MultiRoundCall(
+        call = MultiRoundCall(
             "tools/call", params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
         )
-        result = await self._session.multi_round.advance(trip)
+        result = await self._session.multi_round.advance(call)
         if isinstance(result, InputRequiredResult):
-            return self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
+            return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
         return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
@@ -499,9 +478,9 @@ class ToolMethods:
                 "a paused call cannot be resumed in a session",
                 hint="connect as the client that was paused did",
             )
-        trip = MultiRoundCall(
+        call = MultiRoundCall(
             "tools/call",
-            CallToolParams(name=paused.name, arguments=paused.written),
+            CallToolParams(name=paused.name, arguments=paused.encoded_arguments),
             limits,
             paused.meta,
             party=self._build_local_peer(paused.capabilities),
@@ -509,10 +488,10 @@ class ToolMethods:
             elapsed=paused.spent,
         )
         rounds = self._session.multi_round
-        await rounds.answer_questions(trip, paused.state, paused.questions, check_mapping("answers", answers))
-        result = await rounds.advance(trip)
+        await rounds.answer_questions(call, paused.state, paused.questions, check_mapping("answers", answers))
+        result = await rounds.advance(call)
         if isinstance(result, InputRequiredResult):
-            return self._pause(trip, result, **options)
+            return self._pause(call, result, **options)
         return self._build_result(
             paused.name, result, result_type, known, raise_on_error=paused.raise_on_error
         )
@@ -532,28 +511,24 @@ class ToolMethods:
         return LocalPeer(self._local_peer.info, capabilities, supported=self._local_peer.supported)
 
     def _pause(
-        self, trip: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
+        self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
     ) -> PausedCall:
-        """A call that waits for answers.
-
-        Raises:
-            RemoteProtocolError: the server asks what it may not ask.
-        """
-        params = trip.params
+        """A call that waits for answers."""
+        params = call.params
         assert isinstance(params, CallToolParams), "it is a call"
         paused = PausedCall(
             name=params.name,
-            written=params.arguments or encode_arguments(params.name, None),
-            asked=result.input_requests or {},
+            encoded_arguments=params.arguments or encode_arguments(params.name, None),
+            input_requests=result.input_requests or {},
             state=result.request_state,
-            rounds=trip.rounds,
-            spent=trip.elapsed,
-            meta=check_mapping("meta", trip.meta) or None,
-            capabilities=self._session.multi_round.declared_capabilities(trip),
+            rounds=call.rounds,
+            spent=call.elapsed,
+            meta=check_mapping("meta", call.meta) or None,
+            capabilities=self._session.multi_round.declared_capabilities(call),
             raise_on_error=raise_on_error,
             validate=validate,
         )
-        self._session.multi_round.check_questions(trip, paused.questions)
+        self._session.multi_round.check_questions(call, paused.questions)
         return paused
 
     def _find_output_info(self, name: str, *, validate: bool) -> "_OutputInfo":

@@ -51,17 +51,7 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class Dispatcher:
-    """A conversation with a server, from the first byte to the last. Made where a loop runs.
-
-    Args:
-        channel: where the messages go. The link closes it.
-        connection: what the messages mean.
-        stats: where to count.
-        on_ask: answers a request of the server's.
-        on_notice: hears every notice; called by the reader, so it must not wait.
-        annotated: tells a channel that mirrors arguments in headers which ones.
-        on_detained: hears when requests begin to wait for a person who logs in, and when none does any more.
-    """
+    """A conversation with a server, from the first byte to the last. Made where a loop runs."""
 
     def __init__(
         self,
@@ -69,10 +59,10 @@ class Dispatcher:
         connection: Connection,
         stats: Stats,
         *,
-        on_ask: Callable[[InboundRequest], Awaitable[Result | Raw]],
-        on_notice: Callable[[NotificationReceived], None],
-        annotated: HeaderParameterLookup | None = None,
-        on_detained: Callable[[bool], object] | None = None,
+        on_client_request: Callable[[InboundRequest], Awaitable[Result | Raw]],
+        on_notification: Callable[[NotificationReceived], None],
+        find_header_parameters: HeaderParameterLookup | None = None,
+        on_login_pending: Callable[[bool], object] | None = None,
     ) -> None:
         self.connection = connection
         self.stats = stats
@@ -93,10 +83,12 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._send_queue = CallbackQueue(self.spawn)
         self._close_tasks: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
-        self._router = IncomingRouter(self, on_ask=on_ask, on_notice=on_notice)
+        self._router = IncomingRouter(
+            self, on_client_request=on_client_request, on_notification=on_notification
+        )
         self._can_lose_requests = isinstance(channel, SupportsLostCallback)
         self._paused_calls: list[PendingCall] | None = None  # whose clocks stand still, if any has to
-        self._on_login_pending = on_detained
+        self._on_login_pending = on_login_pending
         self.has_parameter_headers = isinstance(channel, SupportsParameterHeaders)
         """Whether the channel repeats arguments of tools in headers, where the era wants that."""
         if isinstance(channel, SupportsOversizeCallback):
@@ -105,8 +97,8 @@ class Dispatcher:
             channel.on_request_lost(self._router.handle_lost_request)
         if isinstance(channel, SupportsLoginCallback):
             channel.on_login_pending(self._set_login_pending)
-        if isinstance(channel, SupportsParameterHeaders) and annotated is not None:
-            channel.find_header_parameters = annotated
+        if isinstance(channel, SupportsParameterHeaders) and find_header_parameters is not None:
+            channel.find_header_parameters = find_header_parameters
         if isinstance(channel, SupportsResponseCallback):
             channel.on_response(self._on_response)
         if isinstance(channel, SupportsMessageCallback):
@@ -131,21 +123,7 @@ class Dispatcher:
         limits: CallLimits = NO_LIMITS,
         party: LocalPeer | None = None,
     ) -> Coroutine[Any, Any, Result]:
-        """The server's answer to a request, which is to be awaited at once.
-
-        Args:
-            method: its name, or a row of one's own.
-            params: its parameters.
-            meta: what to put into `_meta`.
-            limits: how long to wait, and whom to tell in the meantime.
-            party: who asks, where every request says that for itself; in a session it was said before.
-
-        Raises:
-            CapabilityNotDeclared: the server does not offer what the request needs; nothing was sent.
-            LocalProtocolError: this revision forbids the request; nothing was sent.
-            RequestFailed: the request was lost on its way; the conversation goes on.
-            ChannelClosed: the conversation is over.
-        """
+        """The server's answer to a request, which is to be awaited at once."""
         if self.end_reason is not None:
             self.check_open()
         progress = limits.extendable or limits.progress is not None
@@ -155,17 +133,7 @@ class Dispatcher:
     def call_tool(
         self, name: str, arguments: Raw, limits: CallLimits, started: float
     ) -> Coroutine[Any, Any, Result]:
-        """What a tool says, perhaps as a `PlainToolResult`; which is to be awaited at once.
-
-        Args:
-            name: the tool.
-            arguments: what to call it with.
-            limits: how long to wait, and whom to tell in the meantime.
-            started: the time, by the loop's clock.
-
-        Raises:
-            MCPError: as `request` does.
-        """
+        """What a tool says, perhaps as a `PlainToolResult`; which is to be awaited at once."""
         if self.end_reason is not None:
             self.check_open()
         outgoing = make_tool_call(self.connection, name, arguments)
@@ -177,21 +145,7 @@ class Dispatcher:
     async def run(
         self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS, started: float | None = None
     ) -> Result:
-        """The server's answer to a request that was made before.
-
-        Args:
-            outgoing: the request.
-            limits: how long to wait, and whom to tell in the meantime.
-            started: the time, where it is known.
-
-        Raises:
-            RPCError: the server refused.
-            RemoteProtocolError: the server answered with something that is no answer.
-            RequestTimeout: no answer came in time. The server was told.
-            RequestFailed: the request was lost on its way; the conversation goes on.
-            ChannelClosed: the channel ended before the answer came.
-            RuntimeError: this is another loop than ours.
-        """
+        """The server's answer to a request that was made before."""
         call = self._register_call(outgoing, limits, self.loop.time() if started is None else started)
         try:
             if self._paused_calls is not None:
@@ -241,12 +195,7 @@ class Dispatcher:
     async def open_request(
         self, outgoing: OutboundRequest, begin: Callable[[PendingCall], object] = lambda _: None
     ) -> PendingCall:
-        """Send a request whose answer is far away; end it with `cancel`.
-
-        Args:
-            outgoing: the request.
-            begin: called before it is sent: what belongs to it may arrive before that is over.
-        """
+        """Send a request whose answer is far away; end it with `cancel`."""
         call = self._register_call(outgoing, NO_LIMITS, self.loop.time())
         begin(call)
         try:
@@ -271,13 +220,7 @@ class Dispatcher:
     async def notify(
         self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None = None
     ) -> None:
-        """Say something to the server.
-
-        Raises:
-            LocalProtocolError: this revision forbids it.
-            CapabilityNotDeclared: we did not declare what it needs.
-            ChannelClosed: the conversation is over.
-        """
+        """Say something to the server."""
         self.check_open()
         await self._send(self.connection.notify(method, params))
 
@@ -297,11 +240,7 @@ class Dispatcher:
         return self.loop.is_closed()
 
     def check_open(self) -> None:
-        """Return if the conversation goes on.
-
-        Raises:
-            ChannelClosed: it is over; the text says why.
-        """
+        """Return if the conversation goes on."""
         if self.end_reason is not None:
             raise self._make_end_error(sent=False)
 
@@ -376,13 +315,7 @@ class Dispatcher:
             self.stats.record_discard("answer to a peer that does not read")
 
     async def try_send(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
-        """Send what nobody waits for, now.
-
-        Args:
-            data: the message.
-            related: the request of the peer that it answers.
-            alone: whether no call in flight can need it to go on.
-        """
+        """Send what nobody waits for, now."""
         try:
             with mark_unattended(alone or not self.calls):
                 await self._send(data, related)

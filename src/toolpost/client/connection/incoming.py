@@ -188,25 +188,19 @@ def is_task_cancellation(error: BaseException) -> bool:
 
 
 class IncomingRouter:
-    """Hands on what arrives over one link.
-
-    Args:
-        link: whose calls and tasks it is about.
-        on_ask: answers a request of the server's.
-        on_notice: hears every notice; called by the reader, so it must not wait.
-    """
+    """Hands on what arrives over one link."""
 
     def __init__(
         self,
-        link: "Dispatcher",
+        dispatcher: "Dispatcher",
         *,
-        on_ask: Callable[[InboundRequest], Awaitable[Result | Raw]],
-        on_notice: Callable[[NotificationReceived], None],
+        on_client_request: Callable[[InboundRequest], Awaitable[Result | Raw]],
+        on_notification: Callable[[NotificationReceived], None],
     ) -> None:
-        self._dispatcher = link
-        self._stats = link.stats
-        self._on_client_request = on_ask
-        self._on_notification = on_notice
+        self._dispatcher = dispatcher
+        self._stats = dispatcher.stats
+        self._on_client_request = on_client_request
+        self._on_notification = on_notification
         self._client_request_tasks: dict[RequestId, asyncio.Task[None]] = {}
         self._answering_count = 0
         self._url_elicitations = UrlElicitations()
@@ -238,9 +232,9 @@ class IncomingRouter:
 
     def handle_reply(self, event: ResponseReceived) -> None:
         """Hand on an answer, if anybody waits for it."""
-        link = self._dispatcher
-        call = link.calls.get(event.request.id)
-        link.has_response = True
+        dispatcher = self._dispatcher
+        call = dispatcher.calls.get(event.request.id)
+        dispatcher.has_response = True
         if call is not None and not call.answer.done():  # its caller may be on the way out
             call.answer.set_result(event.result)
 

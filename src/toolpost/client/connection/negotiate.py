@@ -48,12 +48,7 @@ MAX_CACHED_REVISIONS: Final = 256
 
 
 class CachedRevision(NamedTuple):
-    """What a server speaks.
-
-    Args:
-        revision: the one that was spoken.
-        via_fallback: whether it was reached by the fallback of the way only.
-    """
+    """What a server speaks."""
 
     revision: Revision
     via_fallback: bool = False
@@ -70,10 +65,10 @@ class RevisionCache:
         """What is known; None if nothing is."""
         return None if key is None else self._entries.get(key)
 
-    def put(self, key: str | None, verdict: CachedRevision) -> None:
+    def put(self, key: str | None, entry: CachedRevision) -> None:
         """Remember a verdict."""
         if key is not None:
-            self._entries[key] = verdict
+            self._entries[key] = entry
             self._entries.move_to_end(key)
             if len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
@@ -146,34 +141,25 @@ StartDispatcher: TypeAlias = Callable[[Channel, Revision], Dispatcher]
 
 
 class Handshake:
-    """The opening of one conversation.
-
-    Args:
-        way: how to reach the server.
-        party: who we are; the revisions that it supports are those to choose from.
-        join: starts to talk over a channel.
-        known: what is known from the last time; that of other clients of this process comes first.
-        anew: whether nothing that is known counts: the server has changed.
-        patience: how long to wait for an answer to the probe.
-    """
+    """The opening of one conversation."""
 
     def __init__(
         self,
-        way: Connector,
+        connector: Connector,
         party: LocalPeer,
-        join: StartDispatcher,
+        start_dispatcher: StartDispatcher,
         *,
         known: CachedRevision | None = None,
-        anew: bool = False,
-        patience: float,
+        ignore_cache: bool = False,
+        probe_timeout: float,
     ) -> None:
-        self._name = way.name
-        self._connector = way
+        self._name = connector.name
+        self._connector = connector
         self._local_peer = party
-        self._start_dispatcher = join
+        self._start_dispatcher = start_dispatcher
         self._cached = known
-        self._ignore_cache = anew
-        self._probe_timeout = patience
+        self._ignore_cache = ignore_cache
+        self._probe_timeout = probe_timeout
         self._dispatcher: Dispatcher | None = None
         self._channel: Channel | None = None
         self._via_fallback = False
@@ -181,11 +167,7 @@ class Handshake:
         """What is known of a server process that was given up, to be added to the error."""
 
     async def run(self) -> OpenedConnection:
-        """The conversation, opened.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-        """
+        """The conversation, opened."""
         try:
             opened = (await self._negotiate())._replace(via_fallback=self._via_fallback)
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed) as error:
@@ -237,14 +219,14 @@ class Handshake:
         lines = ("; its last lines on stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)
 
-    async def _open_channel(self, revision: Revision, *, detour: bool = False) -> Dispatcher:
+    async def _open_channel(self, revision: Revision, *, via_fallback: bool = False) -> Dispatcher:
         """A new channel, with nothing said yet."""
         await self._close()
-        way = self._connector.fallback if detour else self._connector
-        assert way is not None, "there is a detour"
-        self._via_fallback = detour
+        connector = self._connector.fallback if via_fallback else self._connector
+        assert connector is not None, "there is a detour"
+        self._via_fallback = via_fallback
         try:
-            self._channel = await way.open()
+            self._channel = await connector.open()
         except OSError as error:
             raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
         self._dispatcher = self._start_dispatcher(self._channel, revision)
@@ -270,11 +252,11 @@ class Handshake:
             raise ConnectFailed("only sessions are held there, and this client holds none", peer=self._name)
         if session is None:
             # There is nothing to choose from, so there is nothing to find out.
-            link = await self._open_channel(cast("Revision", stateless))
+            dispatcher = await self._open_channel(cast("Revision", stateless))
             try:
-                return await self._discover(link)
+                return await self._discover(dispatcher)
             except UnsupportedRevision as error:
-                return await self._use_listed_revision(link, _parse_supported(error), error)
+                return await self._use_listed_revision(dispatcher, _parse_supported(error), error)
         plain = stateless is None or self._connector.session
         if known is not None and not known.revision.stateless and (known.via_fallback or not plain):
             opened = await self._try_cached_session(session, known)
@@ -286,11 +268,11 @@ class Handshake:
 
     async def _try_cached_session(self, session: Revision, known: CachedRevision) -> OpenedConnection | None:
         """The session with a server that held one the last time; None if it does not any more (VER-7)."""
-        detour = known.via_fallback and self._connector.fallback is not None
+        via_fallback = known.via_fallback and self._connector.fallback is not None
         try:
             # A server that has left the detour may keep us waiting there for ever, and not refuse.
-            async with asyncio.timeout(self._probe_timeout if detour else None):
-                return await self._initialize(await self._open_channel(session, detour=detour))
+            async with asyncio.timeout(self._probe_timeout if via_fallback else None):
+                return await self._initialize(await self._open_channel(session, via_fallback=via_fallback))
         except TimeoutError:
             pass
         except (RPCError, ProtocolError, ChannelClosed):
@@ -300,51 +282,53 @@ class Handshake:
             if not _is_era_refusal(error):
                 raise
         except ConnectFailed:
-            if not detour:
+            if not via_fallback:
                 raise
         REVISION_CACHE.drop(self._connector.key)
         return None
 
-    async def _probe(self, link: Dispatcher, session: Revision) -> OpenedConnection:
+    async def _probe(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
         """The conversation with a server of which nothing is known (VER-10, VER-11)."""
         try:
-            return await self._discover(link, CallLimits(timeout=self._probe_timeout, quiet=True))
+            return await self._discover(dispatcher, CallLimits(timeout=self._probe_timeout, quiet=True))
         except _STATELESS_ERRORS as error:
-            return await self._use_listed_revision(link, _parse_supported(error), error)
+            return await self._use_listed_revision(dispatcher, _parse_supported(error), error)
         except _NoCommonStatelessRevision as error:
             # An empty list is an odd result: servers that answer everything with something send such.
-            return await self._use_listed_revision(link, error.listed_revisions or [session.date], error)
+            return await self._use_listed_revision(
+                dispatcher, error.listed_revisions or [session.date], error
+            )
         except ChannelClosed as error:
             return await self._initialize_on_new_channel(session, error)
         except RequestTimeout:
-            return await self._initialize_after_timeout(link, session)
+            return await self._initialize_after_timeout(dispatcher, session)
         except RequestFailed as error:
             if not _is_era_refusal(error):
                 raise
         except (RPCError, ProtocolError):
             pass
-        link.connection.switch_revision(session)
-        return await self._initialize(link)
+        dispatcher.connection.switch_revision(session)
+        return await self._initialize(dispatcher)
 
     async def _use_listed_revision(
-        self, link: Dispatcher, listed: list[str], error: Exception
+        self, dispatcher: Dispatcher, listed: list[str], error: Exception
     ) -> OpenedConnection:
         """The conversation in the newest revision of a list that the server gave (VER-2, VER-12)."""
         revision = find_newest(listed, among=self._local_peer.supported)
         if revision is None:
             raise error
-        link.connection.switch_revision(revision)
-        return await (self._discover(link) if revision.stateless else self._initialize(link))
+        dispatcher.connection.switch_revision(revision)
+        return await (self._discover(dispatcher) if revision.stateless else self._initialize(dispatcher))
 
-    async def _initialize_after_timeout(self, link: Dispatcher, session: Revision) -> OpenedConnection:
+    async def _initialize_after_timeout(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
         """The conversation with a server that did not answer the probe: old, or slow to start."""
-        stateless = link.connection.revision
-        link.connection.switch_revision(session)
+        stateless = dispatcher.connection.revision
+        dispatcher.connection.switch_revision(session)
         try:
-            return await self._initialize(link)
+            return await self._initialize(dispatcher)
         except RPCError:
-            link.connection.switch_revision(stateless)
-            return await self._discover(link)
+            dispatcher.connection.switch_revision(stateless)
+            return await self._discover(dispatcher)
         except ConnectFailed as error:  # not by the fallback either, so that it can only have been slow
             return await self._retry_discover(stateless, error)
         except ChannelClosed as error:
@@ -365,38 +349,34 @@ class Handshake:
             raise error
         return await self._initialize(await self._open_channel(session))
 
-    async def _discover(self, link: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
+    async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
         """The conversation in the stateless era, if the server says that it speaks it."""
-        result = await link.run(STATELESS_ERA.open(link.connection), limits)
+        result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
         assert isinstance(result, DiscoverResult), "the row of server/discover says so"
-        peer = link.connection.peer
+        peer = dispatcher.connection.peer
         if peer is None:
             raise _NoCommonStatelessRevision(result.supported_versions, self._local_peer)
-        return OpenedConnection(link, peer.revision, result)
+        return OpenedConnection(dispatcher, peer.revision, result)
 
-    async def _initialize(self, link: Dispatcher) -> OpenedConnection:
+    async def _initialize(self, dispatcher: Dispatcher) -> OpenedConnection:
         """The conversation in a session (LIFE-2, LIFE-4)."""
-        session = link.connection.revision
+        session = dispatcher.connection.revision
         try:
-            result = await link.run(SESSION_ERA.open(link.connection))
+            result = await dispatcher.run(SESSION_ERA.open(dispatcher.connection))
         except (RequestFailed, RPCError) as error:
             if self._via_fallback or self._connector.fallback is None or not _is_fallback_refusal(error):
                 raise
             return await self._initialize_via_fallback(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
-        await link.notify("notifications/initialized")
-        return OpenedConnection(link, link.connection.revision, result)
+        await dispatcher.notify("notifications/initialized")
+        return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(
         self, session: Revision, error: RequestFailed | RPCError
     ) -> OpenedConnection:
-        """The conversation with a server that is reached by the fallback only.
-
-        Raises:
-            ConnectFailed: it is not reached by that either; the text says what came of both.
-        """
+        """The conversation with a server that is reached by the fallback only."""
         try:
-            return await self._initialize(await self._open_channel(session, detour=True))
+            return await self._initialize(await self._open_channel(session, via_fallback=True))
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
             # A server that cannot serve at all says the same both times.
             first = (

@@ -13,10 +13,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from toolpost.client.connection.incoming import CallbackQueue
-from toolpost.errors import MCPError
 from toolpost.protocol.events import OutboundRequest
 from toolpost.types.base import RequestId, Result, Struct
 from toolpost.types.notifications import ProgressParams
@@ -37,12 +36,7 @@ class HasDeadline(Protocol):
 
 
 class DeadlineTimer:
-    """The timer of one link.
-
-    Args:
-        loop: whose clock counts.
-        watched: what may be late; those that are over are taken out of it by whoever owns it.
-    """
+    """The timer of one link."""
 
     __slots__ = ("_loop", "_timer", "_watched", "next")
 
@@ -82,8 +76,6 @@ def _earliest_deadline(watched: Iterable[HasDeadline]) -> float:
 
 # --------------------------------------------------------------------- call
 
-T = TypeVar("T")
-
 AsyncProgressCallback: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
 
 
@@ -115,50 +107,8 @@ class CallLimits(NamedTuple):
 NO_LIMITS: Final = CallLimits()
 
 
-class FirstAttempt(NamedTuple, Generic[T]):
-    """What has come of a first try, for those who know what to do next.
-
-    Args:
-        began: when it was made.
-        outcome: what it came to.
-        known: what was known of its headers then.
-    """
-
-    began: float
-    outcome: T | MCPError
-    known: object = None
-
-    def get_result(self) -> T:
-        """What it came to.
-
-        Raises:
-            MCPError: what went wrong instead.
-        """
-        if isinstance(self.outcome, MCPError):
-            raise self.outcome
-        return self.outcome
-
-
 class PendingCall(Struct, eq=False):
-    """A request in flight.
-
-    A struct, because it is made for every request: 0.19 µs instead of 0.26 with an `__init__`.
-
-    Args:
-        id: of the request.
-        outgoing: the request.
-        limits: how long it may take.
-        started: when it was sent, by the loop's clock.
-        answer: its answer, some day.
-        timer: rings when it is late. Whoever makes a call sets it.
-        deadline: when it is late; never, while its clock stands still.
-        due: the same, whether it stands still or not.
-
-    Attributes:
-        progress_queue: where its progress is told, if anybody wants to hear of it.
-        late: whether it was not answered in time.
-        scope: around a wait for anything else than the answer, while there is one.
-    """
+    """A request in flight. A struct, because one is made for every request."""
 
     id: RequestId
     outgoing: OutboundRequest
@@ -217,11 +167,7 @@ class PendingCall(Struct, eq=False):
 
     @asynccontextmanager
     async def timeout_scope(self) -> AsyncGenerator[None]:
-        """A wait for anything else than the answer.
-
-        Raises:
-            TimeoutError: it was too long for the request.
-        """
+        """A wait for anything else than the answer."""
         try:
             async with asyncio.timeout_at(self._timeout_at) as self.scope:
                 yield

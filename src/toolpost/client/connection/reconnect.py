@@ -30,26 +30,19 @@ _RECONNECT_HINT: Final = "`connect()` opens it again"
 
 
 class Reconnector:
-    """The life of a client: closed, connecting, ready, backoff, and so on.
-
-    Args:
-        dial: opens a conversation.
-        life: is told of every transition.
-        again: whether a conversation that was lost can be opened anew.
-        asks: whether a person may have to log in for that.
-    """
+    """The life of a client: closed, connecting, ready, backoff, and so on."""
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[OpenedConnection]],
-        life: ConnectionState,
+        connect: Callable[[], Awaitable[OpenedConnection]],
+        connection_state: ConnectionState,
         *,
         again: bool,
-        asks: bool = False,
+        may_need_login: bool = False,
     ) -> None:
-        self._connect = dial
-        self._may_need_login = asks
-        self._connection_state = life
+        self._connect = connect
+        self._may_need_login = may_need_login
+        self._connection_state = connection_state
         self._can_reopen = again
         self._backoff = Backoff()
         self._connect_task: asyncio.Task[OpenedConnection] | None = None
@@ -69,20 +62,16 @@ class Reconnector:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The conversation.
-
-        Raises:
-            ChannelClosed: there is none, or it is over; the hint says how to open one.
-        """
-        link = self._current_dispatcher()
-        if link is None:
+        """The conversation."""
+        dispatcher = self._current_dispatcher()
+        if dispatcher is None:
             raise ChannelClosed("the client is not connected", sent=False, hint=_CONNECT_HINT)
         try:
-            link.check_open()
+            dispatcher.check_open()
         except ChannelClosed as error:
             error.hint = error.hint or _RECONNECT_HINT
             raise
-        return link
+        return dispatcher
 
     @property
     def is_connected(self) -> bool:
@@ -92,9 +81,9 @@ class Reconnector:
     @property
     def active_dispatcher(self) -> Dispatcher | None:
         """The conversation, if there is one that goes on."""
-        link = self._dispatcher
-        if link is not None and link.end_reason is None and not link.loop.is_closed():
-            return link
+        dispatcher = self._dispatcher
+        if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
+            return dispatcher
         self._current_dispatcher()  # keeps none that cannot go on
         return None
 
@@ -103,9 +92,13 @@ class Reconnector:
 
         One look less than in `active_dispatcher`, and no property: a call of those takes twice as long.
         """
-        link = self._dispatcher
-        if link is not None and link.end_reason is None and link.loop is asyncio.get_running_loop():
-            return link
+        dispatcher = self._dispatcher
+        if (
+            dispatcher is not None
+            and dispatcher.end_reason is None
+            and dispatcher.loop is asyncio.get_running_loop()
+        ):
+            return dispatcher
         return None
 
     @property
@@ -119,13 +112,7 @@ class Reconnector:
         return self.is_connected or (self._can_reopen and not self.is_closed)
 
     async def ensure_connected(self) -> Dispatcher:
-        """The conversation; one that was lost is opened anew first.
-
-        Raises:
-            ChannelClosed: there is none, or it cannot be opened anew.
-            ConnectFailed: that has failed too often just now.
-            AuthError: the server does not want us any more.
-        """
+        """The conversation; one that was lost is opened anew first."""
         while not self.is_connected:
             if self.is_closed or not self._can_reopen:
                 return self.dispatcher
@@ -139,27 +126,22 @@ class Reconnector:
         return self.dispatcher
 
     async def open(self) -> None:
-        """Connect, unless that was done. Several tasks may wait for the same connection.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-            ChannelClosed: somebody closed the client in the meantime.
-        """
+        """Connect, unless that was done. Several tasks may wait for the same connection."""
         if self.is_connected:
             return
-        opening = self._start_connecting()
+        connecting = self._start_connecting()
         self._waiter_count += 1
         try:
-            await asyncio.shield(opening)
+            await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if opening.cancelled() and task is not None and not task.cancelling():
+            if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ChannelClosed("the client was closed while it connected", sent=False) from None
             raise
         finally:
             self._waiter_count -= 1
             if not self._waiter_count and self.is_closed:
-                await _cancel_and_wait(opening)  # nobody wants it any more
+                await _cancel_and_wait(connecting)  # nobody wants it any more
 
     async def close(self) -> None:
         """End the conversation, or the attempt to open one. Closing twice is fine."""
@@ -167,15 +149,15 @@ class Reconnector:
         self._cancel_timer()
         if self._connect_task is not None:
             await _cancel_and_wait(self._connect_task)
-        link = self._current_dispatcher()
-        if link is not None:
-            await link.close()
-            if self._dispatcher is link:
+        dispatcher = self._current_dispatcher()
+        if dispatcher is not None:
+            await dispatcher.close()
+            if self._dispatcher is dispatcher:
                 self._dispatcher = None
-        for old, parting in list(self._closing.items()):
+        for old, closing in list(self._closing.items()):
             if not old.is_loop_closed:
                 await old.close()
-                await asyncio.wait([parting])
+                await asyncio.wait([closing])
         self._closing.clear()
         self._backoff.reset()
         if (
@@ -206,10 +188,10 @@ class Reconnector:
         return self._may_need_login and self._connect_task is not None and self._is_unattended and not alone
 
     async def _run_connect(self) -> OpenedConnection:
-        link = self._current_dispatcher()
-        lost = link is not None and isinstance(link.end_reason, SessionLost)
-        if link is not None and not lost:
-            await link.close()
+        dispatcher = self._current_dispatcher()
+        lost = dispatcher is not None and isinstance(dispatcher.end_reason, SessionLost)
+        if dispatcher is not None and not lost:
+            await dispatcher.close()
         opened = await self._connect()
         self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
         opened.dispatcher.has_response, self._cause = False, None
@@ -217,14 +199,14 @@ class Reconnector:
         opened.dispatcher.on_end = self._on_dispatcher_ended
         if opened.dispatcher.end_reason is not None:
             self._on_dispatcher_ended(opened.dispatcher)
-        if link is not None and lost:
-            self._close_in_background(link)
+        if dispatcher is not None and lost:
+            self._close_in_background(dispatcher)
         return opened
 
-    def _on_connect_done(self, opening: "asyncio.Task[OpenedConnection]") -> None:
-        if self._connect_task is opening:
+    def _on_connect_done(self, connecting: "asyncio.Task[OpenedConnection]") -> None:
+        if self._connect_task is connecting:
             self._connect_task = None
-        error = None if opening.cancelled() else opening.exception()
+        error = None if connecting.cancelled() else connecting.exception()
         if self.is_closed:
             self._connection_state.enter(
                 Transition("closed", error if isinstance(error, Exception) else None)
@@ -234,13 +216,13 @@ class Reconnector:
 
     # ----------------------------------------------------------------- losing and trying again
 
-    def _on_dispatcher_ended(self, link: Dispatcher) -> None:
+    def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
         """A conversation is over; if nobody has left it, it was lost."""
-        if link is not self._dispatcher or self.is_closed or link.end_reason is None:
+        if dispatcher is not self._dispatcher or self.is_closed or dispatcher.end_reason is None:
             return
-        if link.has_response:
+        if dispatcher.has_response:
             self._backoff.reset()
-        self._schedule_reconnect(link.end_reason)
+        self._schedule_reconnect(dispatcher.end_reason)
 
     def _schedule_reconnect(self, cause: Exception) -> None:
         """There is no conversation. Try again, if that makes sense without anybody asking for it."""
@@ -263,12 +245,7 @@ class Reconnector:
             self._backoff_until = loop.time() + pause
 
     def _check_backoff(self) -> None:
-        """Return if it may be tried again.
-
-        Raises:
-            ConnectFailed: the last try was a moment ago, and one of many.
-            AuthError: the last try was a moment ago, and the server did not want us.
-        """
+        """Return if it may be tried again."""
         left = self._backoff_until - asyncio.get_running_loop().time()
         if isinstance(self._cause, AuthError) and (left > 0 or is_unattended()):
             raise copy(self._cause)
@@ -287,19 +264,19 @@ class Reconnector:
 
     # ----------------------------------------------------------------- the end
 
-    def _close_in_background(self, link: Dispatcher) -> None:
+    def _close_in_background(self, dispatcher: Dispatcher) -> None:
         """Let a lost session end by itself: requests in it hear their own fate, and callbacks may go on.
 
         It may be one of these callbacks that connects; it must not be cancelled for that, nor waited for.
         """
 
         async def end() -> None:
-            await link.wait_calls_done()
-            await link.close()
+            await dispatcher.wait_calls_done()
+            await dispatcher.close()
 
         task = asyncio.get_running_loop().create_task(end(), context=Context())
-        self._closing[link] = task
-        task.add_done_callback(lambda _: self._closing.pop(link, None))
+        self._closing[dispatcher] = task
+        task.add_done_callback(lambda _: self._closing.pop(dispatcher, None))
 
     def _current_dispatcher(self) -> Dispatcher | None:
         """The link, unless its loop has ended, and with it all that could be done with it."""
@@ -308,11 +285,11 @@ class Reconnector:
         return self._dispatcher
 
 
-async def _cancel_and_wait(opening: "asyncio.Task[OpenedConnection]") -> None:
+async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
     """End a task, if it has not ended; its error belongs to whoever waits for it."""
-    if not opening.done():
-        if not opening.cancelling():  # the second time would end it in the middle of its cleaning up
-            opening.cancel()
-        await asyncio.wait([opening])
-    if not opening.cancelled():
-        opening.exception()
+    if not connecting.done():
+        if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
+            connecting.cancel()
+        await asyncio.wait([connecting])
+    if not connecting.cancelled():
+        connecting.exception()

@@ -10,7 +10,8 @@ Owns the numbers. Does not wait itself, and knows nothing of what is tried.
 """
 
 import random
-from typing import Any, Final, cast
+from math import inf
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from toolpost.errors import (
     ChannelClosed,
@@ -20,6 +21,8 @@ from toolpost.errors import (
     RequestTimeout,
     TransportError,
 )
+
+T = TypeVar("T")
 
 MIN_BACKOFF: Final = 0.5
 """Seconds before the first new try at least: a server that restarts quickly is back by then."""
@@ -33,11 +36,7 @@ come back as one."""
 
 
 class Backoff:
-    """The pauses between the tries of one thing.
-
-    Attributes:
-        tries: how often it has failed in a row.
-    """
+    """The pauses between the tries of one thing."""
 
     __slots__ = ("_next", "_stood", "tries")
 
@@ -98,24 +97,49 @@ MAX_REQUEST_RETRY_AFTER: Final = 300.0
 """Seconds that a request waits at most because a server says so: others have to come back later."""
 
 
-class RetryPolicy:
-    """The tries of one request.
+class FirstAttempt(NamedTuple, Generic[T]):
+    """The outcome of a first try that was made before retries were considered; `started` is when."""
 
-    Args:
-        most: how often it may be sent once more.
-        safe: whether that does no harm, even if the server may have got it; None if nobody knows, and False
-            if it must not be, whatever happens.
+    started: float
+    outcome: T | MCPError
+    header_parameters: object = None
+    """The header parameters of the tool that were known when the try was made."""
+
+    def get_result(self) -> T:
+        """Return the result, or raise the error."""
+        if isinstance(self.outcome, MCPError):
+            raise self.outcome
+        return self.outcome
+
+
+def is_retry_safe(method: object, requested: bool | None, *, is_safe_tool: bool = False) -> bool | None:
+    """Return whether a request may be sent again although the server may have received it.
+
+    The caller's wish counts first, then what the method or the tool promises. None means unknown: the request
+    is repeated only if it was certainly not served. False means never.
     """
+    if requested is None and (is_safe_tool or method in RETRY_SAFE_METHODS):
+        return True
+    return requested
 
-    __slots__ = ("_backoff", "_left", "_safe")
 
-    def __init__(self, most: int, *, safe: bool | None) -> None:
-        self._left = 0 if safe is False else most
+class RetryPolicy:
+    """Decides for one request whether and when it is sent again; `safe` is what `is_retry_safe` returned."""
+
+    __slots__ = ("_backoff", "_latest", "_left", "_safe")
+
+    def __init__(self, retries: int, *, safe: bool | None, started: float, timeout: float | None) -> None:
+        self._left = 0 if safe is False else retries
         self._safe = safe
+        self._latest = inf if timeout is None else started + timeout / 2  # the rest is for the answer
         self._backoff: Backoff | None = None
 
     def next_delay(self, error: MCPError, now: float) -> float | None:
-        """The seconds to wait before the next try; None if the error is final."""
+        """Return the seconds to wait before the next try; None if the error is final or time is short."""
+        delay = self._choose_delay(error, now)
+        return None if delay is None or now + delay > self._latest else delay
+
+    def _choose_delay(self, error: MCPError, now: float) -> float | None:
         if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _is_unserved(error)):
             return None
         wish = _parse_retry_after(error)
@@ -180,12 +204,7 @@ class CircuitBreaker:
         self._until = 0.0
 
     def record_failure(self, began: float, now: float) -> float | None:
-        """The seconds for which the server is left alone from now on; None if it is not.
-
-        Args:
-            began: when the request was sent that has not reached the server.
-            now: the time.
-        """
+        """The seconds for which the server is left alone from now on; None if it is not."""
         if self.failures and began <= self._counted:
             return None
         self.failures += 1

@@ -77,11 +77,7 @@ class ConnectionEvents:
 
 
 class ConnectionState:
-    """The state of one client.
-
-    Args:
-        tell: hears of each transition, one after the other; its errors are logged.
-    """
+    """The state of one client."""
 
     def __init__(self, tell: Callable[[Transition], Awaitable[object]] | None = None) -> None:
         self.state: State = "closed"
