@@ -1,7 +1,7 @@
-"""How a client reaches its target: one row for each kind of target, the first that fits opens the channel.
+"""Connects a client to its target: one factory for each kind of target; the first that fits is used.
 
-The only module that knows clients and transports at once. What a transport needs is imported when a channel
-is opened, so that a client of one does not load the others.
+The only module that imports both clients and transports. A transport is imported when a channel is opened, so
+that a client of one does not load the others.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ class InProcessServer(Protocol):
 
 @runtime_checkable
 class CustomTarget(Protocol):
-    """A target that says itself how it is reached, as those of `toolpost.testing` do."""
+    """A target that makes its own connector, as those of `toolpost.testing` do."""
 
     def make_connector(self, options: "TargetOptions", /) -> Connector:
-        """How to reach it."""
+        """Return the connector."""
         ...
 
 
@@ -65,7 +65,7 @@ Credentials: TypeAlias = "ClientAuth"
 
 
 class TargetOptions(NamedTuple):
-    """What may be said about a target besides the target."""
+    """The options of a target: the server of an `mcp.json`, headers, HTTP backend, credentials."""
 
     server: str | None = None
     headers: Mapping[str, str] | None = None
@@ -81,7 +81,7 @@ def make_connector(
     http: object = None,
     auth: object = None,
 ) -> Connector:
-    """How to reach a target."""
+    """Return the connector of a target. `auth="oauth"` stands for `OAuth()`."""
     return _find_connector(target, TargetOptions(server, headers, http, auth))
 
 
@@ -155,7 +155,7 @@ class InProcessChannel:
             await channel.close()
 
     async def receive(self) -> bytes:
-        """The next message of the server."""
+        """Return the next message of the server."""
         try:
             return await self._channel.receive()
         except ChannelClosed:
@@ -164,11 +164,11 @@ class InProcessChannel:
             raise ChannelClosed(f"the server failed: {self._failure!r}") from self._failure
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Hand one message over to the server."""
+        """Send one message to the server."""
         await self._channel.send(data, related)
 
     async def close(self) -> None:
-        """Let the server end."""
+        """Close the channel and wait for the server to end."""
         await self._channel.close()
         await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
         if not self._task.done():
@@ -196,7 +196,7 @@ def _make_oauth() -> object:
 
 
 def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
-    """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
+    """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
     from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
     if options.headers is not None:

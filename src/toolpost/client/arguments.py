@@ -1,11 +1,7 @@
-"""What a caller hands in, looked at before anything is sent, so that an error names the argument.
+"""Validates arguments of public client methods, so that errors name the argument.
 
-Owns the checks that a type checker would make, for those who run none. Knows nothing of what is done with a
-value afterwards.
-
-PART patience: How long a client waits, and who hears of it in the meantime.
-
-Owns the numbers that a user gives and what they come to for one request. Waits for nothing itself.
+Makes the checks that a type checker would make, for callers who run none, and encodes the arguments of tools.
+Sending is left to others.
 """
 
 from collections.abc import Mapping
@@ -19,7 +15,7 @@ from toolpost.types.resources import ResourceTemplate
 
 
 def check_seconds(what: str, value: Any) -> None:
-    """Return if a value can be a time-out: None, or a number of seconds that has a future."""
+    """Check that a value is None or a positive number of seconds."""
     if value is None:
         return
     if not isinstance(value, int | float):
@@ -29,7 +25,7 @@ def check_seconds(what: str, value: Any) -> None:
 
 
 def check_mapping(what: str, value: Any) -> dict[str, Any]:
-    """A mapping from names to values as a dict; empty for None."""
+    """Return a mapping of names to values as a dict, empty for None. Raises `TypeError` for anything else."""
     if value is None:
         return {}
     # Nearly all are plain dicts; to ask the abstract class takes four times as long.
@@ -45,7 +41,7 @@ def check_mapping(what: str, value: Any) -> dict[str, Any]:
 
 
 def encode_arguments(tool: str, arguments: Any) -> Raw:
-    """The arguments of a tool as JSON."""
+    """Encode the arguments of a tool as JSON. Raises `LocalProtocolError` naming the one that cannot be."""
     plain: Any = arguments
     if type(arguments) is not dict:  # as nearly all are, and need no copy
         plain = check_mapping("arguments", arguments)
@@ -69,7 +65,7 @@ def _is_encodable(value: JSON) -> bool:
 
 
 def make_reference(ref: JSON) -> Reference:
-    """What a completion belongs to, from what a person may write."""
+    """Return the reference that a completion belongs to. An ambiguous string is a `ValueError`."""
     if isinstance(ref, PromptReference | ResourceReference):
         return ref
     if isinstance(ref, Prompt):

@@ -1,14 +1,7 @@
-"""Answers what a server asks, with the callbacks that the client was given.
+"""Answers the requests of a server with the callbacks that the client was given.
 
-Owns the callbacks, and what a client declares by being given them. The same callbacks serve both eras:
-whether an ask came as a request or inside a result makes no difference to them. What their values come to is
-told in `replies`.
-
-PART replies: From what a person may write to what a server is answered: a text, the fields of a form, a list
-of places.
-
-Owns the forms that an answer may have, and what is wrong with others. Who gave it, a callback or a caller, is
-only a name here.
+Owns the callbacks, the capabilities that they declare, the questions of a multi-round request as typed
+values, and the conversion of what a callback returns to a result. The same callbacks serve both eras.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -58,7 +51,7 @@ RootLike: TypeAlias = Root | str | PathLike[str]
 
 
 def make_sampling_result(said: object, who: str) -> CreateMessageResult:
-    """What a model said."""
+    """Convert a callback's value to a sampling result; None is a refusal. `who` is named in errors."""
     if said is None:
         raise UserRejected("User rejected sampling request")
     if isinstance(said, CreateMessageResult):
@@ -74,7 +67,7 @@ def make_sampling_result(said: object, who: str) -> CreateMessageResult:
 
 
 def make_elicit_result(params: ElicitParams, answered: object, who: str) -> ElicitResult:
-    """What a user answered, held against the form (ELIC-42)."""
+    """Convert a callback's value to an elicitation result and validate it against the form (ELIC-42)."""
     if answered is None or answered is False:
         return ElicitResult(action="decline")
     if answered is True:
@@ -98,7 +91,7 @@ def make_elicit_result(params: ElicitParams, answered: object, who: str) -> Elic
 
 
 def make_roots(places: Iterable[RootLike]) -> list[Root]:
-    """The roots for what a person may write. A path is made absolute, which asks the file system."""
+    """Convert paths and URIs to roots. A path is made absolute, which reads the file system."""
     if isinstance(places, str | PathLike | Root):
         raise TypeError("on_roots is a list of roots, or a function that returns one")
     return [_make_root(place) for place in places]
@@ -145,7 +138,7 @@ class Question(NamedTuple):
 
 
 def parse_questions(asked: Mapping[str, InputRequest]) -> dict[str, Question]:
-    """The questions in a result that wants input."""
+    """Parse the questions of an input-required result. Raises `RemoteProtocolError` for an unknown kind."""
     return {key: _parse_question(ask) for key, ask in asked.items()}
 
 
@@ -187,7 +180,7 @@ _PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
 class RequestCallbacks:
-    """The callbacks of a client."""
+    """The callbacks of a client. `custom` holds those for methods that no revision defines, by name."""
 
     def __init__(
         self,
@@ -229,7 +222,7 @@ class RequestCallbacks:
         }
 
     async def run_callback(self, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """What a callback returns, which may want to know who asks."""
+        """Run a callback; while it runs, `ASKING_SERVER` names the server."""
         before = ASKING_SERVER.set(self.describe_server())
         try:
             return await self.threads.run(callback, *arguments)
@@ -239,7 +232,7 @@ class RequestCallbacks:
     # ----------------------------------------------------------------- by callbacks
 
     async def answer_request(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
-        """The result of an ask."""
+        """Return the result of a server's request. An `RPCError` is what to send the server instead."""
         own = self._custom_methods.get(method)
         if own is not None:
             try:
@@ -281,7 +274,7 @@ class RequestCallbacks:
         capabilities: ClientCapabilities,
         revision: Revision,
     ) -> dict[str, Raw]:
-        """The answers to the questions of a round: those that are given, and the callbacks' (MRTR-17)."""
+        """Answer the questions of a round from `given` and else by the callbacks, one by one (MRTR-17)."""
         self.check_questions(questions, capabilities)
         for key in given:
             if key not in questions:
@@ -301,7 +294,7 @@ class RequestCallbacks:
         }
 
     def check_questions(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
-        """Return if all of this may be asked."""
+        """Raise `RemoteProtocolError` if a question needs a capability that was not declared."""
         for question in questions.values():
             wrong = _find_question_error(question, capabilities)
             if wrong:
@@ -323,7 +316,7 @@ class RequestCallbacks:
 
 
 def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabilities:
-    """What the callbacks stand for, with what is declared about it."""
+    """Combine the capabilities of the callbacks with what is declared about them."""
     for name, there in given.items():
         if getattr(declared, name) is not None and not there:
             raise ValueError(f"capabilities: {name} needs a callback, on_{name}")
@@ -339,14 +332,14 @@ def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCa
 
 
 def _elicitation_modes(elicitation: ElicitationCapability | None) -> frozenset[str]:
-    """The modes that a capability stands for; neither named means forms (ELIC-8)."""
+    """Return the modes of an elicitation capability; naming neither means forms (ELIC-8)."""
     if elicitation is None or (elicitation.form is None and elicitation.url is None):
         return frozenset({"form"})
     return frozenset(mode for mode in ("form", "url") if getattr(elicitation, mode) is not None)
 
 
 def _find_question_error(question: Question, capabilities: ClientCapabilities) -> str | None:
-    """Why a question may not be asked of who declares this, as the rest of a sentence."""
+    """Return why a question may not be asked under these capabilities, as the rest of a sentence."""
     needs = _REQUIRED_CAPABILITIES[question.method]
     if needs and not has_capability(capabilities, needs):
         return ", which this client does not offer"
@@ -355,7 +348,7 @@ def _find_question_error(question: Question, capabilities: ClientCapabilities) -
 
 
 def _find_params_error(params: object, capabilities: ClientCapabilities) -> str | None:
-    """What is wrong with an ask whose capability is declared, as far as its parameters tell."""
+    """Return what is wrong with the parameters of a request whose capability is declared."""
     if isinstance(params, ElicitParams):
         mode = params.mode or "form"  # ELIC-11
         offered = mode in _elicitation_modes(capabilities.elicitation)
@@ -375,7 +368,7 @@ _REQUIRED_CAPABILITIES: Final = {row.name: row.needs for row in ROWS}
 
 
 def _encode_custom_result(method: str, value: JSON) -> Result | Raw:
-    """The result of a method of one's own."""
+    """Encode the result of a custom method."""
     if isinstance(value, Result):
         return value
     data = jsonrpc.encode({} if value is None else value)

@@ -1,8 +1,8 @@
-"""`client.listen(…)`: the changes of a server as they happen, for as long as somebody wants to hear of them.
+"""`client.listen(…)`: the changes of a server as they happen.
 
-Owns the subscription behind one loop: opens it in either era, opens it anew when the stream or the connection
-is lost, and says so then. Changes of one thing that nobody has looked at yet are one change, so that a slow
-reader costs no memory. How a connection is opened is the conversation's business.
+Owns the subscription behind one loop: opens it in either era, opens it again when the stream or the
+connection is lost, and reports the gap. Unread changes of one thing are merged, so that a slow reader costs
+no memory. Opening connections is left to the session.
 """
 
 import asyncio
@@ -63,14 +63,14 @@ class Change(NamedTuple):
 
 
 class ChangeFilter(NamedTuple):
-    """What to hear of: lists, and resources."""
+    """Which lists and resources to watch."""
 
     lists: frozenset[ChangeKind]
     uris: tuple[str, ...]
 
     @classmethod
     def create(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "ChangeFilter":
-        """What somebody wants to hear of."""
+        """Build a filter from the arguments of `listen`."""
         if isinstance(uris, str):
             raise TypeError(f"uris: a list of URIs, such as [{uris!r}], not a string")
         given: dict[ChangeKind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
@@ -79,7 +79,7 @@ class ChangeFilter(NamedTuple):
         )
 
     def resolve(self, listener: ChangeListener) -> "ChangeFilter":
-        """What is wanted of this server: by default every list that it tells changes of."""
+        """Check the filter against the server's capabilities; an empty one means every list it announces."""
         if self.lists or self.uris:
             for kind in sorted(self.lists):
                 listener.check_offered(f"{kind}.list_changed")
@@ -97,7 +97,7 @@ class ChangeFilter(NamedTuple):
 
     @property
     def subscription_filter(self) -> SubscriptionFilter:
-        """The same, as the stateless era says it."""
+        """The same filter in the form of the stateless era."""
         return SubscriptionFilter(
             tools_list_changed=True if "tools" in self.lists else None,
             prompts_list_changed=True if "prompts" in self.lists else None,
@@ -106,14 +106,14 @@ class ChangeFilter(NamedTuple):
         )
 
     def find_subscribed_uri(self, uri: str) -> str | None:
-        """The resource that is wanted and has changed if this one, maybe a part of it, has."""
+        """Return the watched resource that this one is, or is a part of."""
         if uri in self.uris:
             return uri
         return next((each for each in self.uris if uri.startswith(each.rstrip("/") + "/")), None)
 
 
 class _StatelessSubscription:
-    """What is listened to in the stateless era: a request of its own, whose stream carries the changes."""
+    """A subscription in the stateless era: a request of its own, whose stream carries the changes."""
 
     def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
         self._listener = listener
@@ -122,7 +122,7 @@ class _StatelessSubscription:
         self._subscription: Subscription
 
     async def open(self, limits: CallLimits) -> list[str]:
-        """Ask to hear; the resources that the server does not want to watch (SUB-5)."""
+        """Subscribe; return the resources that the server refuses to watch (SUB-5)."""
         self._subscription = await self._listener.listen(
             self._filter.subscription_filter, self._observer, limits
         )
@@ -130,16 +130,16 @@ class _StatelessSubscription:
         return [uri for uri in self._filter.uris if uri not in honoured]
 
     async def wait_ended(self) -> None:
-        """Return when nothing more will be heard."""
+        """Wait until the subscription has ended."""
         await asyncio.wait([self._subscription.call.answer])
 
     async def close(self) -> None:
-        """Ask to hear no more."""
+        """Cancel the subscription."""
         self._subscription.cancel("nobody listens any more")
 
 
 class _SessionSubscription:
-    """What is listened to in a session: each resource is asked for, and the rest comes unasked."""
+    """A subscription in a session: one request per resource; changes of lists come without one."""
 
     def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
         self._listener = listener
@@ -148,7 +148,7 @@ class _SessionSubscription:
         self._acquired_uris: list[str] = []
 
     async def open(self, limits: CallLimits) -> list[str]:
-        """Ask to hear; a server refuses with an error."""
+        """Subscribe; a server refuses with an error."""
         self._listener.observers.add(self._observer)
         try:
             for uri in self._filter.uris:
@@ -161,11 +161,11 @@ class _SessionSubscription:
         return []
 
     async def wait_ended(self) -> None:
-        """Return when nothing more will be heard."""
+        """Wait until the connection has ended."""
         await self._listener.dispatcher.ended_event.wait()
 
     async def close(self) -> None:
-        """Ask to hear no more. A server that does not care is left alone."""
+        """Unsubscribe, ignoring errors."""
         self._listener.observers.discard(self._observer)
         limits = CallLimits(timeout=UNSUBSCRIBE_TIMEOUT)
         leaving = [self._listener.release_uri(uri, limits) for uri in self._acquired_uris]
@@ -266,7 +266,7 @@ class ChangeStream:
             raise
 
     async def _subscribe(self, dispatcher: "Dispatcher") -> list[str]:
-        """Begin to hear over a connection; the resources that the server does not watch."""
+        """Subscribe over a connection; return the resources that the server does not watch."""
         kind = _StatelessSubscription if dispatcher.connection.revision.stateless else _SessionSubscription
         standing = kind(self._session.listener, self._filter, self._on_notification)
         refused = await standing.open(self._limits)
@@ -274,7 +274,7 @@ class ChangeStream:
         return refused
 
     async def _keep_subscribed(self) -> None:
-        """Listen again whenever nothing is heard any more."""
+        """Subscribe again whenever the subscription ends."""
         backoff = Backoff()
         try:
             while self._subscription is not None:

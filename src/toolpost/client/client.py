@@ -1,12 +1,7 @@
-"""`Client`: a server to talk to, opened and closed, and what is known about it.
+"""`Client`: one server, its connection, and one method for each request that a client can send.
 
-Owns the constructor with all that a user can say, and the life of the connection. What a server can be asked
-is told in `methods`, how a channel is opened in `toolpost.connect`.
-
-PART methods: One method for each thing that a server can be asked, on every revision.
-
-Owns the public methods of a client, except those about tools, and nothing behind them: what is asked goes to
-`conversation`. It is long because it is flat.
+Holds the public methods, except those about tools, and the constructor with all options. Opening a channel is
+left to `toolpost.connect`, requests to `client.connection.session`.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping

@@ -1,7 +1,7 @@
 """`ClientGroup`: several servers as one, with one namespace of tools.
 
-Owns a client for each server, the names under which their tools are known here, and the patience with servers
-that are not there. How a client heals a connection that it once had is its own business.
+Owns a client for each server, the names of their tools here, and the retries for servers that cannot be
+reached. Reconnecting is left to each client.
 """
 
 import asyncio
@@ -199,7 +199,7 @@ class ClientGroup(Mapping[str, Client]):
             self._failures.pop(name, None)
 
     async def _keep_connected(self, name: str) -> None:
-        """Let a server come back, however long it was away, unless its client was closed by hand."""
+        """Reconnect a server however long it was away, unless its client was closed by the user."""
         client, backoff, loop = self._clients[name], Backoff(), asyncio.get_running_loop()
         while not client.connected and client.state == "closed":  # it never was there
             await asyncio.sleep(backoff.next_delay(loop.time()))
@@ -247,7 +247,7 @@ class ClientGroup(Mapping[str, Client]):
         return tools
 
     def _assign_names(self, found: list[tuple[str, str]]) -> None:
-        """Give a name to each tool that has none."""
+        """Give a name to each new tool."""
         if len(self._names) > MAX_TOOL_NAMES:
             kept = set(found)
             self._names = {home: name for home, name in self._names.items() if home in kept}
@@ -334,7 +334,7 @@ class ClientGroup(Mapping[str, Client]):
         )
 
     def _suggest(self, name: str) -> str | None:
-        """What may be meant by a name that is none."""
+        """Return a hint for an unknown tool name."""
         meant = [known for known, (_, tool) in self._tools_by_name.items() if tool == name]
         if meant:
             return f"several servers have one: {', '.join(meant)}"

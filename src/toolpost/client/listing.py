@@ -1,23 +1,8 @@
-"""What a server has to read: lists page by page, resources, and what the list of tools tells about each tool.
+"""Reads lists page by page, and resources, from a server or from the cache.
 
-Owns what was learnt from that on the connection of the moment: kept answers, output schemas, mirrored
-parameters; a notice or a gap makes it stale. How a request is sent is the conversation's business.
-
-PART pages: Lists that come in pages: one record for each of the four, and the walk from page to page.
-
-An item that cannot be read costs that item, not the list. Cursors are never looked into (PAGE-4). Knows
-nothing of what is done with the items.
-
-PART cache: Answers that a stateless server allows to be kept for a while, so that they need not be asked for
-again.
-
-Owns how long each is fresh and what makes it stale earlier (CACHE-7 … CACHE-17). It belongs to one client,
-and so to one authorization context. Has no clock of its own: it is told the time.
-
-PART mirrors: The parameters of tools that HTTP repeats in headers, as far as the tools have been listed.
-
-Owns what is known of each tool, and the judgement that a tool with a wrong annotation is none (HDR-13). How a
-header is written is told in `toolpost.protocol.headers`, and a channel does it.
+Owns what was learnt on the current connection: cached answers, output schemas, and the parameters that HTTP
+repeats in headers; a notification or a gap makes it stale. An item that cannot be decoded costs that item,
+not the list. Sending is left to the session.
 """
 
 import asyncio
@@ -60,7 +45,7 @@ P = TypeVar("P", bound=PaginatedResult)
 
 
 class StaleCursor(MCPError):
-    """The rest of a list cannot be read: its cursor belongs to a connection that is over (PAGE-6)."""
+    """The rest of a list cannot be read: its cursor belongs to a connection that has ended (PAGE-6)."""
 
     retry_safe = True
 
@@ -82,7 +67,7 @@ class _RawPromptsPage(PaginatedResult):
 
 
 class ListMethod(Generic[P]):
-    """One of the lists."""
+    """One of the four lists. `loose` is the type of a page whose items are not decoded yet."""
 
     def __init__(
         self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
@@ -101,7 +86,7 @@ class ListMethod(Generic[P]):
         self._item: JSONReader[Any] = JSONReader(item)
 
     def read(self, loose: PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
-        """The page with the items that can be read; `report` hears of each that cannot."""
+        """Decode the items of a page; `report` is called for each that cannot be decoded."""
         items: list[Any] = []
         for index, raw in enumerate(getattr(loose, self._member)):
             try:
@@ -133,7 +118,7 @@ PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListProm
 
 
 async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
-    """The pages of a list, each fetched when it is wanted."""
+    """Yield the pages of a list, each fetched on demand. Raises `RemoteProtocolError` if they never end."""
     cursor: str | None = None
     seen: set[str] = set()
     for _ in range(MAX_PAGES):
@@ -151,7 +136,7 @@ async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]
 
 
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
-    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6)."""
+    """Read all pages; from the start again if that breaks off after the first (CACHE-16, PAGE-6)."""
     pages: list[P] = []
     try:
         async for page in start():
@@ -185,7 +170,7 @@ class _CachedResponse(NamedTuple):
 
 
 class ResponseCache:
-    """The answers of one connection."""
+    """The cached answers of one client (CACHE-7 … CACHE-17), least recently used first. Has no clock."""
 
     def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
         self._limit = limit
@@ -194,7 +179,7 @@ class ResponseCache:
         """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
-        """The bytes of a result that is fresh; None if there is none."""
+        """Return the bytes of a fresh result, or None. `which` is the cursor or the URI."""
         key = (method, which)
         entry = self._entries.get(key)
         if entry is None:
@@ -206,7 +191,7 @@ class ResponseCache:
         return entry.raw
 
     def store(self, method: str, which: str | None, result: CacheableResult, now: float, turn: int) -> None:
-        """Keep a result as long as it says, unless something has become stale since `turn`."""
+        """Store a result for its time to live, unless something has become stale since version `turn`."""
         ttl = min(result.ttl_ms or 0, MAX_CACHE_TTL * 1000) / 1000
         if ttl <= 0 or turn != self.version:
             return
@@ -216,7 +201,7 @@ class ResponseCache:
             self._entries.popitem(last=False)
 
     def invalidate(self, event: NotificationReceived) -> None:
-        """Forget what a notice makes stale (CACHE-17)."""
+        """Drop what a notification makes stale (CACHE-17)."""
         if isinstance(event.params, ResourceUpdatedParams):
             self.version += 1
             changed = event.params.uri  # maybe only a part of what was read
@@ -227,20 +212,20 @@ class ResponseCache:
             self.drop(*_STALE_METHODS.get(event.method, ()))
 
     def drop(self, *methods: str) -> None:
-        """Forget all answers to some methods."""
+        """Drop all answers to these methods."""
         if methods:
             self.version += 1
             for key in [key for key in self._entries if key[0] in methods]:
                 del self._entries[key]
 
     def clear(self) -> None:
-        """Forget everything: changes may have been missed, or it may be another server."""
+        """Drop everything: changes may have been missed, or it may be another server."""
         self.version += 1
         self._entries.clear()
 
 
 def _contains_uri(whole: str, uri: str) -> bool:
-    """Whether a resource is another one or has it as a part."""
+    """Return whether a resource is another one or contains it."""
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")
 
 
@@ -248,17 +233,17 @@ def _contains_uri(whole: str, uri: str) -> bool:
 
 
 class HeaderParameterCache:
-    """What is known about the annotated parameters of a server's tools."""
+    """The tool parameters that HTTP repeats in headers, for tools that have been listed."""
 
     def __init__(self) -> None:
         self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
 
     def find(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
-        """The annotated parameters of a tool: header → path; None if the tool was never listed."""
+        """Return the header parameters of a tool, header → path; None if it was never listed."""
         return self._by_tool.get(name)
 
     def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
-        """Remember what tools say; those that can be called. `report` hears of each that cannot (HDR-14)."""
+        """Record tools and return the callable ones; `report` gets an error for each other (HDR-14)."""
         usable: list[Tool] = []
         for tool in tools:
             try:
@@ -271,12 +256,12 @@ class HeaderParameterCache:
         return usable
 
     def keep_only(self, names: set[str]) -> None:
-        """These are all the tools that there are now; what is known of others is forgotten."""
+        """Forget all other tools."""
         for name in self._by_tool.keys() - names:
             del self._by_tool[name]
 
     def clear(self) -> None:
-        """Know nothing: it may be another server."""
+        """Forget everything: it may be another server."""
         self._by_tool.clear()
 
 
@@ -286,7 +271,7 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class ServerReader:
-    """What is read of one server."""
+    """Reads the lists and resources of one server."""
 
     def __init__(self, session: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
         self.output_schemas = OutputSchemas(stats)
@@ -302,7 +287,7 @@ class ServerReader:
     # ----------------------------------------------------------------- what is known
 
     def reset(self) -> None:
-        """Know nothing: it is another connection, and maybe another server."""
+        """Forget what was learnt: it is another connection, and maybe another server."""
         self.output_schemas.clear()
         self.header_parameters.clear()
         self._relist_lock = asyncio.Lock()
@@ -313,12 +298,12 @@ class ServerReader:
         self.retry_safe_tools.clear()
 
     def clear_cache(self) -> None:
-        """Changes may have been missed: keep no answers."""
+        """Drop cached answers: changes may have been missed."""
         if self._cache is not None:
             self._cache.clear()
 
     def handle_notification(self, event: NotificationReceived) -> None:
-        """Take note of what a notice makes stale."""
+        """Drop what a notification makes stale."""
         if self._cache is not None:
             self._cache.invalidate(event)
         if event.method == "notifications/tools/list_changed":
@@ -335,7 +320,7 @@ class ServerReader:
     async def iter_pages(
         self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
-        """The pages of a list, without the items that cannot be read."""
+        """Yield the pages of a list, without items that cannot be decoded; `fresh` ignores the cache."""
         begun: Dispatcher | None = None
         names: set[str] = set()
 
@@ -362,7 +347,7 @@ class ServerReader:
             self.header_parameters.keep_only(names)
 
     def _require_same_connection(self, begun: "Dispatcher", row: Row) -> "Dispatcher":
-        """The connection on which a list was begun, if it goes on."""
+        """Return the connection of the first page, if it is still open: cursors belong to it."""
         if begun.end_reason is not None and self._session.can_reconnect:
             raise StaleCursor(
                 f"{row.name}: the connection on which the list was begun is over",
@@ -374,7 +359,7 @@ class ServerReader:
     async def _fetch_page(
         self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
     ) -> tuple[Result, "Dispatcher"]:
-        """A page, and the connection that it came over: a cursor goes with its own one only (PAGE-6)."""
+        """Fetch a page; return it with its connection, the only one its cursor is good for (PAGE-6)."""
         params = PaginatedRequestParams(cursor=cursor)
         if cursor is not None:
             try:
@@ -390,7 +375,7 @@ class ServerReader:
         return await self._session.run_with_retry(first, limits, safe=True)
 
     def _learn_tools(self, page: P, dispatcher: "Dispatcher", names: set[str]) -> P:
-        """A page, and if it is one of tools, what it tells about them."""
+        """Record what a page of tools tells about them; return the page."""
         if isinstance(page, ListToolsResult):
             if dispatcher.has_parameter_headers and dispatcher.connection.revision.stateless:
                 page.tools = self.header_parameters.learn(page.tools, self._skip_item)
@@ -403,7 +388,7 @@ class ServerReader:
         return page
 
     async def refresh_header_parameters(self, name: str, known: object, limits: CallLimits) -> bool:
-        """Whether another list of tools says something else about the headers of a tool (HDR-28)."""
+        """List the tools again; return whether the header parameters differ from `known` (HDR-28)."""
         if not self._session.dispatcher.has_parameter_headers:
             return False
         async with self._relist_lock:
@@ -418,7 +403,7 @@ class ServerReader:
     # ----------------------------------------------------------------- resources
 
     async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
-        """What a resource holds, from what was kept if that is fresh."""
+        """Read a resource, from the cache if that is fresh."""
         limits = await self._session.wait_connected(limits)
         row = self._session.last_connection.revision.requests[CLIENT]["resources/read"]
         kept = self._find_cached(row, uri)

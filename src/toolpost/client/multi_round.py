@@ -1,8 +1,8 @@
-"""A request, and all that the server wants to know before it has a result.
+"""Requests of several rounds: the server asks for input, and gets the same request again with the answers.
 
-Owns the rounds of the stateless era: a wish for input, the answers, the same request with them; how many
-there may be and how long the server may take over all of them; and the one more try of a call whose headers
-were wrong. Who answers is told in `answer_questions`.
+Owns the rounds of the stateless era: their number, their time over all rounds, the paused call as a value
+that can be stored, and the one repetition of a call whose headers were wrong. Answering is left to
+`callbacks`.
 """
 
 import asyncio
@@ -150,14 +150,14 @@ class MultiRoundCall(Struct):
     first_attempt: FirstAttempt[Result] | None = None
 
     def set_answers(self, state: str | None, answers: Mapping[str, Raw] | None) -> None:
-        """Go on with the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
+        """Set the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
         assert isinstance(self.params, InputResponseParams), "the row says so"
         self.params = copy(self.params)
         self.params.request_state = state
         self.params.input_responses = dict(answers) if answers else None
 
     def remaining_limits(self, more: float = 0.0) -> CallLimits:
-        """What is left of the time."""
+        """Return what is left of the limits after `more` seconds. Raises `RequestTimeout` if nothing is."""
         timeout, cap = self.limits.timeout, self.limits.cap
         if timeout is None or cap is None or not (self.elapsed or more):
             return self.limits
@@ -168,7 +168,7 @@ class MultiRoundCall(Struct):
 
 
 class MultiRoundRunner:
-    """Requests that may take several rounds."""
+    """Runs requests that may take several rounds."""
 
     def __init__(self, session: "ClientSession", answers: RequestCallbacks) -> None:
         self._session = session
@@ -185,7 +185,10 @@ class MultiRoundRunner:
         retry: bool | None = None,
         plain: Callable[[R], object] | None = None,
     ) -> R:
-        """The answer to a request, after all that the server wants to know first (MRTR-21 … MRTR-23)."""
+        """Send a request and answer the server's questions until there is a result (MRTR-21 … MRTR-23).
+
+        `plain` is called with the result if the server asked nothing.
+        """
         call = MultiRoundCall(method, params, limits, meta, retry=retry)
         while isinstance(result := await self.advance(call), InputRequiredResult):
             await self.answer_questions(
@@ -197,9 +200,9 @@ class MultiRoundRunner:
         return result
 
     async def advance(self, call: MultiRoundCall) -> Result:
-        """What the server says: a result, or a wish for input with questions in it.
+        """Send a request; return a result, or an input-required result with questions.
 
-        A server that has no question and wants the request to come again gets it again, later and later.
+        If the server has no question but wants the request again, it is repeated with growing pauses.
         """
         pause, loop = MIN_REPEAT_DELAY, asyncio.get_running_loop()
         while True:
@@ -248,7 +251,7 @@ class MultiRoundRunner:
         questions: Mapping[str, Question],
         given: Mapping[str, Answer],
     ) -> None:
-        """Have the questions of a round answered: by what is given, and else by the callbacks."""
+        """Answer the questions of a round from `given`, and else by the callbacks."""
         revision = self._session.last_connection.revision
         call.set_answers(
             state,
@@ -258,21 +261,21 @@ class MultiRoundRunner:
         )
 
     def check_questions(self, call: MultiRoundCall, questions: Mapping[str, Question]) -> None:
-        """Return if the server may ask this."""
+        """Raise `RemoteProtocolError` if the server may not ask this."""
         self._request_callbacks.check_questions(questions, self.declared_capabilities(call))
 
     async def call_input_callback(self, callback: InputCallback, paused: PausedCall) -> dict[str, Answer]:
-        """The answers of a callback that is given a whole round."""
+        """Return the answers of an `on_input` callback."""
         return check_mapping("on_input", await self._request_callbacks.run_callback(callback, paused))
 
     def declared_capabilities(self, call: MultiRoundCall) -> ClientCapabilities:
-        """What the request declares."""
+        """Return the capabilities that the request declares."""
         capabilities = self._request_callbacks.capabilities if call.party is None else call.party.capabilities
         assert isinstance(capabilities, ClientCapabilities), "we are a client"
         return capabilities
 
     def _send(self, call: MultiRoundCall, limits: CallLimits, tool: str | None) -> Awaitable[Result]:
-        """The answer to a request; a tool that is known to do no harm may be called twice."""
+        """Send the request of one round."""
         first_attempt, call.first_attempt = call.first_attempt, None
         return self._session.request(
             call.method,

@@ -1,12 +1,7 @@
-"""What a client can do with the tools of its server: list them, call them, and call them with a pause.
+"""Tools of a server: list them, call them, pause and resume calls.
 
-Owns these public methods, and what a call comes to for its caller. How a request goes through its rounds is
-told in `rounds`, what a paused one is in `paused`.
-
-PART results: What a tool said, as the caller wants to see it: text, data, data of a type.
-
-Turns JSON into types by msgspec, and by their own `model_validate` for models that bring one. Checks no
-schema: that is the business of `output_schemas`.
+Owns these public methods and converts results for the caller: text, data, data of a type. Rounds of input are
+left to `multi_round`, output schemas to `output_schemas`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -91,7 +86,7 @@ class ToolResult(Struct, Generic[T], frozen=True):
 
 
 def join_text(content: list[Content]) -> str:
-    """The text blocks, joined by line breaks."""
+    """Join the text blocks by line breaks."""
     if len(content) == 1 and type(content[0]) is TextContent:  # as mostly, for which nothing has to be joined
         return content[0].text
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
@@ -100,7 +95,11 @@ def join_text(content: list[Content]) -> str:
 def make_tool_result(
     name: str, result: ToolOutcome, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
-    """The result of a tool, with its data as a `kind`, if one is given."""
+    """Build the result of a tool, with its data converted to `kind` if one is given.
+
+    What does not fit is unwrapped: the JSON in a text, the value in an object with nothing but a `result`.
+    `wrapped` says that the output schema describes such an object.
+    """
     structured, failed = result.structured_content, bool(result.is_error)
     look_into = _unwrap
     data: JSON = structured
@@ -122,12 +121,12 @@ def make_tool_result(
 
 
 def _text_or_none(content: list[Content]) -> str | None:
-    """The text; None if there is no block of it."""
+    """Return the text; None if there is no text block."""
     return join_text(content) if any(isinstance(block, TextContent) for block in content) else None
 
 
 def _has_wrapped_mark(meta: Meta) -> bool:
-    """Whether a server says that the value is wrapped, in our way or in that of FastMCP."""
+    """Return whether `_meta` marks the value as wrapped, in our way or in that of FastMCP."""
     theirs = meta.get("fastmcp")
     return meta.get(_WRAPPED_META_KEY) is True or (
         isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
@@ -135,7 +134,7 @@ def _has_wrapped_mark(meta: Meta) -> bool:
 
 
 def _unwrap(value: JSON) -> JSON:
-    """The value in an object that holds nothing else than a `result`; else the value itself."""
+    """Return the value in an object that holds nothing but a `result`; else the value itself."""
     if isinstance(value, dict):
         fields = cast("dict[str, JSON]", value)
         return fields[_WRAPPER_FIELD] if fields.keys() == {_WRAPPER_FIELD} else fields
@@ -146,7 +145,7 @@ _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
 
 
 def _parse_json(text: JSON) -> JSON:
-    """The JSON that a text holds; else the text itself."""
+    """Parse the JSON in a string; else return the string itself."""
     try:
         return text if text is None else _ANY_JSON(text.encode())
     except InvalidJSONValue:
@@ -154,7 +153,7 @@ def _parse_json(text: JSON) -> JSON:
 
 
 def convert_value(value: JSON, kind: type[T], what: str) -> T:
-    """A piece of JSON as a value of a type."""
+    """Convert JSON to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
@@ -163,7 +162,7 @@ def convert_value(value: JSON, kind: type[T], what: str) -> T:
 
 
 def decode_value(raw: bytes, kind: type[T], what: str) -> T:
-    """The bytes of a piece of JSON as a value of a type."""
+    """Decode JSON and convert it to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         value = _ANY_JSON(raw)
     except InvalidJSONValue as error:
@@ -172,7 +171,7 @@ def decode_value(raw: bytes, kind: type[T], what: str) -> T:
 
 
 def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
-    """A value of a type that msgspec does not know."""
+    """Convert a value to a type that msgspec does not know."""
     validate = getattr(kind, "model_validate", None)  # pydantic's models have it; pydantic is not imported
     if callable(validate):
         return validate(value)
@@ -185,7 +184,7 @@ def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
 
 
 class _OutputInfo(NamedTuple):
-    """What the list of tools says about the results of one."""
+    """What the list of tools tells about the results of one tool."""
 
     is_wrapped: bool = False
     check: ResultCheck | None = None
@@ -499,7 +498,7 @@ class ToolMethods:
     # ----------------------------------------------------------------- what it comes to
 
     def _build_local_peer(self, capabilities: ClientCapabilities | None) -> LocalPeer:
-        """Who makes a call that can be asked although there may be no callback."""
+        """Return the identity for a call that accepts questions although there may be no callback."""
         if capabilities is None:
             ours = self._local_peer.capabilities
             assert isinstance(ours, ClientCapabilities), "we are a client"
@@ -513,7 +512,7 @@ class ToolMethods:
     def _pause(
         self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
     ) -> PausedCall:
-        """A call that waits for answers."""
+        """Build the paused call. Raises `RemoteProtocolError` if the server may not ask this."""
         params = call.params
         assert isinstance(params, CallToolParams), "it is a call"
         paused = PausedCall(
@@ -532,7 +531,7 @@ class ToolMethods:
         return paused
 
     def _find_output_info(self, name: str, *, validate: bool) -> "_OutputInfo":
-        """What is known of a tool now, before it is called: its list may be forgotten in the meantime."""
+        """Look up a tool before the call: its list may be forgotten in the meantime."""
         outputs = self._session.reader.output_schemas
         if not outputs.schemas:
             return _NO_OUTPUT_INFO
@@ -544,7 +543,7 @@ class ToolMethods:
     def _build_result(
         self, name: str, result: Result, kind: type[Any] | None, known: "_OutputInfo", *, raise_on_error: bool
     ) -> ToolResult[Any]:
-        """What the caller wants to see of a result."""
+        """Check a result and convert it for the caller."""
         assert type(result) is PlainToolResult or isinstance(result, CallToolResult), "the row says so"
         if result.is_error and raise_on_error:
             raise self._make_tool_error(name, result)
@@ -553,7 +552,7 @@ class ToolMethods:
         return make_tool_result(name, result, kind, wrapped=known.is_wrapped)
 
     def _make_tool_error(self, name: str, result: ToolOutcome) -> ToolError:
-        """The error for a tool that says that it failed. A note is for people: models read the text."""
+        """Build the error of a failed tool. A note is for people: models read the text."""
         error = ToolError(join_text(result.content) or f"tool {name!r} failed and did not say why")
         note = self._session.last_connection.dispatcher.stderr_hint
         if note is not None:

@@ -1,8 +1,8 @@
-"""Drives one connection over one channel: a reader, the requests in flight, the end of both.
+"""Drives one connection over one channel: the reader, the requests in flight, and their end.
 
-Owns every task and future of a conversation and ends them with it. The reader never sends and never runs a
-callback, so that no peer and no callback can make it wait; what it reads is handed on in `arrivals`. Knows
-nothing of tools or of how a channel is opened.
+Owns every task and future of a connection and ends them with it. The reader never sends and never runs a
+callback, so that neither a peer nor a callback can block it; `incoming` routes what it reads. Opening a
+channel is left to others.
 """
 
 import asyncio
@@ -51,7 +51,10 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class Dispatcher:
-    """A conversation with a server, from the first byte to the last. Made where a loop runs."""
+    """One connection to a server, from the first byte to the last. Must be created inside a running loop.
+
+    It closes the channel. `on_notification` is called by the reader, so it must not wait.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class Dispatcher:
         limits: CallLimits = NO_LIMITS,
         party: LocalPeer | None = None,
     ) -> Coroutine[Any, Any, Result]:
-        """The server's answer to a request, which is to be awaited at once."""
+        """Send a request; the result is awaited at once. Nothing was sent if this raises instead."""
         if self.end_reason is not None:
             self.check_open()
         progress = limits.extendable or limits.progress is not None
@@ -133,7 +136,7 @@ class Dispatcher:
     def call_tool(
         self, name: str, arguments: Raw, limits: CallLimits, started: float
     ) -> Coroutine[Any, Any, Result]:
-        """What a tool says, perhaps as a `PlainToolResult`; which is to be awaited at once."""
+        """Call a tool; the result, perhaps a `PlainToolResult`, is awaited at once. `started` is now."""
         if self.end_reason is not None:
             self.check_open()
         outgoing = make_tool_call(self.connection, name, arguments)
@@ -145,7 +148,16 @@ class Dispatcher:
     async def run(
         self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS, started: float | None = None
     ) -> Result:
-        """The server's answer to a request that was made before."""
+        """Send a prepared request and return the server's answer.
+
+        Raises:
+            RPCError: the server refused.
+            RemoteProtocolError: the answer is malformed.
+            RequestTimeout: no answer came in time. The server was notified.
+            RequestFailed: the request was lost; the connection is still usable.
+            ChannelClosed: the channel closed before the answer came.
+            RuntimeError: the caller runs in another event loop.
+        """
         call = self._register_call(outgoing, limits, self.loop.time() if started is None else started)
         try:
             if self._paused_calls is not None:
@@ -185,7 +197,7 @@ class Dispatcher:
                 self._discard_call(call)
 
     def _check_loop(self, error: RuntimeError) -> None:
-        """Say what is wrong in another loop than ours, where asyncio says it in its own words."""
+        """Explain an error that comes from using the client in another event loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(
                 "a client was used in another event loop than the one it was connected in; open one in each "
@@ -195,7 +207,7 @@ class Dispatcher:
     async def open_request(
         self, outgoing: OutboundRequest, begin: Callable[[PendingCall], object] = lambda _: None
     ) -> PendingCall:
-        """Send a request whose answer is far away; end it with `cancel`."""
+        """Send a long-lived request, ended by `cancel`. `begin` is called before anything arrives for it."""
         call = self._register_call(outgoing, NO_LIMITS, self.loop.time())
         begin(call)
         try:
@@ -208,7 +220,7 @@ class Dispatcher:
         return call
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
-        """Give up a request of ours and tell the server; False if there is no such request in flight."""
+        """Cancel one of our requests and notify the server; False if no such request is in flight."""
         call = self.calls.get(request_id)
         if call is None or call.answer.done():
             return False
@@ -220,27 +232,27 @@ class Dispatcher:
     async def notify(
         self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None = None
     ) -> None:
-        """Say something to the server."""
+        """Send a notification."""
         self.check_open()
         await self._send(self.connection.notify(method, params))
 
     @property
     def peer_name(self) -> str | None:
-        """What the server calls itself, for errors."""
+        """The name of the server, for errors."""
         return self.connection.peer_name
 
     @property
     def stderr_hint(self) -> str | None:
-        """Where to find what the server says elsewhere, if nobody hears it there; for whom a tool fails."""
+        """Where to find the server's stderr, if it is not shown; added to the error of a tool that fails."""
         return self._channel.stderr_hint if isinstance(self._channel, SupportsStderrHint) else None
 
     @property
     def is_loop_closed(self) -> bool:
-        """Whether the event loop has ended before the conversation; nothing can be done with it any more."""
+        """Whether the event loop was closed before the connection, which is then unusable."""
         return self.loop.is_closed()
 
     def check_open(self) -> None:
-        """Return if the conversation goes on."""
+        """Raise `ChannelClosed`, with the reason, if the connection has ended."""
         if self.end_reason is not None:
             raise self._make_end_error(sent=False)
 
@@ -258,7 +270,7 @@ class Dispatcher:
         return call
 
     def abandon(self, call: PendingCall, reason: str | None) -> None:
-        """Expect no answer any more, and say so to a server that knows of the request (CANC-1)."""
+        """Stop expecting an answer, and notify a server that has received the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
         # Where a request can be lost alone, it can be given up alone: that bothers nobody.
         quiet = call.limits.quiet and not self._can_lose_requests
@@ -271,7 +283,7 @@ class Dispatcher:
                 self.queue_send(data, alone=True)
 
     def _discard_call(self, call: PendingCall) -> None:
-        """Keep nothing of a request that is over, one way or the other."""
+        """Remove everything that is kept for a request."""
         self.calls.pop(call.id, None)
         if call.id in self.connection.outgoing:
             self.connection.cancel(call.id)
@@ -281,7 +293,7 @@ class Dispatcher:
             call.answer.exception()  # nobody may be left to look at it, which is fine
 
     def _set_login_pending(self, waiting: bool) -> None:
-        """Let no clock run while somebody logs in: whichever request it is for, the others will need it."""
+        """Pause all deadlines during a login: whichever request it is for, the others need it too."""
         if waiting:
             self._paused_calls = []
             for call in self.calls.values():
@@ -310,12 +322,12 @@ class Dispatcher:
             raise ChannelClosed(f"the channel failed: {error}", peer=self.peer_name) from error
 
     def queue_send(self, data: bytes, *, alone: bool = False) -> None:
-        """Send what nobody waits for; see `try_send`."""
+        """Queue a message that no caller waits for; see `try_send`."""
         if not self._send_queue.put(partial(self.try_send, data, alone=alone)):
             self.stats.record_discard("answer to a peer that does not read")
 
     async def try_send(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
-        """Send what nobody waits for, now."""
+        """Send a message that no caller waits for. `alone` if no call in flight depends on it."""
         try:
             with mark_unattended(alone or not self.calls):
                 await self._send(data, related)
@@ -340,7 +352,7 @@ class Dispatcher:
             self.end(ChannelClosed("the client was closed"))
 
     def _on_message(self, message: bytes | JSONRPCMessage) -> None:
-        """Take what a channel tells by itself, be it read already or not."""
+        """Handle a message that the channel pushes, decoded or not."""
         if self._close_tasks is not None:
             return
         try:
@@ -362,7 +374,7 @@ class Dispatcher:
             self._fail_channel(error)
 
     def _on_response(self, data: bytes) -> bool:
-        """Hand on what a tool has said, if this is a plain answer to a call; whether it is."""
+        """Deliver a plain answer to a tool call; False if the message is something else."""
         event = read_plain_response(self.connection, data) if self._close_tasks is None else None
         if event is None:
             return False
@@ -385,14 +397,14 @@ class Dispatcher:
         self.end(failure)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Start a task that ends with the conversation."""
+        """Start a task that ends with the connection."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _make_end_error(self, *, sent: bool) -> ChannelClosed:
-        """The error for one of many who learn that it is over; each gets its own."""
+        """Return a new error for one of the callers that wait for this connection."""
         ended = self.end_reason or ChannelClosed("the client was closed")
         kind = SessionLost if isinstance(ended, SessionLost) else ChannelClosed
         error = kind(ended.message, sent=sent, hint=ended.hint, peer=ended.peer)
@@ -400,7 +412,7 @@ class Dispatcher:
         return error
 
     def end(self, reason: ChannelClosed) -> None:
-        """There will be no more messages: whoever waits for one learns why."""
+        """Mark the connection as ended and fail the requests in flight."""
         if self.end_reason is not None:
             return
         self.end_reason = reason
@@ -418,16 +430,16 @@ class Dispatcher:
             call.fail(self._make_end_error(sent=True))
 
     async def wait_calls_done(self) -> None:
-        """Return when every request of a conversation that is over knows what has become of it."""
+        """Wait until every request of an ended connection has its outcome."""
         waiting = [call.answer for call in self.calls.values() if not call.answer.done()]
         if waiting:
             await asyncio.wait(waiting)
 
     async def close(self) -> None:
-        """End the conversation and the channel; afterwards nothing of them is left. Closing twice is fine.
+        """Close the connection and the channel. Closing twice is fine.
 
-        Notices that have arrived are told first, unless it is a callback for them that closes. Whoever waits
-        for an answer gets `ChannelClosed`. A caller that is cancelled does not stop it.
+        Queued notifications are delivered first, unless one of their callbacks closes. Requests in flight
+        fail with `ChannelClosed`. Cancelling the caller does not stop it.
         """
         if self._close_tasks is None:
             self.end(ChannelClosed("the client was closed"))
@@ -450,7 +462,7 @@ class Dispatcher:
                 logger.exception("the channel could not be closed in order")
 
     async def _stop_tasks(self, telling: "asyncio.Task[None]") -> None:
-        """End every task of ours, and what they do, as far as it lets itself be ended."""
+        """Cancel every task, and report those that do not end in time."""
         self._reader.cancel()
         await asyncio.wait([telling], timeout=CALLBACK_CLOSE_TIMEOUT)
         self.callback_queue.stop()
@@ -463,9 +475,9 @@ class Dispatcher:
 
 
 def _offer_nothing(_data: bytes) -> bool:
-    """A channel that takes nothing at once."""
+    """Stand in for a channel without `offer`."""
     return False
 
 
 def _ignore_end(_link: Dispatcher) -> None:
-    """Nobody wants to know."""
+    """Ignore the end of a connection."""

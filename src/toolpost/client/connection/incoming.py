@@ -1,22 +1,8 @@
-"""What arrives from a server, and whom it concerns: answers, progress, notices, asks, and all the rest.
+"""Routes what arrives from a server: answers, progress, notifications, requests, errors.
 
-The receiving half of `link`, which owns the calls and the tasks that are touched here. Nothing here waits or
-runs a callback, and no message can break the connection. Knows nothing of how a message has come.
-
-PART visits: The pages that the user was asked to visit, and that a server may say are done with (2025-11-25).
-
-Owns the ids of those under way on one connection, so that a word about any other is ignored (ELIC-17). What a
-page is about, and what is done when the user is back, is not known here.
-
-PART lane: Work that is done one piece after the other, in the order in which it came, and never by who hands
-it in.
-
-Keeps callbacks in order without making the reader of a connection wait for them. Knows nothing of what the
-work is.
-
-PART threads: Threads for callbacks that are not async, so that none of them ever blocks the loop.
-
-Each client has its own: a callback that is stuck takes nothing from other clients, nor from the loop.
+The receiving half of `dispatcher`, which owns the calls and tasks that are touched here. Nothing here waits
+or runs a callback itself: `CallbackQueue` runs callbacks one at a time, in order, and `CallbackThreads` those
+that are not async. No message can break the connection.
 """
 
 import asyncio
@@ -67,7 +53,7 @@ The oldest is forgotten."""
 
 
 class UrlElicitations:
-    """What is under way."""
+    """The URL elicitations in progress on one connection; completions of any other are ignored (ELIC-17)."""
 
     __slots__ = ("_ids",)
 
@@ -75,12 +61,12 @@ class UrlElicitations:
         self._ids: dict[str, None] = {}
 
     def record_request(self, params: object) -> None:
-        """The server asks for a visit; it may be over before we have told that the user agrees."""
+        """Record a request; it may be completed before our answer is sent."""
         if isinstance(params, ElicitParams) and params.mode == "url" and params.elicitation_id is not None:
             self._add(params.elicitation_id)
 
     def record_answer(self, params: object, result: object) -> None:
-        """The user has answered; if they do not go, nothing is under way."""
+        """Forget an elicitation that the user did not accept."""
         if (
             isinstance(params, ElicitParams)
             and isinstance(result, ElicitResult)
@@ -90,14 +76,14 @@ class UrlElicitations:
             self._ids.pop(params.elicitation_id, None)
 
     def record_error(self, error: MCPError) -> None:
-        """A request was refused until the user has been somewhere (ELIC-18)."""
+        """Record the elicitations that a request was refused for (ELIC-18)."""
         if isinstance(error, UrlElicitationRequired):
             for elicitation in error.elicitations:
                 if "elicitationId" in elicitation:
                     self._add(elicitation["elicitationId"])
 
     def is_expected(self, params: object) -> bool:
-        """Whether a notice is to be told: it does not say that a visit is over, or it is one under way."""
+        """Return whether a notification is to be delivered: not the completion of an unknown elicitation."""
         if not isinstance(params, ElicitationCompleteParams):
             return True
         known = params.elicitation_id in self._ids
@@ -125,7 +111,7 @@ _RUNNING_QUEUE: Final[ContextVar["CallbackQueue | None"]] = ContextVar("_RUNNING
 
 
 class CallbackQueue:
-    """A queue with a task that lives only as long as there is work."""
+    """Runs callbacks one at a time, in order, in a task that lives only as long as there is work."""
 
     __slots__ = ("_limit", "_spawn", "_task", "_waiting")
 
@@ -136,7 +122,7 @@ class CallbackQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, work: Callable[[], Awaitable[object]]) -> bool:
-        """Hand in some work; False if too much waits already. Its errors are logged."""
+        """Queue a callback; False if the queue is full. Its errors are logged."""
         if len(self._waiting) >= self._limit:
             return False
         self._waiting.append(work)
@@ -146,16 +132,16 @@ class CallbackQueue:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether the caller is itself a piece of the work, which would wait for itself."""
+        """Whether the caller is itself a callback of this queue, and would wait for itself."""
         return _RUNNING_QUEUE.get() is self
 
     async def wait_idle(self) -> None:
-        """Return when nothing waits and nothing is being done."""
+        """Wait until the queue is empty and no callback runs."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """Drop what waits; what is being done may end."""
+        """Drop the queued callbacks; the running one may finish."""
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -173,10 +159,10 @@ class CallbackQueue:
 
 
 def is_task_cancellation(error: BaseException) -> bool:
-    """Whether an exception is meant for the task that it has reached, and does not come from a callback.
+    """Return whether an exception is aimed at the current task, and not raised by a callback.
 
     A callback may raise anything. `SystemExit` and `KeyboardInterrupt` would end the loop with the task, and
-    whoever waits would wait for ever.
+    callers would wait without end.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -188,7 +174,7 @@ def is_task_cancellation(error: BaseException) -> bool:
 
 
 class IncomingRouter:
-    """Hands on what arrives over one link."""
+    """Routes the events of one connection."""
 
     def __init__(
         self,
@@ -216,7 +202,7 @@ class IncomingRouter:
         }
 
     def route(self, event: ConnectionEvent) -> None:
-        """Hand on what a message means."""
+        """Handle one event."""
         try:
             self._event_routes[type(event)](event)
         except Exception:  # no message may cost the connection, whatever is wrong with it or with us
@@ -224,14 +210,14 @@ class IncomingRouter:
             self._stats.record_discard("message that could not be handled")
 
     def cancel_client_requests(self) -> None:
-        """Stop answering: nobody waits for the answers any more."""
+        """Stop answering: the server no longer waits."""
         for task in self._client_request_tasks.values():
             task.cancel()
 
     # ----------------------------------------------------------------- about requests of ours
 
     def handle_reply(self, event: ResponseReceived) -> None:
-        """Hand on an answer, if anybody waits for it."""
+        """Deliver an answer to its caller, if there is still one."""
         dispatcher = self._dispatcher
         call = dispatcher.calls.get(event.request.id)
         dispatcher.has_response = True
@@ -251,10 +237,9 @@ class IncomingRouter:
             self._stats.record_discard("progress that nobody has time for")
 
     def handle_lost_request(self, request_id: RequestId, error: TransportError | AuthError) -> None:
-        """The answer to one request cannot come any more; the others are as well as before.
+        """Fail one request whose answer cannot come any more.
 
-        Unless it is the session that was lost: then nothing may be sent over this link any more, and whoever
-        hears of it has to find it so.
+        If the session itself was lost, the connection ends, so that nothing more is sent over it.
         """
         error.peer = error.peer or self._dispatcher.peer_name
         call = self._dispatcher.calls.get(request_id)
@@ -268,7 +253,7 @@ class IncomingRouter:
             self._dispatcher.end(SessionLost(error.message, hint=error.hint, peer=error.peer))
 
     def handle_oversized(self, line: OversizedLine) -> None:
-        """A message was dropped because of its length: let nobody wait for it, here or there."""
+        """Fail the request whose answer was dropped for its length, or answer the server's request."""
         self._stats.record_discard("message over the limit")
         error = line.make_error()
         logger.warning("a message of the server was dropped: %s", error)
@@ -285,7 +270,7 @@ class IncomingRouter:
             self._dispatcher.queue_send(jsonrpc.encode_error(error.id, error.answer))
 
     def _find_call(self, error: RemoteProtocolError) -> "PendingCall | None":
-        """The request of ours that a dropped message was the answer to; the only one if it does not tell."""
+        """Find our request that a dropped message answered; without an id, the only one in flight."""
         calls = self._dispatcher.calls
         if error.id is not None:
             return calls.get(error.id) if error.reply else None
@@ -325,7 +310,7 @@ class IncomingRouter:
             del self._client_request_tasks[request_id]
 
     async def _answer_client_request(self, incoming: InboundRequest) -> None:
-        """Answer an ask, whatever the callback does."""
+        """Answer a request of the server, whatever the callback does."""
         method, connection = incoming.row.name, self._dispatcher.connection
         try:
             data = connection.reply(incoming.id, await self._run_callback(incoming))
@@ -341,9 +326,9 @@ class IncomingRouter:
             await self._dispatcher.try_send(data, incoming.id, alone=method == "ping")
 
     async def _run_callback(self, incoming: InboundRequest) -> Result | Raw:
-        """The result of an ask. Meanwhile the server waits for us, and no request in flight can be late.
+        """Run the callback for a request. The server waits for it, so all deadlines are paused.
 
-        Which of them it asks for is not told by a channel. What a callback asks itself has its own time.
+        A channel does not tell which of our calls the server asks for.
         """
         loop = asyncio.get_running_loop()
         held = list(self._dispatcher.calls.values())
@@ -379,10 +364,10 @@ class IncomingRouter:
 
 
 class CallbackThreads(ThreadPool):
-    """The threads of one client."""
+    """The threads of one client: a callback that blocks takes nothing from other clients."""
 
     async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """What a callback returns: on the loop if it is async, otherwise in a thread."""
+        """Run a callback: on the loop if it is async, otherwise in a thread."""
         if inspect.iscoroutinefunction(callback):
             return await callback(*arguments)
         value = await self.run_in_thread(partial(callback, *arguments))

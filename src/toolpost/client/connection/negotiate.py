@@ -1,17 +1,11 @@
-"""Finds out what a server speaks, and opens the conversation accordingly.
+"""Negotiates the revision with a server and opens the connection accordingly.
 
-    server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we speak
+    server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we support
                     ├ the server exits ─────────────────────→ a new channel, `initialize`
                     ├ HTTP 401, 403, 407, 429, 5xx, no way ─→ an error: that says nothing about the era
-                    └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback of the way
+                    └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback
 
-Knows nothing of what a channel is made of: it is given a way to open one.
-
-PART verdicts: What was found out about servers, for the next client in this process: revision, and which of
-two ways.
-
-Keeps one verdict for each key, the oldest goes first. Owns no clock: a verdict lasts until it proves wrong
-(VER-7).
+Channels are opened by a `Connector`, which is given.
 """
 
 import asyncio
@@ -48,25 +42,25 @@ MAX_CACHED_REVISIONS: Final = 256
 
 
 class CachedRevision(NamedTuple):
-    """What a server speaks."""
+    """The revision that a server uses, and whether only the fallback of the connector reached it."""
 
     revision: Revision
     via_fallback: bool = False
 
 
 class RevisionCache:
-    """Verdicts by key, a bounded number of them. A key of None stands for nobody."""
+    """Revisions by key, for the next client of this process; the oldest go first. None is no key."""
 
     def __init__(self, limit: int = MAX_CACHED_REVISIONS) -> None:
         self._limit = limit
         self._entries: OrderedDict[str, CachedRevision] = OrderedDict()
 
     def find(self, key: str | None) -> CachedRevision | None:
-        """What is known; None if nothing is."""
+        """Return the entry; None if there is none."""
         return None if key is None else self._entries.get(key)
 
     def put(self, key: str | None, entry: CachedRevision) -> None:
-        """Remember a verdict."""
+        """Store an entry."""
         if key is not None:
             self._entries[key] = entry
             self._entries.move_to_end(key)
@@ -74,12 +68,12 @@ class RevisionCache:
                 self._entries.popitem(last=False)
 
     def drop(self, key: str | None) -> None:
-        """Forget a verdict: it has proven wrong, or may be old."""
+        """Remove an entry that has proven wrong, or may be old (VER-7)."""
         if key is not None:
             self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self._entries.clear()
 
 
@@ -127,7 +121,7 @@ class Connector(NamedTuple):
 
 
 class OpenedConnection(NamedTuple):
-    """A conversation that was opened, and what the server said of itself."""
+    """An open connection, and the server's description of itself."""
 
     dispatcher: Dispatcher
     revision: Revision
@@ -141,7 +135,7 @@ StartDispatcher: TypeAlias = Callable[[Channel, Revision], Dispatcher]
 
 
 class Handshake:
-    """The opening of one conversation."""
+    """The opening of one connection. A revision cached here counts before `known`, the last one."""
 
     def __init__(
         self,
@@ -167,7 +161,7 @@ class Handshake:
         """What is known of a server process that was given up, to be added to the error."""
 
     async def run(self) -> OpenedConnection:
-        """The conversation, opened."""
+        """Open the connection. Raises `ConnectFailed` if that is impossible."""
         try:
             opened = (await self._negotiate())._replace(via_fallback=self._via_fallback)
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed) as error:
@@ -191,7 +185,7 @@ class Handshake:
 
     @property
     def _has_both_eras(self) -> bool:
-        """Whether this client speaks in either era, so that the server decides."""
+        """Whether this client supports both eras, so that the server decides."""
         supported = self._local_peer.supported
         return all(find_newest(supported, era=era) is not None for era in ("session", "stateless"))
 
@@ -220,7 +214,7 @@ class Handshake:
         return f"; the server process {text}" + "\n    ".join(lines)
 
     async def _open_channel(self, revision: Revision, *, via_fallback: bool = False) -> Dispatcher:
-        """A new channel, with nothing said yet."""
+        """Open a new channel and start a dispatcher on it."""
         await self._close()
         connector = self._connector.fallback if via_fallback else self._connector
         assert connector is not None, "there is a detour"
@@ -233,7 +227,7 @@ class Handshake:
         return self._dispatcher
 
     async def _resolve_connector(self) -> CachedRevision | None:
-        """Look the way up, where that has to be done; what is known of it."""
+        """Resolve the connector, where that is needed; return the cached revision."""
         if self._connector.resolve is not None:
             try:
                 self._connector = await self._connector.resolve()
@@ -267,7 +261,7 @@ class Handshake:
         return await self._probe(await self._open_channel(stateless), session)
 
     async def _try_cached_session(self, session: Revision, known: CachedRevision) -> OpenedConnection | None:
-        """The session with a server that held one the last time; None if it does not any more (VER-7)."""
+        """Open a session as the last time; None if the server does not hold one any more (VER-7)."""
         via_fallback = known.via_fallback and self._connector.fallback is not None
         try:
             # A server that has left the detour may keep us waiting there for ever, and not refuse.
@@ -288,7 +282,7 @@ class Handshake:
         return None
 
     async def _probe(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
-        """The conversation with a server of which nothing is known (VER-10, VER-11)."""
+        """Negotiate with an unknown server (VER-10, VER-11)."""
         try:
             return await self._discover(dispatcher, CallLimits(timeout=self._probe_timeout, quiet=True))
         except _STATELESS_ERRORS as error:
@@ -313,7 +307,7 @@ class Handshake:
     async def _use_listed_revision(
         self, dispatcher: Dispatcher, listed: list[str], error: Exception
     ) -> OpenedConnection:
-        """The conversation in the newest revision of a list that the server gave (VER-2, VER-12)."""
+        """Use the newest common revision of a list that the server sent (VER-2, VER-12)."""
         revision = find_newest(listed, among=self._local_peer.supported)
         if revision is None:
             raise error
@@ -321,7 +315,7 @@ class Handshake:
         return await (self._discover(dispatcher) if revision.stateless else self._initialize(dispatcher))
 
     async def _initialize_after_timeout(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
-        """The conversation with a server that did not answer the probe: old, or slow to start."""
+        """Initialize a server that did not answer the probe: it is old, or slow to start."""
         stateless = dispatcher.connection.revision
         dispatcher.connection.switch_revision(session)
         try:
@@ -335,7 +329,7 @@ class Handshake:
             return await self._initialize_on_new_channel(session, error)
 
     async def _retry_discover(self, stateless: Revision, failed: ConnectFailed) -> OpenedConnection:
-        """The conversation with a stateless server that was slow to start, or why there is none."""
+        """Probe a stateless server again that was slow to start; raise `failed` if that fails too."""
         try:
             return await self._discover(
                 await self._open_channel(stateless), CallLimits(timeout=self._probe_timeout)
@@ -344,13 +338,13 @@ class Handshake:
             raise failed from None
 
     async def _initialize_on_new_channel(self, session: Revision, error: ChannelClosed) -> OpenedConnection:
-        """The conversation with a server that did not survive the probe."""
+        """Initialize a server that exited on the probe."""
         if not self._connector.can_reopen:
             raise error
         return await self._initialize(await self._open_channel(session))
 
     async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
-        """The conversation in the stateless era, if the server says that it speaks it."""
+        """Open a connection in the stateless era, if the server supports it."""
         result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
         assert isinstance(result, DiscoverResult), "the row of server/discover says so"
         peer = dispatcher.connection.peer
@@ -359,7 +353,7 @@ class Handshake:
         return OpenedConnection(dispatcher, peer.revision, result)
 
     async def _initialize(self, dispatcher: Dispatcher) -> OpenedConnection:
-        """The conversation in a session (LIFE-2, LIFE-4)."""
+        """Open a session (LIFE-2, LIFE-4)."""
         session = dispatcher.connection.revision
         try:
             result = await dispatcher.run(SESSION_ERA.open(dispatcher.connection))
@@ -374,7 +368,7 @@ class Handshake:
     async def _initialize_via_fallback(
         self, session: Revision, error: RequestFailed | RPCError
     ) -> OpenedConnection:
-        """The conversation with a server that is reached by the fallback only."""
+        """Open a session over the fallback; an error reports the outcome of both attempts."""
         try:
             return await self._initialize(await self._open_channel(session, via_fallback=True))
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
@@ -392,9 +386,9 @@ class Handshake:
 
 
 def _is_era_refusal(error: RequestFailed) -> bool:
-    """Whether a server refused a request because of what it is, and not because of us or of its state.
+    """Return whether a server refused a request because of its era, and not because of us or its state.
 
-    One that says yes and nothing else does not know what it was asked either.
+    A 2xx without an answer means that it did not understand the request either.
     """
     status = error.status
     return status is not None and (
@@ -403,7 +397,7 @@ def _is_era_refusal(error: RequestFailed) -> bool:
 
 
 def _is_fallback_refusal(error: RequestFailed | RPCError) -> bool:
-    """Whether a server refused `initialize` because it is not to be sent there."""
+    """Return whether a server refused `initialize` because this is the wrong endpoint."""
     return (
         error.status in _FALLBACK_STATUSES
         if isinstance(error, RequestFailed)
@@ -422,7 +416,7 @@ class _NoCommonStatelessRevision(RemoteProtocolError):
 
 
 def _parse_supported(error: RPCError) -> list[str]:
-    """The revisions that an error lists, as far as it does."""
+    """Return the revisions that an error lists, if it does."""
     data = error.data
     listed: JSON = cast("dict[str, JSON]", data).get("supported") if isinstance(data, dict) else None
     return [str(date) for date in cast("list[JSON]", listed)] if isinstance(listed, list) else []

@@ -1,12 +1,7 @@
-"""A request of ours in flight: how long it may take, and who hears of it in the meantime.
+"""A request in flight: its limits, its deadline and its answer.
 
-Owns its time-out, which progress starts anew, and which stands still while the server waits for us. How it is
-sent and answered is the link's business.
-
-PART alarm: One timer for all requests of a link: it rings when the first of them is late.
-
-Owns that timer. A timer for each request would cost more than all else that a link does for it. Knows nothing
-of what a request is, nor of how far its deadline may be moved.
+Progress restarts the time-out, and it is paused while the server waits for us. One timer serves all requests
+of a connection. Sending is left to the dispatcher.
 """
 
 import asyncio
@@ -26,17 +21,17 @@ late one after the other, and no request hears of it later than anybody would no
 
 
 class HasDeadline(Protocol):
-    """What may be late."""
+    """Something with a deadline."""
 
     deadline: float
 
     def expire(self) -> None:
-        """The deadline has passed. It is looked at once more only if there is another one."""
+        """Handle the passed deadline. It is checked again only if another one is set."""
         ...
 
 
 class DeadlineTimer:
-    """The timer of one link."""
+    """One timer for all requests of a connection: a timer for each would dominate the cost of a request."""
 
     __slots__ = ("_loop", "_timer", "_watched", "next")
 
@@ -48,13 +43,13 @@ class DeadlineTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, when: float) -> None:
-        """Ring at this time."""
+        """Fire at this time."""
         self.stop()
         self.next = when
         self._timer = self._loop.call_at(when, self._expire_overdue)
 
     def stop(self) -> None:
-        """Do not ring."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.next = None, inf
@@ -97,7 +92,7 @@ class CallLimits(NamedTuple):
     quiet: bool = False
 
     def subtract(self, spent: float) -> "CallLimits":
-        """What is left of the time after so many seconds."""
+        """Return the limits after some seconds have passed."""
         if self.timeout is None:
             return self
         cap = None if self.cap is None else max(self.cap - spent, 0.0)
@@ -108,7 +103,14 @@ NO_LIMITS: Final = CallLimits()
 
 
 class PendingCall(Struct, eq=False):
-    """A request in flight. A struct, because one is made for every request."""
+    """A request in flight. A struct, because one is made for every request.
+
+    Attributes:
+        timer: fires when it is late; the dispatcher sets it.
+        deadline: when it is late; infinite while it is paused.
+        due: the same, whether it is paused or not.
+        scope: around a wait for anything other than the answer.
+    """
 
     id: RequestId
     outgoing: OutboundRequest
@@ -129,11 +131,11 @@ class PendingCall(Struct, eq=False):
 
     @property
     def method(self) -> str:
-        """Its method."""
+        """The method."""
         return self.outgoing.row.name
 
     def extend(self, now: float) -> None:
-        """Start the time-out anew, up to the cap (TIME-4)."""
+        """Restart the time-out, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
             now = self.paused_at if self.pause_count else now
             cap = inf if self.limits.cap is None else self.started + self.limits.cap
@@ -141,14 +143,14 @@ class PendingCall(Struct, eq=False):
             self._update_deadline()
 
     def pause_deadline(self, now: float) -> None:
-        """Stop the deadline while the server waits for us, until `resume_deadline` is called as often."""
+        """Pause the deadline while the server waits for us; `resume_deadline` has to be called as often."""
         self.pause_count += 1
         if self.pause_count == 1:
             self.paused_at = now
             self._update_deadline()
 
     def resume_deadline(self, now: float) -> None:
-        """Let the clock go on where it stopped."""
+        """Continue the deadline where it was paused."""
         self.pause_count -= 1
         if not self.pause_count:
             stood = now - self.paused_at
@@ -167,7 +169,7 @@ class PendingCall(Struct, eq=False):
 
     @asynccontextmanager
     async def timeout_scope(self) -> AsyncGenerator[None]:
-        """A wait for anything else than the answer."""
+        """Limit a wait for anything other than the answer by the deadline."""
         try:
             async with asyncio.timeout_at(self._timeout_at) as self.scope:
                 yield
@@ -179,13 +181,13 @@ class PendingCall(Struct, eq=False):
         return None if self.pause_count or self.due == inf else self.due
 
     def expire(self) -> None:
-        """Let whoever waits for the answer hear that it is late."""
+        """Fail with a time-out."""
         self.deadline = inf
         if not self.answer.done():
             self.late = True
             self.answer.set_exception(TimeoutError())
 
     def fail(self, error: Exception) -> None:
-        """Let whoever waits for the answer have an error."""
+        """Fail with an error."""
         if not self.answer.done():
             self.answer.set_exception(error)

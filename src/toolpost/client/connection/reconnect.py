@@ -1,8 +1,7 @@
-"""Opens a conversation, opens it anew when it is lost, and ends it, whoever asks for it and from any task.
+"""Opens a connection, opens it again when it is lost, and closes it, for callers in any task.
 
-Owns the task that connects, the timer for the next try, the one link that results, and those that end behind
-it. A connection that is lost again and again is tried a few times by itself and then only for somebody who
-needs it. Knows nothing of what is said over a link.
+Owns the connecting task, the timer for the next try, the dispatcher that results, and those that end behind
+it. A connection that is lost again and again is tried a few times in the background, and then only on demand.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ _RECONNECT_HINT: Final = "`connect()` opens it again"
 
 
 class Reconnector:
-    """The life of a client: closed, connecting, ready, backoff, and so on."""
+    """The state machine of a client's connection: closed, connecting, ready, backoff."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Reconnector:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The conversation."""
+        """The connection. Raises `ChannelClosed` if there is none; the hint tells how to open one."""
         dispatcher = self._current_dispatcher()
         if dispatcher is None:
             raise ChannelClosed("the client is not connected", sent=False, hint=_CONNECT_HINT)
@@ -75,12 +74,12 @@ class Reconnector:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a conversation."""
+        """Whether there is a connection."""
         return self.active_dispatcher is not None
 
     @property
     def active_dispatcher(self) -> Dispatcher | None:
-        """The conversation, if there is one that goes on."""
+        """The connection, if there is one that has not ended."""
         dispatcher = self._dispatcher
         if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
             return dispatcher
@@ -88,10 +87,7 @@ class Reconnector:
         return None
 
     def find_local_dispatcher(self) -> Dispatcher | None:
-        """The same, if it goes on in the event loop that runs now.
-
-        One look less than in `active_dispatcher`, and no property: a call of those takes twice as long.
-        """
+        """Return the active connection if it belongs to the running loop; faster than `active_dispatcher`."""
         dispatcher = self._dispatcher
         if (
             dispatcher is not None
@@ -103,16 +99,16 @@ class Reconnector:
 
     @property
     def cause(self) -> Exception | None:
-        """Why there is no conversation, if one was lost and has not come back."""
+        """Why the connection was lost, until it is back."""
         return self._cause
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether there is a conversation, or another one may be had."""
+        """Whether there is a connection, or another one can be opened."""
         return self.is_connected or (self._can_reopen and not self.is_closed)
 
     async def ensure_connected(self) -> Dispatcher:
-        """The conversation; one that was lost is opened anew first."""
+        """Return the connection; one that was lost is opened again first."""
         while not self.is_connected:
             if self.is_closed or not self._can_reopen:
                 return self.dispatcher
@@ -126,7 +122,7 @@ class Reconnector:
         return self.dispatcher
 
     async def open(self) -> None:
-        """Connect, unless that was done. Several tasks may wait for the same connection."""
+        """Connect, unless connected. Several tasks may wait for the same attempt."""
         if self.is_connected:
             return
         connecting = self._start_connecting()
@@ -144,7 +140,7 @@ class Reconnector:
                 await _cancel_and_wait(connecting)  # nobody wants it any more
 
     async def close(self) -> None:
-        """End the conversation, or the attempt to open one. Closing twice is fine."""
+        """Close the connection, or stop the attempt to open one. Closing twice is fine."""
         self.is_closed = True
         self._cancel_timer()
         if self._connect_task is not None:
@@ -168,7 +164,7 @@ class Reconnector:
     # ----------------------------------------------------------------- opening
 
     def _start_connecting(self, *, alone: bool = False) -> "asyncio.Task[OpenedConnection]":
-        """The attempt to connect, which is made now if there is none; `alone` if nobody asked for it."""
+        """Return the connecting task, started now if there is none; `alone` if no caller waits for it."""
         self._cancel_timer()
         if self._connect_task is not None and self._is_blocked_on_login(alone=alone):
             self._connect_task.cancel()
@@ -184,7 +180,7 @@ class Reconnector:
         return self._connect_task
 
     def _is_blocked_on_login(self, *, alone: bool) -> bool:
-        """Whether the attempt may wait for a login that it asks nobody for, and now somebody is there."""
+        """Whether an unattended attempt may need a login, and now a user is there to log in."""
         return self._may_need_login and self._connect_task is not None and self._is_unattended and not alone
 
     async def _run_connect(self) -> OpenedConnection:
@@ -217,7 +213,7 @@ class Reconnector:
     # ----------------------------------------------------------------- losing and trying again
 
     def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
-        """A conversation is over; if nobody has left it, it was lost."""
+        """Reconnect if a connection has ended that we did not close."""
         if dispatcher is not self._dispatcher or self.is_closed or dispatcher.end_reason is None:
             return
         if dispatcher.has_response:
@@ -225,7 +221,7 @@ class Reconnector:
         self._schedule_reconnect(dispatcher.end_reason)
 
     def _schedule_reconnect(self, cause: Exception) -> None:
-        """There is no conversation. Try again, if that makes sense without anybody asking for it."""
+        """Enter backoff, and try again in the background if that makes sense."""
         self._cause = cause
         if not self._can_reopen:
             self._connection_state.enter(Transition("closed", cause))
@@ -245,7 +241,7 @@ class Reconnector:
             self._backoff_until = loop.time() + pause
 
     def _check_backoff(self) -> None:
-        """Return if it may be tried again."""
+        """Raise the error of the last attempt if it was too recent for another one."""
         left = self._backoff_until - asyncio.get_running_loop().time()
         if isinstance(self._cause, AuthError) and (left > 0 or is_unattended()):
             raise copy(self._cause)
@@ -265,9 +261,9 @@ class Reconnector:
     # ----------------------------------------------------------------- the end
 
     def _close_in_background(self, dispatcher: Dispatcher) -> None:
-        """Let a lost session end by itself: requests in it hear their own fate, and callbacks may go on.
+        """Close a lost session later: its requests get their own outcome, and its callbacks may go on.
 
-        It may be one of these callbacks that connects; it must not be cancelled for that, nor waited for.
+        One of these callbacks may be what connects; it must neither be cancelled for that nor waited for.
         """
 
         async def end() -> None:
@@ -279,14 +275,14 @@ class Reconnector:
         task.add_done_callback(lambda _: self._closing.pop(dispatcher, None))
 
     def _current_dispatcher(self) -> Dispatcher | None:
-        """The link, unless its loop has ended, and with it all that could be done with it."""
+        """Return the dispatcher, unless its loop was closed."""
         if self._dispatcher is not None and self._dispatcher.is_loop_closed:
             self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
         return self._dispatcher
 
 
 async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
-    """End a task, if it has not ended; its error belongs to whoever waits for it."""
+    """Cancel a task and wait for its end; its error is left to those who wait for it."""
     if not connecting.done():
         if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
             connecting.cancel()

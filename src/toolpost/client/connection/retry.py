@@ -1,8 +1,7 @@
-"""Work over a connection, tried again where that does no harm and while there is time.
+"""Runs work over a connection, and again where that is harmless and there is time.
 
-Owns the tries of a request, from the wait for a connection to the last error, and the breaker for a server
-that cannot be reached. Which requests may be repeated and when is told in `retry`, how a connection comes
-back in `supervise`.
+Owns the tries of a request, from the wait for a connection to the last error. `retry_policy` decides what may
+be repeated and when; `reconnect` restores the connection.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class Retrier:
-    """What is tried over the connections of one client."""
+    """The retries and the circuit breaker of one client."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class Retrier:
         self.breaker = CircuitBreaker()
 
     async def ensure_connected(self, limits: CallLimits = NO_LIMITS) -> Dispatcher:
-        """The connection; one that was lost is opened anew first."""
+        """Return the connection; one that was lost is opened again first, within the time-out."""
         if not self._reconnector.is_connected:
             try:
                 async with asyncio.timeout(limits.timeout):
@@ -57,7 +56,7 @@ class Retrier:
         return self._reconnector.dispatcher
 
     async def wait_connected(self, limits: CallLimits) -> CallLimits:
-        """What is left of the time once there is a connection; see `ensure_connected`."""
+        """Wait for a connection; return what is left of the limits."""
         if self._reconnector.is_connected:
             return limits
         loop = asyncio.get_running_loop()
@@ -66,7 +65,7 @@ class Retrier:
         return limits.subtract(loop.time() - started)
 
     def get_healthy_dispatcher(self) -> Dispatcher | None:
-        """The connection, if there is one in this loop and nothing has failed lately."""
+        """Return the connection, if it belongs to this loop and nothing has failed lately."""
         return None if self.breaker.failures else self._reconnector.find_local_dispatcher()
 
     async def run(
@@ -77,7 +76,14 @@ class Retrier:
         safe: bool | None = None,
         first_attempt: FirstAttempt[T] | None = None,
     ) -> T:
-        """What comes of some work over the connection, which is done once more where that can do no harm."""
+        """Run some work over the connection, and again where `retry_policy` allows it.
+
+        Args:
+            work: what to do.
+            limits: how long it may take, all tries together.
+            safe: what `is_retry_safe` returned.
+            first_attempt: the outcome of the first try, if it was made already.
+        """
         loop, policy, left = asyncio.get_running_loop(), None, limits
         first = started = loop.time() if first_attempt is None else first_attempt.started
         while True:
@@ -111,13 +117,13 @@ class Retrier:
                 return result
 
     def record_answer(self) -> None:
-        """The server has answered: it can be reached."""
+        """Record that the server can be reached."""
         if self.breaker.failures:
             self.breaker.record_success()
             self._connection_state.enter(Transition("ready"))
 
     def _record_failure(self, error: MCPError, started: float, now: float) -> None:
-        """Count a request that has not reached the server, over a connection that stands."""
+        """Count a request that has not reached the server although there is a connection."""
         if not isinstance(error, RequestFailed) or error.sent or not self._reconnector.is_connected:
             return
         pause = self.breaker.record_failure(started, now)

@@ -1,12 +1,7 @@
-"""Which requests are sent once more, when, and when the server is left alone for a while.
+"""Decides which requests are sent again, after how long, and when a server is left alone for a while.
 
-Owns the table of methods that only read, the number of tries, and the breaker that spares a server which
-cannot be reached. Does not wait and does not send.
-
-PART backoff: How long to wait before something is tried again: longer each time, up to a bound, and never in
-step.
-
-Owns the numbers. Does not wait itself, and knows nothing of what is tried.
+Owns the methods that are safe to repeat, the number of tries, the backoff, and the circuit breaker. Neither
+waits nor sends.
 """
 
 import random
@@ -36,7 +31,7 @@ come back as one."""
 
 
 class Backoff:
-    """The pauses between the tries of one thing."""
+    """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
 
     __slots__ = ("_next", "_stood", "tries")
 
@@ -45,16 +40,16 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """A try was a success."""
+        """Start over after a success."""
         self._next = MIN_BACKOFF
         self.tries = 0
 
     def mark_working(self, now: float) -> None:
-        """A try has worked, at this time of the loop's clock. It is a success if it goes on so for long."""
+        """Record that a try has worked so far; it counts as a success once that has lasted."""
         self._stood = now
 
     def next_delay(self, now: float) -> float:
-        """The seconds to wait from now on: the pause, and up to half of it more."""
+        """Return the seconds to wait from now on: the pause, and up to half of it more."""
         if self._stood is not None and now - self._stood >= MAX_BACKOFF:
             self.reset()
         self._stood = None
@@ -162,7 +157,7 @@ class RetryPolicy:
 
 
 def _parse_retry_after(error: MCPError) -> float | None:
-    """The seconds after which a server that refused wants to be asked again; None if it does not say."""
+    """Return the seconds after which a server that refused wants the request again; None if not given."""
     if isinstance(error, RequestFailed):
         return error.retry_after
     data: Any = error.data if isinstance(error, RateLimited) else None
@@ -171,14 +166,14 @@ def _parse_retry_after(error: MCPError) -> float | None:
 
 
 def _is_unserved(error: MCPError) -> bool:
-    """Whether an error says for sure that the request was not served."""
+    """Return whether an error proves that the request was not served."""
     if isinstance(error, RequestFailed) and error.status == TOO_MANY_REQUESTS:
         return True
     return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
 
 
 def _is_temporary(status: int) -> bool:
-    """Whether a refusal says only that this was the wrong moment."""
+    """Return whether a status means that a later try may succeed."""
     return status >= 500 or status in {408, 425, 429}
 
 
@@ -195,16 +190,16 @@ class CircuitBreaker:
         """How many requests in a row have not reached the server; those at the same time are one."""
 
     def record_success(self) -> None:
-        """The server can be reached."""
+        """Record that the server can be reached."""
         self.failures = 0
         self._backoff.reset()
 
     def allow_next(self) -> None:
-        """Let the next request through, whenever it comes."""
+        """Let the next request through."""
         self._until = 0.0
 
     def record_failure(self, began: float, now: float) -> float | None:
-        """The seconds for which the server is left alone from now on; None if it is not."""
+        """Count a failure; return the seconds for which the server is left alone, or None."""
         if self.failures and began <= self._counted:
             return None
         self.failures += 1
@@ -216,7 +211,7 @@ class CircuitBreaker:
         return pause
 
     def seconds_until_allowed(self, now: float) -> float:
-        """The seconds for which the server is still left alone. Whoever hears of none is the one to try."""
+        """Return how long requests are still held back; a caller that gets 0 is the one to try."""
         if self.failures < MAX_FAILURES:
             return 0.0
         left = self._until - now

@@ -1,8 +1,8 @@
-"""The conversation with a server as the methods of a client need it: limits, retries, notices.
+"""The session with a server as the methods of a client need it: limits, retries, notifications.
 
-Owns what belongs to the connection of the moment, and what is restored when it is lost: listener and log
-level. How messages move is told in `link`, how the revision is found in `negotiate`, how the connection lives
-in `supervise`, what is read over it in `reader`, what a server asks before it answers in `multi_round`.
+Owns what belongs to the current connection and is restored after a reconnect: the listener and the log level.
+Moving messages is left to `dispatcher`, finding the revision to `negotiate`, reconnecting to `reconnect`,
+lists and caches to `listing`, and rounds of input to `multi_round`.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class _DesiredState(NamedTuple):
-    """What a user has asked for on a connection, and shall have on the next one if it is lost."""
+    """What the user has requested on a connection, to be restored on the next one."""
 
     uris: frozenset[str] = frozenset()
     level: LogLevel | None = None
 
 
 class ClientSession:
-    """A server to talk to, now or later."""
+    """The session of one client, over all its connections."""
 
     def __init__(
         self,
@@ -121,12 +121,12 @@ class ClientSession:
     # ----------------------------------------------------------------- the connection
 
     async def open(self) -> None:
-        """Connect, unless that was done."""
+        """Connect, unless connected."""
         self.retrier.breaker.allow_next()
         await self._reconnector.open()
 
     async def close(self) -> None:
-        """Leave the server. Whoever waits for an answer gets `ChannelClosed`."""
+        """Close the connection. Requests in flight fail with `ChannelClosed`."""
         try:
             for changes in list(self.change_streams):
                 await changes.aclose(tell=False)
@@ -138,7 +138,7 @@ class ClientSession:
 
     @property
     def name(self) -> str:
-        """What to call the server, whether it can be reached or not."""
+        """The name of the server, whether it can be reached or not."""
         return self._connector.name
 
     @property
@@ -148,17 +148,17 @@ class ClientSession:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The connection."""
+        """The connection. Raises `ChannelClosed` if there is none."""
         return self._reconnector.dispatcher
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether there is a connection, or another one may be had."""
+        """Whether there is a connection, or another one can be opened."""
         return self._reconnector.can_reconnect
 
     @property
     def last_connection(self) -> OpenedConnection:
-        """The connection of the moment or the last one, and what the server said of itself."""
+        """The current connection or the last one. Raises `LocalProtocolError` if there was none."""
         opened = self._reconnector.last_connection
         if opened is None:
             raise LocalProtocolError("nothing is known about the server before the client has connected")
@@ -204,7 +204,7 @@ class ClientSession:
         return opened
 
     async def _send_heartbeats(self, dispatcher: Dispatcher, pause: float) -> None:
-        """Give a connection up over which the server does not answer any more (PING-2)."""
+        """Ping the server, and end a connection that does not answer any more (PING-2)."""
         while True:
             await asyncio.sleep(pause)
             try:
@@ -225,7 +225,7 @@ class ClientSession:
         dispatcher.end(dead)
 
     async def _restore_state(self, opened: OpenedConnection, desired: "_DesiredState") -> None:
-        """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
+        """Subscribe to changes and set the log level, as on the connection that was lost (SUB-9)."""
         limits = CallLimits(timeout=self._options.probe_timeout)
         try:
             await self.listener.start(limits, desired.uris)
@@ -264,7 +264,7 @@ class ClientSession:
         return dispatcher
 
     def _on_login_pending(self, waiting: bool) -> None:
-        """While somebody logs in, a connection may take as long as they do."""
+        """Suspend the connect time-out during a login."""
         scope, wait = self._connect_scope, self._options.connect_timeout
         if scope is None or wait is None:
             return
@@ -277,7 +277,7 @@ class ClientSession:
     def make_limits(
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> CallLimits:
-        """What a caller's time-out and progress callback come to."""
+        """Return the limits of a request with this time-out and progress callback."""
         tell = progress or self._event_callbacks.progress
         if timeout is None and tell is None:
             return self._default_limits[extendable]
@@ -297,7 +297,7 @@ class ClientSession:
         is_safe_tool: bool = False,
         first_attempt: FirstAttempt[Result] | None = None,
     ) -> Awaitable[Result]:
-        """The answer to a request, be it a result or a wish for input."""
+        """Send a request, with retries; return a result or an input-required result."""
         more = _NO_META if meta is None else check_mapping("meta", meta)
 
         def once(dispatcher: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
@@ -318,21 +318,21 @@ class ClientSession:
         *,
         party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
-        """The answer to a request over one connection, and no other."""
+        """Send a request over this connection only, with the log level where it applies."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **meta}
         return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def watch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear when a resource changes."""
+        """Subscribe to a resource."""
         await self.run_with_retry(lambda _, limits: self.listener.watch(uri, limits), limits, safe=True)
 
     async def unwatch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear no more of a resource."""
+        """Unsubscribe from a resource."""
         await self.run_with_retry(lambda _, limits: self.listener.unwatch(uri, limits), limits, safe=True)
 
     async def set_log_level(self, level: LogLevel, limits: CallLimits) -> None:
-        """Ask for log messages of this level and graver ones."""
+        """Request log messages of this level and above."""
 
         async def tell(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
@@ -348,7 +348,7 @@ class ClientSession:
         self._requested_log_level = level
 
     async def ping(self, limits: CallLimits) -> None:
-        """Return if the server answers. In the stateless era it is asked what it is."""
+        """Check that the server answers; in the stateless era by `server/discover`."""
         await self.run_with_retry(self._ping, limits, safe=True)
 
     async def _ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
@@ -356,7 +356,7 @@ class ClientSession:
         await self.send("server/discover" if stateless else "ping", None, limits, {}, dispatcher)
 
     async def notify_if_session(self, method: str) -> None:
-        """Say something that a server of the stateless era does not want to hear."""
+        """Send a notification that the stateless era does not have, in a session only."""
 
         async def tell(dispatcher: Dispatcher, _limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
@@ -367,7 +367,7 @@ class ClientSession:
     # ----------------------------------------------------------------- what the server says
 
     def _describe_server(self) -> str:
-        """What to call the server before the user: what we know of it, and what it says itself (ELIC-3)."""
+        """Return the server's name for the user: ours, and the one it gives itself (ELIC-3)."""
         opened = self._reconnector.last_connection
         own = None if opened is None else opened.dispatcher.peer_name
         return self.name if own in {None, self.name} else f"{self.name} (it calls itself {own!r})"
@@ -394,6 +394,6 @@ class ClientSession:
             self.stats.record_discard("notice that nobody has time for")
 
     def record_gap(self) -> None:
-        """Changes may have been missed."""
+        """Record that changes may have been missed."""
         self.stats.gaps += 1
         self.reader.clear_cache()
