@@ -229,8 +229,6 @@ class RequestCallbacks:
         finally:
             ASKING_SERVER.reset(before)
 
-    # ----------------------------------------------------------------- by callbacks
-
     async def answer_request(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
         """Return the result of a server's request. An `RPCError` is what to send the server instead."""
         own = self._custom_methods.get(method)
@@ -264,8 +262,6 @@ class RequestCallbacks:
         if callable(roots):
             roots = await self.threads.run_in_thread(partial(make_roots, await self.run_callback(roots)))
         return ListRootsResult(roots=roots)
-
-    # ----------------------------------------------------------------- by whoever
 
     async def answer_questions(
         self,
@@ -312,7 +308,7 @@ class RequestCallbacks:
         return ListRootsResult(roots=await self.threads.run_in_thread(partial(make_roots, value)))
 
 
-# --------------------------------------------------------------------- what is declared
+# --------------------------------------------------------------------- capabilities
 
 
 def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabilities:
@@ -362,9 +358,6 @@ def _find_params_error(params: object, capabilities: ClientCapabilities) -> str 
 
 
 _REQUIRED_CAPABILITIES: Final = {row.name: row.needs for row in ROWS}
-
-
-# --------------------------------------------------------------------- values
 
 
 def _encode_custom_result(method: str, value: JSON) -> Result | Raw:

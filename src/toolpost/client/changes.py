@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
 
 MAX_PENDING_CHANGES: Final = 1000
-"""How many different changes may wait to be looked at. Beyond that a part of a resource is the whole."""
+"""How many different changes may be pending. Beyond that a part of a resource counts as the whole."""
 
 UNSUBSCRIBE_TIMEOUT: Final = 2.0
-"""Seconds that a server may take to hear that nobody listens any more."""
+"""Seconds that unsubscribing may take."""
 
 _LIST_NOTIFICATIONS: Final[dict[str, ChangeKind]] = {
     "notifications/tools/list_changed": "tools",
@@ -112,14 +112,22 @@ class ChangeFilter(NamedTuple):
         return next((each for each in self.uris if uri.startswith(each.rstrip("/") + "/")), None)
 
 
-class _StatelessSubscription:
-    """A subscription in the stateless era: a request of its own, whose stream carries the changes."""
+class _EraSubscription:
+    """What the subscriptions of both eras have in common."""
 
-    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
+    def __init__(
+        self, listener: ChangeListener, wanted: ChangeFilter, observer: NotificationObserver
+    ) -> None:
         self._listener = listener
         self._filter = wanted
-        self._observer = hear
-        self._subscription: Subscription
+        self._observer = observer
+        self._acquired_uris: list[str] = []
+
+
+class _StatelessSubscription(_EraSubscription):
+    """A subscription in the stateless era: a request of its own, whose stream carries the changes."""
+
+    _subscription: Subscription
 
     async def open(self, limits: CallLimits) -> list[str]:
         """Subscribe; return the resources that the server refuses to watch (SUB-5)."""
@@ -138,14 +146,8 @@ class _StatelessSubscription:
         self._subscription.cancel("nobody listens any more")
 
 
-class _SessionSubscription:
+class _SessionSubscription(_EraSubscription):
     """A subscription in a session: one request per resource; changes of lists come without one."""
-
-    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
-        self._listener = listener
-        self._filter = wanted
-        self._observer = hear
-        self._acquired_uris: list[str] = []
 
     async def open(self, limits: CallLimits) -> list[str]:
         """Subscribe; a server refuses with an error."""
@@ -191,8 +193,6 @@ class ChangeStream:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listen_task: asyncio.Task[None] | None = None
         self._subscription: _StatelessSubscription | _SessionSubscription | None = None
-
-    # ----------------------------------------------------------------- for the user
 
     async def __aenter__(self) -> Self:
         """Listen from now on."""

@@ -36,7 +36,7 @@ _VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<oth
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 
-# --------------------------------------------------------------------- the whole
+# --------------------------------------------------------------------- the file
 
 
 def has_server_list(config: Mapping[str, object]) -> bool:

@@ -8,7 +8,7 @@ not the list. Sending is left to the session.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from toolpost.client.connection.session import ClientSession
 
 MAX_PAGES: Final = 1000
-"""How many pages a list may have: a server that always has one more must not keep us for ever."""
+"""How many pages a list may have, so that a server cannot send pages without end."""
 
 P = TypeVar("P", bound=PaginatedResult)
 
@@ -117,24 +117,6 @@ TEMPLATES: Final = ListMethod(
 PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListPromptsResult, Prompt)
 
 
-async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
-    """Yield the pages of a list, each fetched on demand. Raises `RemoteProtocolError` if they never end."""
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(MAX_PAGES):
-        page = await turn(cursor)
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
-            return
-        if cursor in seen:
-            raise RemoteProtocolError(
-                f"{method}: the server gave the same cursor twice, so the list has no end"
-            )
-        seen.add(cursor)
-    raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")
-
-
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
     """Read all pages; from the start again if that breaks off after the first (CACHE-16, PAGE-6)."""
     pages: list[P] = []
@@ -148,20 +130,20 @@ async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
     return pages
 
 
-# --------------------------------------------------------------------- cache
+# --------------------------------------------------------------------- what was learnt
 
 MAX_CACHE_ENTRIES: Final = 512
-"""How many answers are kept: all lists of a large server and the resources that are in use."""
+"""How many answers are cached: all lists of a large server and the resources in use."""
 
 MAX_CACHE_TTL: Final = 24 * 60 * 60.0
-"""Seconds that an answer is fresh at most, whatever the server says: a slip of digits must not last."""
+"""Seconds that an answer is fresh at most, whatever the server says."""
 
 _STALE_METHODS: Final = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
-"""What a notice makes stale."""
+"""The methods whose answers a notification makes stale."""
 
 
 class _CachedResponse(NamedTuple):
@@ -176,7 +158,7 @@ class ResponseCache:
         self._limit = limit
         self._entries: OrderedDict[tuple[str, str | None], _CachedResponse] = OrderedDict()
         self.version = 0
-        """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
+        """Grows when something becomes stale; an answer that was requested before is not stored then."""
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
         """Return the bytes of a fresh result, or None. `which` is the cursor or the URI."""
@@ -204,7 +186,7 @@ class ResponseCache:
         """Drop what a notification makes stale (CACHE-17)."""
         if isinstance(event.params, ResourceUpdatedParams):
             self.version += 1
-            changed = event.params.uri  # maybe only a part of what was read
+            changed = event.params.uri  # may be a part of a resource that was read
             for method, uri in list(self._entries):
                 if method == "resources/read" and uri is not None and _contains_uri(uri, changed):
                     del self._entries[method, uri]
@@ -227,9 +209,6 @@ class ResponseCache:
 def _contains_uri(whole: str, uri: str) -> bool:
     """Return whether a resource is another one or contains it."""
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")
-
-
-# --------------------------------------------------------------------- mirrors
 
 
 class HeaderParameterCache:
@@ -279,12 +258,10 @@ class ServerReader:
         self._session = session
         self._stats = stats
         self._strict = strict
-        self._cache = ResponseCache() if cache else None
+        self._cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
         self.retry_safe_tools: set[str] = set()
-        """The tools that may be called twice as well as once, as far as their server says and was asked."""
+        """The listed tools that their server describes as read-only or idempotent."""
         self._relist_lock: asyncio.Lock
-
-    # ----------------------------------------------------------------- what is known
 
     def reset(self) -> None:
         """Forget what was learnt: it is another connection, and maybe another server."""
@@ -293,19 +270,13 @@ class ServerReader:
         self._relist_lock = asyncio.Lock()
         self.clear_cache()
 
-    def forget_retry_safe_tools(self) -> None:
-        """Know nothing of tools that may be called twice: the next server may be another one."""
-        self.retry_safe_tools.clear()
-
     def clear_cache(self) -> None:
         """Drop cached answers: changes may have been missed."""
-        if self._cache is not None:
-            self._cache.clear()
+        self._cache.clear()
 
     def handle_notification(self, event: NotificationReceived) -> None:
         """Drop what a notification makes stale."""
-        if self._cache is not None:
-            self._cache.invalidate(event)
+        self._cache.invalidate(event)
         if event.method == "notifications/tools/list_changed":
             self.output_schemas.mark_outdated()
 
@@ -321,40 +292,45 @@ class ServerReader:
         self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
         """Yield the pages of a list, without items that cannot be decoded; `fresh` ignores the cache."""
-        begun: Dispatcher | None = None
+        dispatcher: Dispatcher | None = None
+        cursor: str | None = None
+        seen: set[str] = set()
         names: set[str] = set()
-
-        async def turn(cursor: str | None) -> P:
-            nonlocal begun
-            begun = (
-                await self._session.ensure_connected(limits)
-                if begun is None
-                else self._require_same_connection(begun, listing.row)
-            )
-            loose = None if fresh else self._find_cached(listing.row, cursor)
+        row = listing.row
+        for _ in range(MAX_PAGES):
+            if dispatcher is None:
+                dispatcher = await self._session.ensure_connected(limits)
+            else:
+                self._check_same_connection(dispatcher, row)
+            loose = None if fresh else self._find_cached(row, cursor)
             if loose is None:
-                stamp = self._cache_version
-                loose, begun = await self._fetch_page(listing.row, cursor, limits, begun)
-                self._store(listing.row, cursor, loose, stamp)
-            return self._learn_tools(
-                listing.read(cast("PaginatedResult", loose), self._skip_item), begun, names
-            )
-
-        async for page in follow_cursors(listing.row.name, turn):
-            yield page
+                stamp = self._cache.version
+                loose, dispatcher = await self._fetch_page(row, cursor, limits, dispatcher)
+                self._store(row, cursor, loose, stamp)
+            page = listing.read(cast("PaginatedResult", loose), self._skip_item)
+            yield self._learn_tools(page, dispatcher, names)
+            cursor = page.next_cursor
+            if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
+                break
+            if cursor in seen:
+                raise RemoteProtocolError(
+                    f"{row.name}: the server gave the same cursor twice, so the list has no end"
+                )
+            seen.add(cursor)
+        else:
+            raise RemoteProtocolError(f"{row.name}: the list has more than {MAX_PAGES} pages")
         if listing is TOOLS:
             self.output_schemas.keep_only(names)
             self.header_parameters.keep_only(names)
 
-    def _require_same_connection(self, begun: "Dispatcher", row: Row) -> "Dispatcher":
-        """Return the connection of the first page, if it is still open: cursors belong to it."""
-        if begun.end_reason is not None and self._session.can_reconnect:
+    def _check_same_connection(self, dispatcher: "Dispatcher", row: Row) -> None:
+        """Raise unless the connection of the first page is still open: cursors belong to it."""
+        if dispatcher.end_reason is not None and self._session.can_reconnect:
             raise StaleCursor(
                 f"{row.name}: the connection on which the list was begun is over",
                 hint="read it from the start",
             )
-        begun.check_open()
-        return begun
+        dispatcher.check_open()
 
     async def _fetch_page(
         self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
@@ -365,8 +341,7 @@ class ServerReader:
             try:
                 return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
             except InvalidParams:
-                if self._cache is not None:
-                    self._cache.drop(row.name)  # CACHE-16
+                self._cache.drop(row.name)  # CACHE-16
                 raise
 
         async def first(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
@@ -392,15 +367,13 @@ class ServerReader:
         if not self._session.dispatcher.has_parameter_headers:
             return False
         async with self._relist_lock:
-            if (self.header_parameters.find(name) or None) == (known or None):  # nobody was faster
+            if (self.header_parameters.find(name) or None) == (known or None):  # no other call has done it
                 try:
                     async for _ in self.iter_pages(TOOLS, limits, fresh=True):
                         pass
                 except MCPError as error:
                     logger.info("the tools could not be listed after a mismatch of headers: %s", error)
         return (self.header_parameters.find(name) or None) != (known or None)
-
-    # ----------------------------------------------------------------- resources
 
     async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
         """Read a resource, from the cache if that is fresh."""
@@ -414,25 +387,17 @@ class ServerReader:
             row.name,
             ReadResourceParams(uri=uri),
             limits,
-            plain=partial(self._store, row, uri, stamp=self._cache_version),
+            plain=partial(self._store, row, uri, stamp=self._cache.version),
         )
 
-    # ----------------------------------------------------------------- what was kept
-
-    @property
-    def _cache_version(self) -> int:
-        return 0 if self._cache is None else self._cache.version
-
     def _find_cached(self, row: Row, which: str | None) -> Result | None:
-        if self._cache is None:
-            return None
         raw = self._cache.find(row.name, which, asyncio.get_running_loop().time())
         if raw is None:
             return None
         self._stats.cached += 1
-        return row.read_result(Raw(raw), "complete")  # its own copy for everybody
+        return row.read_result(Raw(raw), "complete")  # a copy for each caller
 
     def _store(self, row: Row, which: str | None, result: Result, stamp: int) -> None:
         stateless = self._session.last_connection.revision.stateless
-        if self._cache is not None and stateless and isinstance(result, CacheableResult):
+        if stateless and isinstance(result, CacheableResult):
             self._cache.store(row.name, which, result, asyncio.get_running_loop().time(), stamp)

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from toolpost.client.connection.session import ClientSession
 
 MAX_ROUNDS: Final = 10
-"""How often a server may ask for input before a request has failed: a person answers only so much."""
+"""How often a server may ask for input before a request fails."""
 
 MIN_REPEAT_DELAY: Final = 0.1
-"""Seconds before a request is repeated for a server that has no question but wants it to come again. They
-double each time: whoever sheds load wants it to come later."""
+"""Seconds before a request is repeated for a server that asks nothing but wants it again; they double."""
 
 MAX_REPEAT_DELAY: Final = 5.0
-"""Seconds that such a pause takes at most, so that a server that is ready is asked soon."""
+"""Seconds that such a pause takes at most."""
 
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
@@ -128,15 +127,12 @@ class MultiRoundCall(Struct):
     """A request on its way through the rounds.
 
     Args:
-        method: what to ask.
-        params: its parameters, with the answers and the state of the round before.
-        limits: how long to wait for each answer, and for all of them together.
-        meta: what to put into `_meta`.
-        party: who asks, if that is not who the client is otherwise.
-        retry: whether it may be sent twice; by default if it does no harm.
+        params: the parameters, with the answers and the state of the last round.
+        limits: for each answer, and for all of them together.
+        party: the identity of the caller, if it is not that of the client.
         rounds: how often the server has asked so far.
-        elapsed: how many seconds it has taken so far. What a person or a model takes is not counted.
-        first_attempt: what has come of the first try, if it was made already.
+        elapsed: seconds that it has taken so far, without the time for answering.
+        first_attempt: the outcome of the first try, if it was made already.
     """
 
     method: str
@@ -207,14 +203,12 @@ class MultiRoundRunner:
         pause, loop = MIN_REPEAT_DELAY, asyncio.get_running_loop()
         while True:
             limits = call.remaining_limits() if call.elapsed else call.limits
-            began, known = (
-                (loop.time(), None)
-                if call.first_attempt is None
-                else (call.first_attempt.started, call.first_attempt.header_parameters)
-            )
             tool = call.params.name if isinstance(call.params, CallToolParams) else None
-            if tool is not None and call.first_attempt is None:
-                known = self._session.reader.header_parameters.find(tool)
+            if call.first_attempt is not None:
+                began, known = call.first_attempt.started, call.first_attempt.header_parameters
+            else:
+                began = loop.time()
+                known = None if tool is None else self._session.reader.header_parameters.find(tool)
             try:
                 result = await self._send(call, limits, tool)
             except HeaderMismatch:

@@ -125,20 +125,20 @@ def get_subscription_id(event: NotificationReceived) -> JSON:
     return tag if isinstance(tag, int | str) else None
 
 
-# --------------------------------------------------------------------- listen
+# --------------------------------------------------------------------- wanted changes
 
 LIST_CAPABILITIES: Final = {
     "tools_list_changed": "tools.list_changed",
     "prompts_list_changed": "prompts.list_changed",
     "resources_list_changed": "resources.list_changed",
 }
-"""The members of a filter, and the capability that each of them stands behind."""
+"""The members of a filter, and the capability that each needs."""
 
 FINAL_ERRORS: Final = (LocalProtocolError, MethodNotFound, InvalidParams)
-"""What is no use to try again: it would be refused again. Other errors are also those of one that stops."""
+"""Errors after which subscribing again is useless; others may come from a server that shuts down."""
 
 RELISTEN_TIMEOUT: Final = 30.0
-"""Seconds that a listen may take to be acknowledged when nobody waits for it."""
+"""Seconds to wait for an acknowledgement in the background."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -160,7 +160,7 @@ class ChangeListener:
         self._relisten_task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self.observers: set[NotificationObserver] = set()
-        """Who hears what belongs to no listen."""
+        """Called for notifications without a subscription id."""
 
     @property
     def watched_uris(self) -> frozenset[str]:
@@ -257,8 +257,6 @@ class ChangeListener:
         """Raise `MCPError` if the server refused to watch a resource (SUB-5)."""
         if refused:
             raise MCPError(f"the server does not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
-
-    # ----------------------------------------------------------------- requests
 
     async def _subscribe(self, uri: str, limits: CallLimits) -> None:
         self.dispatcher.check_open()

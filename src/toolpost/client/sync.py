@@ -52,7 +52,7 @@ class LoopThread:
     def __init__(self, parting: CoroutineFactory[None]) -> None:
         self._cleanup = parting
         self._lock = threading.Lock()
-        self._is_closing = False
+        self.is_closing = False
         self._is_closed = False
         self._stop_requested = asyncio.Event()
         self._futures: set[Future[Any]] = set()
@@ -61,18 +61,13 @@ class LoopThread:
         _LOOP_THREADS.add(self)
         self.thread.start()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether it is closing and takes no more work."""
-        return self._is_closing
-
     def submit(self, work: CoroutineFactory[T], future: "Future[T]") -> bool:
         """Start some work; False if the thread is closing. Cancelling `future` cancels the work."""
         self._check_thread()
         with self._lock:
-            if not self._is_closing:
+            if not self.is_closing:
                 self._submit_to_loop(work, future)
-            return not self._is_closing
+            return not self.is_closing
 
     def close(self) -> None:
         """Run the clean-up and end the thread. Several threads may close it at once."""
@@ -90,7 +85,7 @@ class LoopThread:
     def start_closing(self) -> "Future[None] | None":
         """Refuse further work and start the clean-up; None if that is done."""
         with self._lock:
-            self._is_closing = True
+            self.is_closing = True
             if self._is_closed:
                 return None
             parting: Future[None] = Future()
@@ -140,7 +135,7 @@ class LoopThread:
                     logger.debug("the thread of a client goes on after %r", error)
         finally:
             with self._lock:
-                self._is_closing = self._is_closed = True
+                self.is_closing = self._is_closed = True
             for future in list(self._futures):
                 future.cancel()
             loop.close()
@@ -150,7 +145,7 @@ class LoopThread:
         with contextlib.suppress(asyncio.CancelledError):
             await self._stop_requested.wait()
         with self._lock:
-            self._is_closing = self._is_closed = True
+            self.is_closing = self._is_closed = True
         await asyncio.sleep(0)  # what was handed over last becomes a task
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
@@ -187,7 +182,7 @@ def _close_all() -> None:
         home.thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# --------------------------------------------------------------------- sync
+# --------------------------------------------------------------------- the client
 
 P = ParamSpec("P")
 
@@ -331,7 +326,7 @@ class SyncClient:
             raise ChannelClosed("the client is not connected", sent=False, hint=hint)
         return done[0]
 
-    # ----------------------------------------------------------------- what is known about the server
+    # ----------------------------------------------------------------- the server
 
     @property
     def connected(self) -> bool:
@@ -401,7 +396,7 @@ class SyncClient:
 
         return each()
 
-    # ----------------------------------------------------------------- what it can be asked
+    # ----------------------------------------------------------------- requests
 
     list_tools = _make_blocking(Client.list_tools)
     list_tools_pages = _make_blocking_iterator(Client.list_tools_pages)

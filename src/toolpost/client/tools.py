@@ -87,7 +87,7 @@ class ToolResult(Struct, Generic[T], frozen=True):
 
 def join_text(content: list[Content]) -> str:
     """Join the text blocks by line breaks."""
-    if len(content) == 1 and type(content[0]) is TextContent:  # as mostly, for which nothing has to be joined
+    if len(content) == 1 and type(content[0]) is TextContent:  # the usual case
         return content[0].text
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
@@ -210,8 +210,6 @@ class ToolMethods:
         async for page in self._session.reader.iter_pages(TOOLS, self._make_limits(timeout)):
             yield page
 
-    # ----------------------------------------------------------------- calling
-
     @overload
     async def call_tool(
         self,
@@ -298,7 +296,7 @@ class ToolMethods:
         limits = self._make_limits(timeout, progress, extendable=True)
         session = self._session
         first_attempt: FirstAttempt[Result] | None = None
-        # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
+        # Nearly every call needs one try and no `_meta`; the rest is prepared only if that fails.
         straight = on_input is None and meta is None and session.log_level is None
         dispatcher = session.retrier.get_healthy_dispatcher() if straight else None
         if dispatcher is None and not session.is_connected:
@@ -309,10 +307,9 @@ class ToolMethods:
             else _NO_OUTPUT_INFO
         )
         if dispatcher is not None:
-            # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
-            began, headers = (
-                dispatcher.loop.time(),
-                session.reader.header_parameters.find(name) if dispatcher.has_parameter_headers else None,
+            began = dispatcher.loop.time()
+            headers = (
+                session.reader.header_parameters.find(name) if dispatcher.has_parameter_headers else None
             )
             try:
                 result = await dispatcher.call_tool(name, encoded, limits, began)
@@ -414,10 +411,7 @@ class ToolMethods:
         call = MultiRoundCall(
             "tools/call", params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
         )
-        result = await self._session.multi_round.advance(call)
-        if isinstance(result, InputRequiredResult):
-            return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
-        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+        return await self._advance(call, result_type, known, raise_on_error=raise_on_error, validate=validate)
 
     @overload
     async def resume(
@@ -488,14 +482,9 @@ class ToolMethods:
         )
         rounds = self._session.multi_round
         await rounds.answer_questions(call, paused.state, paused.questions, check_mapping("answers", answers))
-        result = await rounds.advance(call)
-        if isinstance(result, InputRequiredResult):
-            return self._pause(call, result, **options)
-        return self._build_result(
-            paused.name, result, result_type, known, raise_on_error=paused.raise_on_error
-        )
+        return await self._advance(call, result_type, known, **options)
 
-    # ----------------------------------------------------------------- what it comes to
+    # ----------------------------------------------------------------- results
 
     def _build_local_peer(self, capabilities: ClientCapabilities | None) -> LocalPeer:
         """Return the identity for a call that accepts questions although there may be no callback."""
@@ -509,12 +498,27 @@ class ToolMethods:
                 capabilities.elicitation = ElicitationCapability(form={}, url=ours.elicitation.url)
         return LocalPeer(self._local_peer.info, capabilities, supported=self._local_peer.supported)
 
+    async def _advance(
+        self,
+        call: MultiRoundCall,
+        result_type: type[Any] | None,
+        known: _OutputInfo,
+        *,
+        raise_on_error: bool,
+        validate: bool,
+    ) -> ToolResult[Any] | PausedCall:
+        """Send a call; return its result, or the call itself if the server asks something."""
+        result = await self._session.multi_round.advance(call)
+        if isinstance(result, InputRequiredResult):
+            return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
+        name = cast("CallToolParams", call.params).name
+        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+
     def _pause(
         self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
     ) -> PausedCall:
         """Build the paused call. Raises `RemoteProtocolError` if the server may not ask this."""
-        params = call.params
-        assert isinstance(params, CallToolParams), "it is a call"
+        params = cast("CallToolParams", call.params)
         paused = PausedCall(
             name=params.name,
             encoded_arguments=params.arguments or encode_arguments(params.name, None),

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from toolpost.client.connection.pending import PendingCall
 
 MAX_URL_ELICITATIONS: Final = 1000
-"""How many may be under way: a server that asks for more than a user could visit must not fill the memory.
-The oldest is forgotten."""
+"""How many may be in progress, so that a server cannot fill the memory; the oldest is forgotten."""
 
 
 class UrlElicitations:
@@ -96,13 +95,13 @@ class UrlElicitations:
         self._ids[elicitation_id] = None
 
 
-# --------------------------------------------------------------------- lane
+# --------------------------------------------------------------------- callbacks
 
 MAX_QUEUED_CALLBACKS: Final = 1000
-"""How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
+"""How many callbacks may be queued, so that a fast peer cannot fill the memory."""
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Who starts a task and answers for its end."""
+"""Starts a task and owns it."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -170,7 +169,7 @@ def is_task_cancellation(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit)
 
 
-# --------------------------------------------------------------------- arrivals
+# --------------------------------------------------------------------- routing
 
 
 class IncomingRouter:
@@ -214,7 +213,7 @@ class IncomingRouter:
         for task in self._client_request_tasks.values():
             task.cancel()
 
-    # ----------------------------------------------------------------- about requests of ours
+    # ----------------------------------------------------------------- our requests
 
     def handle_reply(self, event: ResponseReceived) -> None:
         """Deliver an answer to its caller, if there is still one."""
@@ -279,7 +278,7 @@ class IncomingRouter:
         told = error.reply or error.answer is not None  # else it was a notice
         return waiting[0] if told and len(waiting) == 1 else None
 
-    # ----------------------------------------------------------------- about what the server wants
+    # ----------------------------------------------------------------- from the server
 
     def _handle_notification(self, event: NotificationReceived) -> None:
         self._stats.notifications += 1
@@ -358,9 +357,6 @@ class IncomingRouter:
     def _handle_drop(self, event: MessageDropped) -> None:
         logger.debug("discarded a message of the server: %s (%s)", event.reason, event.error)
         self._stats.record_discard(event.reason)
-
-
-# --------------------------------------------------------------------- threads
 
 
 class CallbackThreads(ThreadPool):

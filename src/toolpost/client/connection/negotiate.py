@@ -11,7 +11,7 @@ Channels are opened by a `Connector`, which is given.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, cast
 
 from toolpost.channel import Channel
 from toolpost.client.channel_features import SupportsEarlyExitHint, SupportsProcessStatus
@@ -38,7 +38,7 @@ from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
 
 MAX_CACHED_REVISIONS: Final = 256
-"""How many servers are remembered; a forgotten one costs a probe."""
+"""How many servers are remembered; for others there is one more probe."""
 
 
 class CachedRevision(NamedTuple):
@@ -78,10 +78,8 @@ class RevisionCache:
 
 
 REVISION_CACHE: Final = RevisionCache()
-"""Those of this process."""
+"""The cache of this process."""
 
-
-# --------------------------------------------------------------------- negotiate
 
 # Only these prove a stateless server; −32601 and −32602 do not.
 _STATELESS_ERRORS: Final = (HeaderMismatch, MissingCapability, UnsupportedRevision)
@@ -100,14 +98,14 @@ class Connector(NamedTuple):
     """How to reach a server.
 
     Args:
-        name: what to call it in errors.
+        name: the name of the server in errors.
         open: opens a channel to it.
         can_reopen: whether `open` may be called more than once.
-        fallback: another way to the same server, where only sessions are held.
-        key: what its verdict is kept under for the next client; None keeps none.
-        may_need_login: whether a person may have to log in.
-        session: whether only sessions are held over it, so that there is nothing to find out.
-        resolve: finds the way itself, where that has to be looked up first, and may change.
+        fallback: another connector for the same server, which supports only sessions.
+        key: the key of its revision in the cache; None caches nothing.
+        may_need_login: whether a user may have to log in.
+        session: whether it supports only sessions, so that there is nothing to negotiate.
+        resolve: makes the actual connector, where that has to be looked up each time.
     """
 
     name: str
@@ -127,11 +125,7 @@ class OpenedConnection(NamedTuple):
     revision: Revision
     result: InitializeResult | DiscoverResult
     via_fallback: bool = False
-    """Whether it was reached by the fallback of the way."""
-
-
-StartDispatcher: TypeAlias = Callable[[Channel, Revision], Dispatcher]
-"""Starts to talk over a channel, in a revision."""
+    """Whether it was reached by the fallback of the connector."""
 
 
 class Handshake:
@@ -141,7 +135,7 @@ class Handshake:
         self,
         connector: Connector,
         party: LocalPeer,
-        start_dispatcher: StartDispatcher,
+        start_dispatcher: Callable[[Channel, Revision], Dispatcher],
         *,
         known: CachedRevision | None = None,
         ignore_cache: bool = False,

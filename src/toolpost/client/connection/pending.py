@@ -5,10 +5,10 @@ of a connection. Sending is left to the dispatcher.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.protocol.events import OutboundRequest
@@ -16,18 +16,7 @@ from toolpost.types.base import RequestId, Result, Struct
 from toolpost.types.notifications import ProgressParams
 
 CHECK_INTERVAL_PER_CALL: Final = 1e-5
-"""Seconds between two looks at all requests, for each of them: looking takes 1 % of that, however many are
-late one after the other, and no request hears of it later than anybody would notice."""
-
-
-class HasDeadline(Protocol):
-    """Something with a deadline."""
-
-    deadline: float
-
-    def expire(self) -> None:
-        """Handle the passed deadline. It is checked again only if another one is set."""
-        ...
+"""Seconds between two checks of all requests, for each of them, so that checking stays cheap."""
 
 
 class DeadlineTimer:
@@ -35,9 +24,9 @@ class DeadlineTimer:
 
     __slots__ = ("_loop", "_timer", "_watched", "next")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[Any, HasDeadline]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[RequestId, "PendingCall"]) -> None:
         self.next = inf
-        """When it rings. Whoever has an earlier deadline calls `set`; it may well ring for nobody."""
+        """When it fires; an earlier deadline has to be `set`."""
         self._loop = loop
         self._watched = watched
         self._timer: asyncio.TimerHandle | None = None
@@ -60,16 +49,10 @@ class DeadlineTimer:
         for each in [*self._watched.values()]:
             if each.deadline <= now:
                 each.expire()
-        first = _earliest_deadline(self._watched.values())
+        first = min((each.deadline for each in self._watched.values()), default=inf)
         if first < inf:
             self.set(max(first, now + CHECK_INTERVAL_PER_CALL * len(self._watched)))
 
-
-def _earliest_deadline(watched: Iterable[HasDeadline]) -> float:
-    return min((each.deadline for each in watched), default=inf)
-
-
-# --------------------------------------------------------------------- call
 
 AsyncProgressCallback: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
 
@@ -125,9 +108,7 @@ class PendingCall(Struct, eq=False):
     scope: asyncio.Timeout | None = None
     sent: bool = False
     pause_count: int = 0
-    """How many let its clock stand still."""
     paused_at: float = 0.0
-    """When it stopped."""
 
     @property
     def method(self) -> str:

@@ -19,10 +19,10 @@ from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 
 MAX_AUTO_RECONNECTS: Final = 5
-"""How often in a row a lost connection is opened anew without anybody asking: some fifteen seconds."""
+"""How often in a row a lost connection is opened again in the background."""
 
 MAX_RECONNECT_RETRY_AFTER: Final = 3600.0
-"""Seconds that a server is left alone at most, whatever it says."""
+"""Seconds that a server can defer the next try by `Retry-After`, at most."""
 
 _CONNECT_HINT: Final = "use `async with client:`, or `await client.connect()`"
 _RECONNECT_HINT: Final = "`connect()` opens it again"
@@ -36,28 +36,29 @@ class Reconnector:
         connect: Callable[[], Awaitable[OpenedConnection]],
         connection_state: ConnectionState,
         *,
-        again: bool,
+        can_reopen: bool,
         may_need_login: bool = False,
     ) -> None:
         self._connect = connect
         self._may_need_login = may_need_login
         self._connection_state = connection_state
-        self._can_reopen = again
+        self._can_reopen = can_reopen
         self._backoff = Backoff()
         self._connect_task: asyncio.Task[OpenedConnection] | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._backoff_until = 0.0
         self._is_unattended = False
-        self._cause: Exception | None = None
+        self.cause: Exception | None = None
+        """Why the connection was lost, until it is back."""
         self._waiter_count = 0
         self._dispatcher: Dispatcher | None = None
         self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
         self.is_closed = True
-        """Whether nobody wants a conversation: none was opened yet, or it was closed by our hand."""
+        """Whether no connection is wanted: none was opened yet, or it was closed by us."""
         self.last_connection: OpenedConnection | None = None
-        """The conversation that was opened last."""
+        """The connection that was opened last."""
 
-    # ----------------------------------------------------------------- the conversation
+    # ----------------------------------------------------------------- the connection
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -98,11 +99,6 @@ class Reconnector:
         return None
 
     @property
-    def cause(self) -> Exception | None:
-        """Why the connection was lost, until it is back."""
-        return self._cause
-
-    @property
     def can_reconnect(self) -> bool:
         """Whether there is a connection, or another one can be opened."""
         return self.is_connected or (self._can_reopen and not self.is_closed)
@@ -137,7 +133,7 @@ class Reconnector:
         finally:
             self._waiter_count -= 1
             if not self._waiter_count and self.is_closed:
-                await _cancel_and_wait(connecting)  # nobody wants it any more
+                await _cancel_and_wait(connecting)  # no caller is left
 
     async def close(self) -> None:
         """Close the connection, or stop the attempt to open one. Closing twice is fine."""
@@ -151,14 +147,12 @@ class Reconnector:
             if self._dispatcher is dispatcher:
                 self._dispatcher = None
         for old, closing in list(self._closing.items()):
-            if not old.is_loop_closed:
+            if not old.loop.is_closed():
                 await old.close()
                 await asyncio.wait([closing])
         self._closing.clear()
         self._backoff.reset()
-        if (
-            self._connect_task is None and not self.is_connected
-        ):  # else somebody has connected again meanwhile
+        if self._connect_task is None and not self.is_connected:  # else it was connected again meanwhile
             self._connection_state.enter(Transition("closed"))
 
     # ----------------------------------------------------------------- opening
@@ -174,9 +168,8 @@ class Reconnector:
             self._connection_state.enter(Transition("connecting"))
             with mark_unattended(alone):
                 self._connect_task = asyncio.get_running_loop().create_task(self._run_connect())
-            self._connect_task.add_done_callback(
-                self._on_connect_done
-            )  # it may be cancelled before its first step
+            # Not a `finally` in the task: it may be cancelled before its first step.
+            self._connect_task.add_done_callback(self._on_connect_done)
         return self._connect_task
 
     def _is_blocked_on_login(self, *, alone: bool) -> bool:
@@ -190,7 +183,7 @@ class Reconnector:
             await dispatcher.close()
         opened = await self._connect()
         self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
-        opened.dispatcher.has_response, self._cause = False, None
+        opened.dispatcher.has_response, self.cause = False, None
         self._connection_state.enter(Transition("ready"))
         opened.dispatcher.on_end = self._on_dispatcher_ended
         if opened.dispatcher.end_reason is not None:
@@ -210,7 +203,7 @@ class Reconnector:
         elif isinstance(error, Exception):
             self._schedule_reconnect(error)
 
-    # ----------------------------------------------------------------- losing and trying again
+    # ----------------------------------------------------------------- backoff
 
     def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
         """Reconnect if a connection has ended that we did not close."""
@@ -222,7 +215,7 @@ class Reconnector:
 
     def _schedule_reconnect(self, cause: Exception) -> None:
         """Enter backoff, and try again in the background if that makes sense."""
-        self._cause = cause
+        self.cause = cause
         if not self._can_reopen:
             self._connection_state.enter(Transition("closed", cause))
             return
@@ -243,15 +236,15 @@ class Reconnector:
     def _check_backoff(self) -> None:
         """Raise the error of the last attempt if it was too recent for another one."""
         left = self._backoff_until - asyncio.get_running_loop().time()
-        if isinstance(self._cause, AuthError) and (left > 0 or is_unattended()):
-            raise copy(self._cause)
+        if isinstance(self.cause, AuthError) and (left > 0 or is_unattended()):
+            raise copy(self.cause)
         if left <= 0:
             return
         raise ConnectFailed(
             f"the connection was lost or refused {self._backoff.tries} times in a row, the last time because "
-            f"{self._cause}",
+            f"{self.cause}",
             hint=f"it is tried again in {left:.0f} s; `connect()` tries it now",
-        ) from self._cause
+        ) from self.cause
 
     def _cancel_timer(self) -> None:
         if self._reconnect_timer is not None:
@@ -276,7 +269,7 @@ class Reconnector:
 
     def _current_dispatcher(self) -> Dispatcher | None:
         """Return the dispatcher, unless its loop was closed."""
-        if self._dispatcher is not None and self._dispatcher.is_loop_closed:
+        if self._dispatcher is not None and self._dispatcher.loop.is_closed():
             self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
         return self._dispatcher
 

@@ -58,8 +58,6 @@ class Backoff:
         return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
 
 
-# --------------------------------------------------------------------- retry
-
 RETRY_SAFE_METHODS: Final = frozenset(
     {
         "completion/complete",

@@ -50,12 +50,11 @@ from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
 DEFAULT_LOG_LEVEL: Final = "info"
-"""What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
+"""The level that a client with `on_log` requests from a stateless server, which else would send nothing."""
 
 STATE_CALLBACK_TIMEOUT: Final = 5.0
-"""How long a callback may take to hear that the client was closed."""
+"""Seconds to wait for `on_state` callbacks when the client is closed."""
 
-_NO_META: Final[Mapping[str, JSON]] = {}
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 logger: Final = logging.getLogger("toolpost.client")
@@ -83,10 +82,10 @@ class ClientSession:
         self.reader = ServerReader(self, self.stats, strict=options.strict, cache=options.cache)
         self.multi_round = MultiRoundRunner(self, request_callbacks)
         self.log_level: LogLevel | None = None
-        """What every request of the stateless era asks for."""
+        """The level that every request of the stateless era carries."""
         self.listener: ChangeListener
         self.change_streams: set[ChangeStream] = set()
-        """The loops that hear of changes."""
+        """The open `listen` loops."""
         self._connector = connector
         self._local_peer = party
         self._request_callbacks = request_callbacks
@@ -106,7 +105,7 @@ class ClientSession:
         self._reconnector = Reconnector(
             self._connect,
             self.connection_state,
-            again=connector.can_reopen,
+            can_reopen=connector.can_reopen,
             may_need_login=connector.may_need_login,
         )
         self.retrier = Retrier(
@@ -131,7 +130,7 @@ class ClientSession:
             for changes in list(self.change_streams):
                 await changes.aclose(tell=False)
             await self._reconnector.close()
-            self.reader.forget_retry_safe_tools()
+            self.reader.retry_safe_tools.clear()
             await self.connection_state.wait_callbacks(STATE_CALLBACK_TIMEOUT)
         finally:
             self._request_callbacks.threads.close()
@@ -211,18 +210,13 @@ class ClientSession:
                 await self._ping(dispatcher, CallLimits(timeout=pause))
             except (RPCError, AuthError):
                 pass  # that is an answer
-            except RequestFailed as error:
-                if error.status is None:
-                    self._end_unresponsive(dispatcher, error)
-                    return
             except MCPError as error:
-                self._end_unresponsive(dispatcher, error)
+                if isinstance(error, RequestFailed) and error.status is not None:
+                    continue  # so is this
+                dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+                logger.warning("%s", dead)
+                dispatcher.end(dead)
                 return
-
-    def _end_unresponsive(self, dispatcher: Dispatcher, error: MCPError) -> None:
-        dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
-        logger.warning("%s", dead)
-        dispatcher.end(dead)
 
     async def _restore_state(self, opened: OpenedConnection, desired: "_DesiredState") -> None:
         """Subscribe to changes and set the log level, as on the connection that was lost (SUB-9)."""
@@ -272,7 +266,7 @@ class ClientSession:
         with contextlib.suppress(RuntimeError):  # the connection is there already, or was given up
             scope.reschedule(left)
 
-    # ----------------------------------------------------------------- asking
+    # ----------------------------------------------------------------- requests
 
     def make_limits(
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
@@ -298,12 +292,10 @@ class ClientSession:
         first_attempt: FirstAttempt[Result] | None = None,
     ) -> Awaitable[Result]:
         """Send a request, with retries; return a result or an input-required result."""
-        more = _NO_META if meta is None else check_mapping("meta", meta)
+        checked = check_mapping("meta", meta)
 
         def once(dispatcher: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
-            if self.log_level is None:
-                return dispatcher.request(method, params, meta=more or None, limits=limits, party=party)
-            return self.send(method, params, limits, more, dispatcher, party=party)
+            return self.send(method, params, limits, checked, dispatcher, party=party)
 
         safe = is_retry_safe(method, retry, is_safe_tool=is_safe_tool)
         return self.run_with_retry(once, limits, safe=safe, first_attempt=first_attempt)
@@ -364,7 +356,7 @@ class ClientSession:
 
         await self.run_with_retry(tell, NO_LIMITS)
 
-    # ----------------------------------------------------------------- what the server says
+    # ----------------------------------------------------------------- from the server
 
     def _describe_server(self) -> str:
         """Return the server's name for the user: ours, and the one it gives itself (ELIC-3)."""

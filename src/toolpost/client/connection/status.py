@@ -121,9 +121,6 @@ class ConnectionState:
         return task
 
 
-# --------------------------------------------------------------------- stats
-
-
 @dataclass(slots=True)
 class Stats:
     """The numbers of one client, over all its connections.
