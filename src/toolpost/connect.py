@@ -189,12 +189,6 @@ def _make_url_connector(target: object, options: TargetOptions) -> Connector | N
     return _make_http_connector(Http.from_target(cast("Http | str", target)), options)
 
 
-def _make_oauth() -> object:
-    from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
-
-    return OAuth()
-
-
 def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
     from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
@@ -205,7 +199,11 @@ def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     if options.http is not None:
         address = replace(address, http=options.http)
     auth = address.auth if options.auth is None else options.auth
-    address = replace(address, auth=make_authorizer(_make_oauth() if auth == config.OAUTH else auth))
+    if auth == config.OAUTH:
+        from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
+
+        auth = OAuth()
+    address = replace(address, auth=make_authorizer(auth))
 
     async def open_http() -> Channel:
         from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring

@@ -131,7 +131,7 @@ class _StatelessSubscription(_EraSubscription):
 
     async def open(self, limits: CallLimits) -> list[str]:
         """Subscribe; return the resources that the server refuses to watch (SUB-5)."""
-        self._subscription = await self._listener.listen(
+        self._subscription = await self._listener.subscriptions.open(
             self._filter.subscription_filter, self._observer, limits
         )
         honoured = self._subscription.acknowledgement.result().resource_subscriptions or ()

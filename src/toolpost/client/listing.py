@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
+import msgspec
+
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
@@ -50,33 +52,16 @@ class StaleCursor(MCPError):
     retry_safe = True
 
 
-class _RawToolsPage(PaginatedResult):
-    tools: list[Raw]
-
-
-class _RawResourcesPage(PaginatedResult):
-    resources: list[Raw]
-
-
-class _RawTemplatesPage(PaginatedResult):
-    resource_templates: list[Raw]
-
-
-class _RawPromptsPage(PaginatedResult):
-    prompts: list[Raw]
-
-
 class ListMethod(Generic[P]):
-    """One of the four lists. `loose` is the type of a page whose items are not decoded yet."""
+    """One of the four lists. Its row decodes pages only; the items in `member` are decoded one by one."""
 
-    def __init__(
-        self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
-    ) -> None:
+    def __init__(self, method: str, member: str, page: type[P], item: type[WireStruct]) -> None:
         (row,) = (row for row in ROWS if row.name == method)
+        raw_page = msgspec.defstruct(f"Raw{page.__name__}", [(member, list[Raw])], bases=(PaginatedResult,))
         self.row: Final = Row(
             method,
             PaginatedRequestParams,
-            loose,
+            cast("type[PaginatedResult]", raw_page),
             client=row.client,
             needs=row.needs,
             needs_since=row.needs_since,
@@ -105,16 +90,12 @@ class ListMethod(Generic[P]):
         return page
 
 
-TOOLS: Final = ListMethod("tools/list", "tools", _RawToolsPage, ListToolsResult, Tool)
-RESOURCES: Final = ListMethod("resources/list", "resources", _RawResourcesPage, ListResourcesResult, Resource)
+TOOLS: Final = ListMethod("tools/list", "tools", ListToolsResult, Tool)
+RESOURCES: Final = ListMethod("resources/list", "resources", ListResourcesResult, Resource)
 TEMPLATES: Final = ListMethod(
-    "resources/templates/list",
-    "resource_templates",
-    _RawTemplatesPage,
-    ListResourceTemplatesResult,
-    ResourceTemplate,
+    "resources/templates/list", "resource_templates", ListResourceTemplatesResult, ResourceTemplate
 )
-PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListPromptsResult, Prompt)
+PROMPTS: Final = ListMethod("prompts/list", "prompts", ListPromptsResult, Prompt)
 
 
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:

@@ -155,7 +155,7 @@ class ChangeListener:
         self._backoff = Backoff()
         self._uris: frozenset[str] = frozenset()
         self._uri_refcounts: Counter[str] = Counter()
-        self._subscriptions = OpenSubscriptions(dispatcher)
+        self.subscriptions = OpenSubscriptions(dispatcher)
         self._current: Subscription | None = None
         self._relisten_task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -220,19 +220,13 @@ class ChangeListener:
             if uri not in self._uris:
                 await self._unsubscribe(uri, limits)
 
-    async def listen(
-        self, wanted: SubscriptionFilter, hear: NotificationObserver, limits: CallLimits
-    ) -> Subscription:
-        """Open a separate subscription in the stateless era; see `OpenSubscriptions.open`."""
-        return await self._subscriptions.open(wanted, hear, limits)
-
     def dispatch_notification(self, event: NotificationReceived) -> bool:
         """Route a notification; return whether the client's callbacks get it (SUB-7)."""
         if get_subscription_id(event) is None and not isinstance(event.params, AcknowledgedParams):
             for hear in list(self.observers):
                 hear(event)
             return True
-        subscription = self._subscriptions.route(event)
+        subscription = self.subscriptions.route(event)
         if subscription is None or subscription is self._current:
             return subscription is not None
         subscription.observer(event)
@@ -285,7 +279,7 @@ class ChangeListener:
                 dropped.cancel("nothing is wanted any more")
             self._uris = uris
             return wanted
-        subscription = await self._subscriptions.open(wanted, lambda _: None, limits, self._on_acknowledged)
+        subscription = await self.subscriptions.open(wanted, lambda _: None, limits, self._on_acknowledged)
         self._uris = uris
         return subscription.acknowledgement.result()
 

@@ -301,11 +301,7 @@ class ToolMethods:
         dispatcher = session.retrier.get_healthy_dispatcher() if straight else None
         if dispatcher is None and not session.is_connected:
             limits = await session.wait_connected(limits)
-        known = (
-            self._find_output_info(name, validate=validate)
-            if session.reader.output_schemas.schemas
-            else _NO_OUTPUT_INFO
-        )
+        known = self._find_output_info(name, validate=validate)
         if dispatcher is not None:
             began = dispatcher.loop.time()
             headers = (

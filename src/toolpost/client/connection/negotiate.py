@@ -162,7 +162,9 @@ class Handshake:
             if isinstance(error, AuthError):
                 await self._close()
                 raise
-            hint = error.hint or self._early_exit_hint()
+            hint, channel = error.hint or None, self._channel
+            if not hint and isinstance(channel, SupportsEarlyExitHint):
+                hint = channel.early_exit_hint
             if hint is None and isinstance(error, RequestFailed) and error.status is None:
                 hint = "is the server running, and is the address right?"
             await self._close()
@@ -187,9 +189,6 @@ class Handshake:
         if self._dispatcher is not None:
             await self._dispatcher.close()
             self._dispatcher = None
-
-    def _early_exit_hint(self) -> str | None:
-        return self._channel.early_exit_hint if isinstance(self._channel, SupportsEarlyExitHint) else None
 
     def _describe_process(self) -> str:
         channel = self._channel
