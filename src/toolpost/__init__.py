@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from toolpost.auth.server.jwt import Jwt as Jwt
     from toolpost.channel import Channel as Channel
     from toolpost.client.callbacks import Answer as Answer
+    from toolpost.client.callbacks import Question as Question
     from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
     from toolpost.client.connection.status import Transition as Transition
     from toolpost.client.group import ClientGroup as ClientGroup
-    from toolpost.client.paused import PausedCall as PausedCall
-    from toolpost.client.paused import Question as Question
+    from toolpost.client.multi_round import PausedCall as PausedCall
     from toolpost.client.sync import SyncClient as SyncClient
     from toolpost.client.tools import ToolResult as ToolResult
     from toolpost.errors import AuthError as AuthError
@@ -67,12 +67,12 @@ _HOMES = {
     "auth.server.introspection": "Introspection",
     "auth.server.jwt": "Jwt",
     "channel": "Channel",
-    "client.callbacks": "Answer",
+    "client.callbacks": "Answer Question",
     "client.changes": "Change",
     "client.client": "Client",
     "client.connection.status": "Transition",
     "client.group": "ClientGroup",
-    "client.paused": "PausedCall Question",
+    "client.multi_round": "PausedCall",
     "client.sync": "SyncClient",
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",

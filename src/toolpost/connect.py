@@ -1,7 +1,7 @@
-"""How a client reaches its target: one row for each kind of target, the first that fits opens the channel.
+"""Connects a client to its target: one factory for each kind of target; the first that fits is used.
 
-The only module that knows clients and transports at once. What a transport needs is imported when a channel
-is opened, so that a client of one does not load the others.
+The only module that imports both clients and transports. A transport is imported when a channel is opened, so
+that a client of one does not load the others.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ class InProcessServer(Protocol):
 
 @runtime_checkable
 class CustomTarget(Protocol):
-    """A target that says itself how it is reached, as those of `toolpost.testing` do."""
+    """A target that makes its own connector, as those of `toolpost.testing` do."""
 
     def make_connector(self, options: "TargetOptions", /) -> Connector:
-        """How to reach it."""
+        """Return the connector."""
         ...
 
 
@@ -65,14 +65,7 @@ Credentials: TypeAlias = "ClientAuth"
 
 
 class TargetOptions(NamedTuple):
-    """What may be said about a target besides the target.
-
-    Args:
-        server: which server of an `mcp.json` with several.
-        headers: what to send with each HTTP request, beyond what the target says.
-        http: what carries HTTP requests.
-        auth: who we are.
-    """
+    """The options of a target: the server of an `mcp.json`, headers, HTTP backend, credentials."""
 
     server: str | None = None
     headers: Mapping[str, str] | None = None
@@ -88,18 +81,7 @@ def make_connector(
     http: object = None,
     auth: object = None,
 ) -> Connector:
-    """How to reach a target.
-
-    Args:
-        target: what the user gave.
-        server: which server of an `mcp.json` with several.
-        headers: what to send with each HTTP request, beyond what the target says.
-        http: what carries HTTP requests.
-        auth: who we are: a token, a function that gives one, or an authorizer; "oauth" stands for `OAuth()`.
-
-    Raises:
-        TypeError: it is no target, or no URL and there are options for HTTP.
-    """
+    """Return the connector of a target. `auth="oauth"` stands for `OAuth()`."""
     return _find_connector(target, TargetOptions(server, headers, http, auth))
 
 
@@ -173,7 +155,7 @@ class InProcessChannel:
             await channel.close()
 
     async def receive(self) -> bytes:
-        """The next message of the server."""
+        """Return the next message of the server."""
         try:
             return await self._channel.receive()
         except ChannelClosed:
@@ -182,11 +164,11 @@ class InProcessChannel:
             raise ChannelClosed(f"the server failed: {self._failure!r}") from self._failure
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Hand one message over to the server."""
+        """Send one message to the server."""
         await self._channel.send(data, related)
 
     async def close(self) -> None:
-        """Let the server end."""
+        """Close the channel and wait for the server to end."""
         await self._channel.close()
         await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
         if not self._task.done():
@@ -207,14 +189,8 @@ def _make_url_connector(target: object, options: TargetOptions) -> Connector | N
     return _make_http_connector(Http.from_target(cast("Http | str", target)), options)
 
 
-def _make_oauth() -> object:
-    from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
-
-    return OAuth()
-
-
 def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
-    """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
+    """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
     from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
     if options.headers is not None:
@@ -223,7 +199,11 @@ def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     if options.http is not None:
         address = replace(address, http=options.http)
     auth = address.auth if options.auth is None else options.auth
-    address = replace(address, auth=make_authorizer(_make_oauth() if auth == config.OAUTH else auth))
+    if auth == config.OAUTH:
+        from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
+
+        auth = OAuth()
+    address = replace(address, auth=make_authorizer(auth))
 
     async def open_http() -> Channel:
         from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring

@@ -1,7 +1,7 @@
-"""Ready-made ways to ask the user what a server wants to know: `on_elicitation=prompting.terminal`.
+"""Asks the user on the terminal what a server wants to know: `on_elicitation=prompting.terminal`.
 
-Owns how a question looks on a terminal, and how it is answered, changed, declined and given up. What a server
-says is shown without anything that a terminal would obey. Whether an answer fits is told in `client.fields`.
+Owns how a question is displayed, answered, changed, declined and cancelled. Text of a server is escaped
+before a terminal could interpret it. Validation is left to `client.form_validation`.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def terminal(params: ElicitParams) -> ElicitResult:
 
 
 class _PromptRefused(Exception):
-    """The user does not answer."""
+    """The user declined or cancelled."""
 
     def __init__(self, action: _RefusalAction) -> None:
         super().__init__(action)
@@ -94,11 +94,7 @@ class _PromptRefused(Exception):
 
 @contextlib.contextmanager
 def _open_tty() -> Generator[tuple[TextIO, TextIO], None, None]:
-    """Where to read from and where to write to.
-
-    Raises:
-        LocalProtocolError: there is no terminal.
-    """
+    """Open the streams to read from and to write to. Raises `LocalProtocolError` without a terminal."""
     with contextlib.ExitStack() as stack:
         try:
             reads: TextIO = stack.enter_context(open("/dev/tty", encoding="utf-8", errors="replace"))  # noqa: PTH123 - no path
@@ -123,7 +119,7 @@ def _is_tty(stream: TextIO | None) -> bool:
 
 
 class _Screen:
-    """Lines to and from the user."""
+    """Lines to and from the user. `ask` and `confirm` raise `_PromptRefused`."""
 
     def __init__(self, reads: TextIO, writes: TextIO) -> None:
         self._reads = reads
@@ -132,11 +128,11 @@ class _Screen:
         self._bold = ("", "") if plain else ("\x1b[1m", "\x1b[0m")
 
     def print_line(self, text: str = "") -> None:
-        """Print one line of ours. What others wrote in it has to be made harmless before."""
+        """Print one line of our own; text of others in it has to be escaped."""
         print(text, file=self._writes, flush=True)
 
     def quote(self, text: str) -> None:
-        """Print what the server wrote, so that it cannot be taken for ours."""
+        """Print text of the server, so that it cannot be taken for ours."""
         # A row that the terminal broke by itself would begin as one of ours.
         width = max(shutil.get_terminal_size().columns - len(_QUOTE_PREFIX), 16)
         shown = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}…"
@@ -145,15 +141,11 @@ class _Screen:
                 self.print_line(f"{_QUOTE_PREFIX}{line[start : start + width // 2]}")
 
     def format_bold(self, text: str) -> str:
-        """A text that stands out, made harmless."""
+        """Return a text in bold, escaped."""
         return f"{self._bold[0]}{_escape_unprintable(text)}{self._bold[1]}"
 
     def ask(self, prompt: str) -> str:
-        """What the user types.
-
-        Raises:
-            _PromptRefused: they would rather not.
-        """
+        """Return what the user types."""
         print(prompt, end=" ", file=self._writes, flush=True)
         line = self._reads.readline()
         if not line:
@@ -165,18 +157,14 @@ class _Screen:
         return typed
 
     def _flush_input(self) -> None:
-        """Forget what was typed before the question was there: it cannot have been meant for it (ELIC-37)."""
+        """Discard what was typed before the question was shown (ELIC-37)."""
         with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
             import termios  # noqa: PLC0415 - not everywhere
 
             termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)
 
     def confirm(self, prompt: str) -> str:
-        """What the user types that is not no.
-
-        Raises:
-            _PromptRefused: they say no.
-        """
+        """Return what the user types, unless it is no."""
         self._flush_input()
         typed = self.ask(prompt).lower()
         if typed in {"n", "no"}:
@@ -185,12 +173,12 @@ class _Screen:
 
 
 def _shorten(text: str) -> str:
-    """A text of the server's that stands in a row of ours."""
+    """Shorten and escape text of the server that stands in a line of ours."""
     return _escape_unprintable(text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…")
 
 
 def _escape_unprintable(text: str) -> str:
-    """A text with everything spelled out that a terminal would obey, or a reader would not see."""
+    """Escape everything that a terminal would interpret or a reader would not see."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
         for char in text
@@ -207,11 +195,7 @@ def _print_introduction(screen: _Screen, params: ElicitParams, wish: str) -> Non
 
 
 def _ask_form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
-    """The fields of a form, as the user wants them sent (ELIC-5).
-
-    Raises:
-        _PromptRefused: the user does not answer.
-    """
+    """Ask for the fields of a form until the user sends it (ELIC-5)."""
     schema = params.requested_schema or {}
     fields = parse_fields(schema)
     required: JSON = schema.get("required")
@@ -240,7 +224,7 @@ def _ask_form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
 def _ask_field(
     screen: _Screen, content: dict[str, JSON], name: str, field: Mapping[str, JSON], *, required: bool
 ) -> None:
-    """Have one field filled in, until it fits."""
+    """Ask for one field until the value is valid."""
     screen.print_line()
     screen.print_line(f"{_format_label(name, field)}{'' if required else ' (may be left out)'}")
     if isinstance(field.get("description"), str):
@@ -283,7 +267,7 @@ def _read_choices(field: Mapping[str, JSON]) -> Choices | None:
 
 
 def _describe_input(field: Mapping[str, JSON], choices: Choices | None) -> str:
-    """What to type, in a word or two."""
+    """Return what to type, in a word or two."""
     if choices is not None:
         return "numbers, with commas between; 0 for none" if field.get("type") == "array" else "number"
     words = {"boolean": "y or n", "integer": "integer", "number": "number", "string": "text", "array": "list"}
@@ -293,7 +277,7 @@ def _describe_input(field: Mapping[str, JSON], choices: Choices | None) -> str:
 
 
 def _format_value(field: Mapping[str, JSON], value: JSON) -> str:
-    """A value as the user sees it."""
+    """Format a value for the user."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     choices = _read_choices(field)
@@ -306,7 +290,7 @@ def _format_value(field: Mapping[str, JSON], value: JSON) -> str:
 
 
 def _parse_input(field: Mapping[str, JSON], choices: Choices | None, typed: str) -> JSON:
-    """The value that the user means; what cannot be meant stays a text, and will not fit."""
+    """Parse what the user typed; text that cannot be parsed stays text, and fails validation."""
     kind: JSON = field.get("type")
     if kind == "array":
         parts = [part.strip() for part in typed.split(",")]
@@ -331,7 +315,7 @@ def _parse_choice(choices: Choices | None, typed: str) -> str:
 
 
 def _parse_row_number(typed: str, rows: int) -> int | None:
-    """Which of so many rows is meant, counted from 0; None if it is none of them."""
+    """Return the index of the chosen row; None if it is not a row number."""
     number = int(typed) if typed.isdecimal() and len(typed) <= len(str(rows)) else 0
     return number - 1 if 0 < number <= rows else None
 
@@ -340,11 +324,7 @@ def _parse_row_number(typed: str, rows: int) -> int | None:
 
 
 def _ask_to_open_url(screen: _Screen, params: ElicitParams) -> ElicitResult:
-    """Whether the user goes where the server sends them; the URL is opened only if they say so (ELIC-37).
-
-    Raises:
-        _PromptRefused: they do not.
-    """
+    """Show a URL and open it only if the user agrees (ELIC-37)."""
     url = params.url or ""
     _print_introduction(screen, params, "asks you to open a page")
     screen.print_line(f"The whole address: {_escape_unprintable(url)}")
@@ -372,7 +352,7 @@ def _ask_to_open_url(screen: _Screen, params: ElicitParams) -> ElicitResult:
 
 
 def _find_url_warnings(url: str, scheme: str, host: str) -> Iterator[str]:
-    """What is odd about an address (ELIC-39)."""
+    """Yield what is suspicious about an address (ELIC-39)."""
     if not host.isascii() or any(label.startswith("xn--") for label in host.split(".")):
         yield f"the name may only look like the one that you know ({_encode_host(host)})"
     if "@" in urlsplit(url).netloc:

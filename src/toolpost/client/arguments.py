@@ -1,36 +1,21 @@
-"""What a caller hands in, looked at before anything is sent, so that an error names the argument.
+"""Validates arguments of public client methods, so that errors name the argument.
 
-Owns the checks that a type checker would make, for those who run none. Knows nothing of what is done with a
-value afterwards.
-
-PART patience: How long a client waits, and who hears of it in the meantime.
-
-Owns the numbers that a user gives and what they come to for one request. Waits for nothing itself.
+Makes the checks that a type checker would make, for callers who run none, and encodes the arguments of tools.
+Sending is left to others.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
-from toolpost.client.connection.incoming import CallbackThreads
-from toolpost.client.connection.pending import CallLimits
-from toolpost.client.connection.status import StateCallback
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.types.base import JSON, UNSET, Raw, Unset
-from toolpost.types.notifications import LogParams, ProgressParams
+from toolpost.types.base import JSON, Raw
 from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
 from toolpost.types.resources import ResourceTemplate
 
 
 def check_seconds(what: str, value: Any) -> None:
-    """Return if a value can be a time-out: None, or a number of seconds that has a future.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is not more than 0.
-    """
+    """Check that a value is None or a positive number of seconds."""
     if value is None:
         return
     if not isinstance(value, int | float):
@@ -40,11 +25,7 @@ def check_seconds(what: str, value: Any) -> None:
 
 
 def check_mapping(what: str, value: Any) -> dict[str, Any]:
-    """A mapping from names to values as a dict; empty for None.
-
-    Raises:
-        TypeError: it is no mapping, or a key of it is no name.
-    """
+    """Return a mapping of names to values as a dict, empty for None. Raises `TypeError` for anything else."""
     if value is None:
         return {}
     # Nearly all are plain dicts; to ask the abstract class takes four times as long.
@@ -60,12 +41,7 @@ def check_mapping(what: str, value: Any) -> dict[str, Any]:
 
 
 def encode_arguments(tool: str, arguments: Any) -> Raw:
-    """The arguments of a tool as JSON.
-
-    Raises:
-        TypeError: they are no mapping.
-        LocalProtocolError: one of them cannot be written as JSON.
-    """
+    """Encode the arguments of a tool as JSON. Raises `LocalProtocolError` naming the one that cannot be."""
     plain: Any = arguments
     if type(arguments) is not dict:  # as nearly all are, and need no copy
         plain = check_mapping("arguments", arguments)
@@ -89,12 +65,7 @@ def _is_encodable(value: JSON) -> bool:
 
 
 def make_reference(ref: JSON) -> Reference:
-    """What a completion belongs to, from what a person may write.
-
-    Raises:
-        TypeError: it is neither a prompt nor a template.
-        ValueError: a string may be the name of the one or the URI of the other.
-    """
+    """Return the reference that a completion belongs to. An ambiguous string is a `ValueError`."""
     if isinstance(ref, PromptReference | ResourceReference):
         return ref
     if isinstance(ref, Prompt):
@@ -113,74 +84,3 @@ def make_reference(ref: JSON) -> Reference:
             f"give PromptReference(name={ref!r}) or ResourceReference(uri={ref!r})"
         )
     return PromptReference(name=ref)
-
-
-# --------------------------------------------------------------------- patience
-
-DEFAULT_MAX_TIMEOUT: Final = 300.0
-"""How long a request with progress may take, unless the user says something else: five minutes of work."""
-
-ProgressCallback: TypeAlias = Callable[[ProgressParams], object]
-LogCallback: TypeAlias = Callable[[LogParams], object]
-NotificationCallback: TypeAlias = Callable[[str, Any], object]
-"""Is given the method and the params: typed where the method is one of the protocol, else a dict."""
-
-
-class EventCallbacks(NamedTuple):
-    """Who hears what the server says without being asked."""
-
-    log: LogCallback | None = None
-    progress: ProgressCallback | None = None
-    notification: NotificationCallback | None = None
-    state: StateCallback | None = None
-
-
-class ClientTimeouts(NamedTuple):
-    """How many seconds to wait: for an answer, one with progress, a connection, a probe, a sign of life."""
-
-    timeout: float | None
-    max_timeout: float | Unset | None
-    connect_timeout: float | None
-    probe_timeout: float
-    heartbeat: float | None = None
-
-    def check(self) -> None:
-        """Return if all of them are numbers of seconds.
-
-        Raises:
-            TypeError: one is no number.
-            ValueError: one is not more than 0.
-        """
-        for what, seconds in self._asdict().items():
-            check_seconds(what, None if seconds is UNSET else seconds)
-
-    @property
-    def effective_probe_timeout(self) -> float:
-        """How long a probe may take: it must leave time for the handshake."""
-        wait = self.connect_timeout
-        return self.probe_timeout if wait is None else min(self.probe_timeout, wait / 2)
-
-    def make_limits(
-        self,
-        timeout: float | None,
-        progress: ProgressCallback | None,
-        crew: CallbackThreads,
-        *,
-        extendable: bool,
-    ) -> CallLimits:
-        """What a caller's time-out and progress callback come to."""
-        check_seconds("timeout", timeout)
-        wait = self.timeout if timeout is None else timeout
-        cap = self.max_timeout
-        if cap is UNSET:
-            cap = DEFAULT_MAX_TIMEOUT  # None waits for ever, unless the user has set a cap
-        elif wait is None:
-            wait = cap
-        if wait is not None and cap is not None:
-            cap = max(wait, cap)
-        return CallLimits(
-            timeout=None if wait == inf else wait,
-            cap=cap,
-            progress=None if progress is None else partial(crew.run, progress),
-            extendable=extendable,
-        )

@@ -1,14 +1,7 @@
-"""Answers what a server asks, with the callbacks that the client was given.
+"""Answers the requests of a server with the callbacks that the client was given.
 
-Owns the callbacks, and what a client declares by being given them. The same callbacks serve both eras:
-whether an ask came as a request or inside a result makes no difference to them. What their values come to is
-told in `replies`.
-
-PART replies: From what a person may write to what a server is answered: a text, the fields of a form, a list
-of places.
-
-Owns the forms that an answer may have, and what is wrong with others. Who gave it, a callback or a caller, is
-only a name here.
+Owns the callbacks, the capabilities that they declare, the questions of a multi-round request as typed
+values, and the conversion of what a callback returns to a result. The same callbacks serve both eras.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,12 +9,11 @@ from contextvars import ContextVar
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
 from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.client.form_validation import fill_defaults, find_form_error
-from toolpost.client.paused import Question
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import downgrade, jsonrpc
 from toolpost.protocol.downgrade import downgrade_value
@@ -46,6 +38,7 @@ from toolpost.types.initialize import (
     ListCapability,
     SamplingCapability,
 )
+from toolpost.types.input_required import InputRequest
 
 SamplingAnswer: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
 """What a model said; None means that the user does not want it asked."""
@@ -58,16 +51,7 @@ RootLike: TypeAlias = Root | str | PathLike[str]
 
 
 def make_sampling_result(said: object, who: str) -> CreateMessageResult:
-    """What a model said.
-
-    Args:
-        said: as a person may write it.
-        who: whose word it is, for errors.
-
-    Raises:
-        UserRejected: the user does not want the model asked.
-        TypeError: it is nothing that a model can say.
-    """
+    """Convert a callback's value to a sampling result; None is a refusal. `who` is named in errors."""
     if said is None:
         raise UserRejected("User rejected sampling request")
     if isinstance(said, CreateMessageResult):
@@ -83,17 +67,7 @@ def make_sampling_result(said: object, who: str) -> CreateMessageResult:
 
 
 def make_elicit_result(params: ElicitParams, answered: object, who: str) -> ElicitResult:
-    """What a user answered, held against the form (ELIC-42).
-
-    Args:
-        params: what they were asked.
-        answered: as a person may write it.
-        who: whose word it is, for errors.
-
-    Raises:
-        TypeError: it is nothing that a user can answer.
-        LocalProtocolError: the form does not allow it.
-    """
+    """Convert a callback's value to an elicitation result and validate it against the form (ELIC-42)."""
     if answered is None or answered is False:
         return ElicitResult(action="decline")
     if answered is True:
@@ -117,12 +91,7 @@ def make_elicit_result(params: ElicitParams, answered: object, who: str) -> Elic
 
 
 def make_roots(places: Iterable[RootLike]) -> list[Root]:
-    """The roots for what a person may write. A path is made absolute, which asks the file system.
-
-    Raises:
-        TypeError: it is no list.
-        ValueError: one is a URI of another scheme than file (ROOT-3).
-    """
+    """Convert paths and URIs to roots. A path is made absolute, which reads the file system."""
     if isinstance(places, str | PathLike | Root):
         raise TypeError("on_roots is a list of roots, or a function that returns one")
     return [_make_root(place) for place in places]
@@ -143,7 +112,49 @@ def _make_root(place: RootLike) -> Root:
     return root
 
 
-# --------------------------------------------------------------------- answer
+# --------------------------------------------------------------------- questions
+
+QuestionParams: TypeAlias = ElicitParams | CreateMessageParams | ClientRequestParams
+"""What is asked: something of the user, of the model, or where the roots are."""
+
+_QUESTION_ROWS: Final = {row.name: row for row in ROWS if row.asked}
+
+
+class Question(NamedTuple):
+    """One thing that a server wants to know.
+
+    Attributes:
+        method: "elicitation/create", "sampling/createMessage" or "roots/list".
+        params: `ElicitParams`, `CreateMessageParams` or `ClientRequestParams`, in this order.
+
+    Examples:
+        >>> question = Question("elicitation/create", ElicitParams(message="How many?"))
+        >>> question.params.message
+        'How many?'
+    """
+
+    method: str
+    params: QuestionParams
+
+
+def parse_questions(asked: Mapping[str, InputRequest]) -> dict[str, Question]:
+    """Parse the questions of an input-required result. Raises `RemoteProtocolError` for an unknown kind."""
+    return {key: _parse_question(ask) for key, ask in asked.items()}
+
+
+def _parse_question(ask: InputRequest) -> Question:
+    row = _QUESTION_ROWS.get(ask.method)
+    if row is None:
+        raise RemoteProtocolError(
+            f"the server asks for {jsonrpc.shorten(ask.method)}, which this client does not offer"
+        )
+    try:
+        return Question(ask.method, cast("QuestionParams", row.read_params(ask.params)))
+    except InvalidJSONValue as error:
+        raise RemoteProtocolError(f"the server asks with invalid {ask.method}: {error}") from error
+
+
+# --------------------------------------------------------------------- callbacks
 
 SamplingCallback: TypeAlias = Callable[[CreateMessageParams], SamplingAnswer | Awaitable[SamplingAnswer]]
 ElicitationCallback: TypeAlias = Callable[[ElicitParams], ElicitationAnswer | Awaitable[ElicitationAnswer]]
@@ -169,20 +180,7 @@ _PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
 class RequestCallbacks:
-    """The callbacks of a client.
-
-    Args:
-        sampling: asks the model.
-        elicitation: asks the user.
-        roots: the places that the user has opened, or a function that tells them.
-        others: callbacks for methods that are in no revision, by name.
-        declared: more about the capabilities that the callbacks stand for, such as the modes of elicitation,
-            and experimental ones and extensions.
-
-    Raises:
-        ValueError: a capability is declared that no callback stands for, a root is none, or one of `others`
-            is a method of the protocol.
-    """
+    """The callbacks of a client. `custom` holds those for methods that no revision defines, by name."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class RequestCallbacks:
         sampling: SamplingCallback | None = None,
         elicitation: ElicitationCallback | None = None,
         roots: Iterable[RootLike] | RootsCallback | None = None,
-        others: Mapping[str, CustomRequestCallback] | None = None,
+        custom: Mapping[str, CustomRequestCallback] | None = None,
         declared: ClientCapabilities | None = None,
     ) -> None:
         self.threads = CallbackThreads()
@@ -203,7 +201,7 @@ class RequestCallbacks:
         self._sampling = sampling
         self._elicitation = elicitation
         self._roots = roots if roots is None or callable(roots) else make_roots(roots)
-        self._custom_methods = dict(others or {})
+        self._custom_methods = dict(custom or {})
         for name in self._custom_methods:
             if name in _PROTOCOL_METHODS:
                 raise ValueError(
@@ -224,23 +222,15 @@ class RequestCallbacks:
         }
 
     async def run_callback(self, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """What a callback returns, which may want to know who asks."""
+        """Run a callback; while it runs, `ASKING_SERVER` names the server."""
         before = ASKING_SERVER.set(self.describe_server())
         try:
             return await self.threads.run(callback, *arguments)
         finally:
             ASKING_SERVER.reset(before)
 
-    # ----------------------------------------------------------------- by callbacks
-
     async def answer_request(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
-        """The result of an ask.
-
-        Raises:
-            RPCError: what the server shall be told instead.
-            LocalProtocolError: a callback returned what the form does not allow.
-            Exception: whatever a callback raises.
-        """
+        """Return the result of a server's request. An `RPCError` is what to send the server instead."""
         own = self._custom_methods.get(method)
         if own is not None:
             try:
@@ -273,8 +263,6 @@ class RequestCallbacks:
             roots = await self.threads.run_in_thread(partial(make_roots, await self.run_callback(roots)))
         return ListRootsResult(roots=roots)
 
-    # ----------------------------------------------------------------- by whoever
-
     async def answer_questions(
         self,
         questions: Mapping[str, Question],
@@ -282,20 +270,7 @@ class RequestCallbacks:
         capabilities: ClientCapabilities,
         revision: Revision,
     ) -> dict[str, Raw]:
-        """The answers to the questions of a round: those that are given, and the callbacks' (MRTR-17).
-
-        Args:
-            questions: what the server wants to know.
-            given: answers by key; the callbacks answer the rest, one after the other.
-            capabilities: what the request declared.
-            revision: what is spoken.
-
-        Raises:
-            RemoteProtocolError: the server asks what it may not ask.
-            ValueError: an answer is missing, or was not asked for.
-            LocalProtocolError: an answer is not what the form allows.
-            Exception: whatever a callback raises: the request cannot go on.
-        """
+        """Answer the questions of a round from `given` and else by the callbacks, one by one (MRTR-17)."""
         self.check_questions(questions, capabilities)
         for key in given:
             if key not in questions:
@@ -315,11 +290,7 @@ class RequestCallbacks:
         }
 
     def check_questions(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
-        """Return if all of this may be asked.
-
-        Raises:
-            RemoteProtocolError: it may not.
-        """
+        """Raise `RemoteProtocolError` if a question needs a capability that was not declared."""
         for question in questions.values():
             wrong = _find_question_error(question, capabilities)
             if wrong:
@@ -337,11 +308,11 @@ class RequestCallbacks:
         return ListRootsResult(roots=await self.threads.run_in_thread(partial(make_roots, value)))
 
 
-# --------------------------------------------------------------------- what is declared
+# --------------------------------------------------------------------- capabilities
 
 
 def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabilities:
-    """What the callbacks stand for, with what is declared about it."""
+    """Combine the capabilities of the callbacks with what is declared about them."""
     for name, there in given.items():
         if getattr(declared, name) is not None and not there:
             raise ValueError(f"capabilities: {name} needs a callback, on_{name}")
@@ -357,14 +328,14 @@ def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCa
 
 
 def _elicitation_modes(elicitation: ElicitationCapability | None) -> frozenset[str]:
-    """The modes that a capability stands for; neither named means forms (ELIC-8)."""
+    """Return the modes of an elicitation capability; naming neither means forms (ELIC-8)."""
     if elicitation is None or (elicitation.form is None and elicitation.url is None):
         return frozenset({"form"})
     return frozenset(mode for mode in ("form", "url") if getattr(elicitation, mode) is not None)
 
 
 def _find_question_error(question: Question, capabilities: ClientCapabilities) -> str | None:
-    """Why a question may not be asked of who declares this, as the rest of a sentence."""
+    """Return why a question may not be asked under these capabilities, as the rest of a sentence."""
     needs = _REQUIRED_CAPABILITIES[question.method]
     if needs and not has_capability(capabilities, needs):
         return ", which this client does not offer"
@@ -373,7 +344,7 @@ def _find_question_error(question: Question, capabilities: ClientCapabilities) -
 
 
 def _find_params_error(params: object, capabilities: ClientCapabilities) -> str | None:
-    """What is wrong with an ask whose capability is declared, as far as its parameters tell."""
+    """Return what is wrong with the parameters of a request whose capability is declared."""
     if isinstance(params, ElicitParams):
         mode = params.mode or "form"  # ELIC-11
         offered = mode in _elicitation_modes(capabilities.elicitation)
@@ -389,11 +360,8 @@ def _find_params_error(params: object, capabilities: ClientCapabilities) -> str 
 _REQUIRED_CAPABILITIES: Final = {row.name: row.needs for row in ROWS}
 
 
-# --------------------------------------------------------------------- values
-
-
 def _encode_custom_result(method: str, value: JSON) -> Result | Raw:
-    """The result of a method of one's own."""
+    """Encode the result of a custom method."""
     if isinstance(value, Result):
         return value
     data = jsonrpc.encode({} if value is None else value)

@@ -1,8 +1,8 @@
-"""`client.listen(…)`: the changes of a server as they happen, for as long as somebody wants to hear of them.
+"""`client.listen(…)`: the changes of a server as they happen.
 
-Owns the subscription behind one loop: opens it in either era, opens it anew when the stream or the connection
-is lost, and says so then. Changes of one thing that nobody has looked at yet are one change, so that a slow
-reader costs no memory. How a connection is opened is the conversation's business.
+Owns the subscription behind one loop: opens it in either era, opens it again when the stream or the
+connection is lost, and reports the gap. Unread changes of one thing are merged, so that a slow reader costs
+no memory. Opening connections is left to the session.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
 
 MAX_PENDING_CHANGES: Final = 1000
-"""How many different changes may wait to be looked at. Beyond that a part of a resource is the whole."""
+"""How many different changes may be pending. Beyond that a part of a resource counts as the whole."""
 
 UNSUBSCRIBE_TIMEOUT: Final = 2.0
-"""Seconds that a server may take to hear that nobody listens any more."""
+"""Seconds that unsubscribing may take."""
 
 _LIST_NOTIFICATIONS: Final[dict[str, ChangeKind]] = {
     "notifications/tools/list_changed": "tools",
@@ -63,18 +63,14 @@ class Change(NamedTuple):
 
 
 class ChangeFilter(NamedTuple):
-    """What to hear of: lists, and resources."""
+    """Which lists and resources to watch."""
 
     lists: frozenset[ChangeKind]
     uris: tuple[str, ...]
 
     @classmethod
     def create(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "ChangeFilter":
-        """What somebody wants to hear of.
-
-        Raises:
-            TypeError: the resources are one string.
-        """
+        """Build a filter from the arguments of `listen`."""
         if isinstance(uris, str):
             raise TypeError(f"uris: a list of URIs, such as [{uris!r}], not a string")
         given: dict[ChangeKind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
@@ -83,11 +79,7 @@ class ChangeFilter(NamedTuple):
         )
 
     def resolve(self, listener: ChangeListener) -> "ChangeFilter":
-        """What is wanted of this server: by default every list that it tells changes of.
-
-        Raises:
-            CapabilityNotDeclared: it does not tell of something that is wanted, or of nothing at all.
-        """
+        """Check the filter against the server's capabilities; an empty one means every list it announces."""
         if self.lists or self.uris:
             for kind in sorted(self.lists):
                 listener.check_offered(f"{kind}.list_changed")
@@ -105,7 +97,7 @@ class ChangeFilter(NamedTuple):
 
     @property
     def subscription_filter(self) -> SubscriptionFilter:
-        """The same, as the stateless era says it."""
+        """The same filter in the form of the stateless era."""
         return SubscriptionFilter(
             tools_list_changed=True if "tools" in self.lists else None,
             prompts_list_changed=True if "prompts" in self.lists else None,
@@ -114,49 +106,51 @@ class ChangeFilter(NamedTuple):
         )
 
     def find_subscribed_uri(self, uri: str) -> str | None:
-        """The resource that is wanted and has changed if this one, maybe a part of it, has."""
+        """Return the watched resource that this one is, or is a part of."""
         if uri in self.uris:
             return uri
         return next((each for each in self.uris if uri.startswith(each.rstrip("/") + "/")), None)
 
 
-class _StatelessSubscription:
-    """What is listened to in the stateless era: a request of its own, whose stream carries the changes."""
+class _EraSubscription:
+    """What the subscriptions of both eras have in common."""
 
-    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
+    def __init__(
+        self, listener: ChangeListener, wanted: ChangeFilter, observer: NotificationObserver
+    ) -> None:
         self._listener = listener
         self._filter = wanted
-        self._observer = hear
-        self._subscription: Subscription
+        self._observer = observer
+        self._acquired_uris: list[str] = []
+
+
+class _StatelessSubscription(_EraSubscription):
+    """A subscription in the stateless era: a request of its own, whose stream carries the changes."""
+
+    _subscription: Subscription
 
     async def open(self, limits: CallLimits) -> list[str]:
-        """Ask to hear; the resources that the server does not want to watch (SUB-5)."""
-        self._subscription = await self._listener.listen(
+        """Subscribe; return the resources that the server refuses to watch (SUB-5)."""
+        self._subscription = await self._listener.subscriptions.open(
             self._filter.subscription_filter, self._observer, limits
         )
         honoured = self._subscription.acknowledgement.result().resource_subscriptions or ()
         return [uri for uri in self._filter.uris if uri not in honoured]
 
     async def wait_ended(self) -> None:
-        """Return when nothing more will be heard."""
+        """Wait until the subscription has ended."""
         await asyncio.wait([self._subscription.call.answer])
 
     async def close(self) -> None:
-        """Ask to hear no more."""
+        """Cancel the subscription."""
         self._subscription.cancel("nobody listens any more")
 
 
-class _SessionSubscription:
-    """What is listened to in a session: each resource is asked for, and the rest comes unasked."""
-
-    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
-        self._listener = listener
-        self._filter = wanted
-        self._observer = hear
-        self._acquired_uris: list[str] = []
+class _SessionSubscription(_EraSubscription):
+    """A subscription in a session: one request per resource; changes of lists come without one."""
 
     async def open(self, limits: CallLimits) -> list[str]:
-        """Ask to hear; a server refuses with an error."""
+        """Subscribe; a server refuses with an error."""
         self._listener.observers.add(self._observer)
         try:
             for uri in self._filter.uris:
@@ -169,11 +163,11 @@ class _SessionSubscription:
         return []
 
     async def wait_ended(self) -> None:
-        """Return when nothing more will be heard."""
+        """Wait until the connection has ended."""
         await self._listener.dispatcher.ended_event.wait()
 
     async def close(self) -> None:
-        """Ask to hear no more. A server that does not care is left alone."""
+        """Unsubscribe, ignoring errors."""
         self._listener.observers.discard(self._observer)
         limits = CallLimits(timeout=UNSUBSCRIBE_TIMEOUT)
         leaving = [self._listener.release_uri(uri, limits) for uri in self._acquired_uris]
@@ -185,15 +179,10 @@ class ChangeStream:
 
     As a context manager it listens from the beginning of the block, so that nothing that is read inside of it
     can change unheard. It is for one loop: afterwards it is over.
-
-    Args:
-        talk: the conversation.
-        wanted: what to hear of.
-        limits: how long the server may take to agree.
     """
 
-    def __init__(self, talk: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
-        self._session = talk
+    def __init__(self, session: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
+        self._session = session
         self._filter = wanted
         self._limits = limits
         self._pending: dict[tuple[ChangeKind, str | None], bool] = {}
@@ -205,15 +194,8 @@ class ChangeStream:
         self._listen_task: asyncio.Task[None] | None = None
         self._subscription: _StatelessSubscription | _SessionSubscription | None = None
 
-    # ----------------------------------------------------------------- for the user
-
     async def __aenter__(self) -> Self:
-        """Listen from now on.
-
-        Raises:
-            CapabilityNotDeclared: the server does not tell of something that is wanted.
-            MCPError: it does not want to watch a resource, or cannot be reached.
-        """
+        """Listen from now on."""
         await self._start()
         self._is_entered = True
         return self
@@ -224,12 +206,7 @@ class ChangeStream:
         await self.aclose()
 
     async def __aiter__(self) -> AsyncIterator[Change]:
-        """The changes, until the client is closed.
-
-        Raises:
-            CapabilityNotDeclared: the server does not tell of something that is wanted.
-            MCPError: it does not want to watch a resource, or cannot be reached (any more).
-        """
+        """The changes, until the client is closed."""
         try:
             await self._start()
             while self._pending or not self._is_over:
@@ -280,24 +257,24 @@ class ChangeStream:
         self._session.change_streams.add(self)
         self._listen_task = self._loop.create_task(self._keep_subscribed(), name="toolpost changes")
 
-    async def _subscribe_first(self, link: "Dispatcher", _limits: CallLimits) -> None:
+    async def _subscribe_first(self, dispatcher: "Dispatcher", _limits: CallLimits) -> None:
         wanted, self._filter = self._filter, self._filter.resolve(self._session.listener)
         try:
-            self._session.listener.check_none_refused(await self._subscribe(link))
+            self._session.listener.check_none_refused(await self._subscribe(dispatcher))
         except BaseException:  # whatever it was: the next try may find a server that offers something else
             self._filter = wanted
             raise
 
-    async def _subscribe(self, link: "Dispatcher") -> list[str]:
-        """Begin to hear over a connection; the resources that the server does not watch."""
-        kind = _StatelessSubscription if link.connection.revision.stateless else _SessionSubscription
+    async def _subscribe(self, dispatcher: "Dispatcher") -> list[str]:
+        """Subscribe over a connection; return the resources that the server does not watch."""
+        kind = _StatelessSubscription if dispatcher.connection.revision.stateless else _SessionSubscription
         standing = kind(self._session.listener, self._filter, self._on_notification)
         refused = await standing.open(self._limits)
         self._subscription = standing
         return refused
 
     async def _keep_subscribed(self) -> None:
-        """Listen again whenever nothing is heard any more."""
+        """Subscribe again whenever the subscription ends."""
         backoff = Backoff()
         try:
             while self._subscription is not None:

@@ -1,7 +1,7 @@
-"""What an `mcp.json` says: its servers by name, and the entry of each with the variables that it names.
+"""Reads `mcp.json`: its servers by name, and the entry of each with its environment variables expanded.
 
-Owns the forms in which programs write such a file, and the words for what is wrong with one. How the server
-of an entry is reached is told in `toolpost.connect`.
+Owns the forms in which programs write such a file, and the texts of its errors. Connecting to the server of
+an entry is left to `toolpost.connect`.
 """
 
 import os
@@ -36,20 +36,16 @@ _VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<oth
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 
-# --------------------------------------------------------------------- the whole
+# --------------------------------------------------------------------- the file
 
 
 def has_server_list(config: Mapping[str, object]) -> bool:
-    """Whether this is what is in a file, and not the entry of one server."""
+    """Return whether this is the content of a file, and not the entry of one server."""
     return any(key in config for key in _SERVER_KEYS)
 
 
 def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
-    """What is in a file.
-
-    Raises:
-        ConnectFailed: it is no JSON object.
-    """
+    """Parse the content of a file."""
     try:
         return _OBJECT(data)
     except InvalidJSONValue as error:
@@ -57,11 +53,7 @@ def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
 
 
 def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
-    """The entries of all servers in a file, by name.
-
-    Raises:
-        ConnectFailed: the file cannot be read, or describes no server.
-    """
+    """Read the entries of all servers in a file, by name."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -72,11 +64,7 @@ def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
 
 
 def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
-    """The entries of all servers, by name.
-
-    Raises:
-        ConnectFailed: there is none.
-    """
+    """Return the entries of all servers, by name. Raises `ConnectFailed` if there is none."""
     found: dict[str, Any] = {}
     for key in _SERVER_KEYS:
         listed: JSON = config.get(key) or {}
@@ -89,11 +77,7 @@ def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
 
 
 def choose_server(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
-    """The name and the entry of a server.
-
-    Raises:
-        ConnectFailed: there is no such server, or none was named and there are several.
-    """
+    """Return the name and the entry of a server; it must be named unless there is only one."""
     found = list_servers(config)
     if server is None and len(found) == 1:
         (server,) = found
@@ -108,7 +92,7 @@ def choose_server(config: Mapping[str, JSON], server: str | None) -> tuple[str, 
 
 @contextmanager
 def error_context(what: str) -> Generator[None]:
-    """Names what an error is about, also inside of something that is named already."""
+    """Name what an error is about; contexts nest."""
     try:
         yield
     except (AuthError, ConnectFailed) as error:
@@ -120,12 +104,7 @@ def error_context(what: str) -> Generator[None]:
 
 
 def expand_variables(entry: Mapping[str, JSON]) -> dict[str, JSON]:
-    """An entry with the variables of the environment that it names: `${NAME}`, or `${NAME:-otherwise}`.
-
-    Raises:
-        ConnectFailed: there is no such variable, or what is said about authorization cannot be meant. No
-            value is repeated.
-    """
+    """Expand the environment variables of an entry, `${NAME}` or `${NAME:-default}`. Errors show no value."""
     filled: dict[str, Any] = dict(entry)
     for key in _EXPANDED_KEYS:
         value: Any = entry.get(key)
@@ -155,11 +134,7 @@ def _expand(text: str, where: str) -> str:
 
 
 def _check_auth(entry: Mapping[str, JSON]) -> None:
-    """Return if what an entry says about authorization can be meant.
-
-    Raises:
-        ConnectFailed: it cannot. Its text is not repeated: it may be a token.
-    """
+    """Check `auth` of an entry. Errors do not repeat its text, which may be a token."""
     for key in ("auth", "oauth"):
         if isinstance(entry.get(key), Mapping):  # some programs keep their settings there
             raise ConnectFailed(

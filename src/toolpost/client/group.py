@@ -1,7 +1,7 @@
 """`ClientGroup`: several servers as one, with one namespace of tools.
 
-Owns a client for each server, the names under which their tools are known here, and the patience with servers
-that are not there. How a client heals a connection that it once had is its own business.
+Owns a client for each server, the names of their tools here, and the retries for servers that cannot be
+reached. Reconnecting is left to each client.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from toolpost.client import config
-from toolpost.client.arguments import ProgressCallback
 from toolpost.client.client import Client
 from toolpost.client.connection.retry_policy import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
+from toolpost.client.options import ProgressCallback
 from toolpost.client.tools import ToolResult
 from toolpost.errors import (
     AuthError,
@@ -59,7 +59,8 @@ class ClientGroup(Mapping[str, Client]):
     Args:
         servers: the path of an `mcp.json`, what is in one, or a mapping of names to targets or clients.
             A file is read when the group connects.
-        make: makes the client of a target: `functools.partial(Client, on_log=print)` gives it options.
+        client_factory: makes the client of a target: `functools.partial(Client, on_log=print)` passes
+            options to each of them.
 
     Examples:
         >>> import asyncio
@@ -78,9 +79,9 @@ class ClientGroup(Mapping[str, Client]):
         self,
         servers: "PathLike[str] | str | Mapping[str, Target | Client]",
         *,
-        make: "Callable[[Target], Client]" = Client,
+        client_factory: "Callable[[Target], Client]" = Client,
     ) -> None:
-        self._make = make
+        self._client_factory = client_factory
         self._path = None if isinstance(servers, Mapping) else servers
         self._clients: dict[str, Client] = {}
         self._failures: dict[str, Exception] = {}
@@ -98,7 +99,7 @@ class ClientGroup(Mapping[str, Client]):
             if isinstance(target, Mapping) and target.get("disabled") is True:
                 continue  # as other programs write it
             try:
-                self._clients[name] = target if isinstance(target, Client) else self._make(target)
+                self._clients[name] = target if isinstance(target, Client) else self._client_factory(target)
             except MCPError as error:
                 where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
                 error.peer = where if error.peer is None else f"{where}, {error.peer}"
@@ -198,7 +199,7 @@ class ClientGroup(Mapping[str, Client]):
             self._failures.pop(name, None)
 
     async def _keep_connected(self, name: str) -> None:
-        """Let a server come back, however long it was away, unless its client was closed by hand."""
+        """Reconnect a server however long it was away, unless its client was closed by the user."""
         client, backoff, loop = self._clients[name], Backoff(), asyncio.get_running_loop()
         while not client.connected and client.state == "closed":  # it never was there
             await asyncio.sleep(backoff.next_delay(loop.time()))
@@ -246,7 +247,7 @@ class ClientGroup(Mapping[str, Client]):
         return tools
 
     def _assign_names(self, found: list[tuple[str, str]]) -> None:
-        """Give a name to each tool that has none."""
+        """Give a name to each new tool."""
         if len(self._names) > MAX_TOOL_NAMES:
             kept = set(found)
             self._names = {home: name for home, name in self._names.items() if home in kept}
@@ -333,7 +334,7 @@ class ClientGroup(Mapping[str, Client]):
         )
 
     def _suggest(self, name: str) -> str | None:
-        """What may be meant by a name that is none."""
+        """Return a hint for an unknown tool name."""
         meant = [known for known, (_, tool) in self._tools_by_name.items() if tool == name]
         if meant:
             return f"several servers have one: {', '.join(meant)}"

@@ -1,31 +1,18 @@
-"""What a server has to read: lists page by page, resources, and what the list of tools tells about each tool.
+"""Reads lists page by page, and resources, from a server or from the cache.
 
-Owns what was learnt from that on the connection of the moment: kept answers, output schemas, mirrored
-parameters; a notice or a gap makes it stale. How a request is sent is the conversation's business.
-
-PART pages: Lists that come in pages: one record for each of the four, and the walk from page to page.
-
-An item that cannot be read costs that item, not the list. Cursors are never looked into (PAGE-4). Knows
-nothing of what is done with the items.
-
-PART cache: Answers that a stateless server allows to be kept for a while, so that they need not be asked for
-again.
-
-Owns how long each is fresh and what makes it stale earlier (CACHE-7 … CACHE-17). It belongs to one client,
-and so to one authorization context. Has no clock of its own: it is told the time.
-
-PART mirrors: The parameters of tools that HTTP repeats in headers, as far as the tools have been listed.
-
-Owns what is known of each tool, and the judgement that a tool with a wrong annotation is none (HDR-13). How a
-header is written is told in `toolpost.protocol.headers`, and a channel does it.
+Owns what was learnt on the current connection: cached answers, output schemas, and the parameters that HTTP
+repeats in headers; a notification or a gap makes it stale. An item that cannot be decoded costs that item,
+not the list. Sending is left to the session.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
 
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import Stats
@@ -54,52 +41,27 @@ if TYPE_CHECKING:
     from toolpost.client.connection.session import ClientSession
 
 MAX_PAGES: Final = 1000
-"""How many pages a list may have: a server that always has one more must not keep us for ever."""
+"""How many pages a list may have, so that a server cannot send pages without end."""
 
 P = TypeVar("P", bound=PaginatedResult)
 
 
 class StaleCursor(MCPError):
-    """The rest of a list cannot be read: its cursor belongs to a connection that is over (PAGE-6)."""
+    """The rest of a list cannot be read: its cursor belongs to a connection that has ended (PAGE-6)."""
 
     retry_safe = True
 
 
-class _RawToolsPage(PaginatedResult):
-    tools: list[Raw]
-
-
-class _RawResourcesPage(PaginatedResult):
-    resources: list[Raw]
-
-
-class _RawTemplatesPage(PaginatedResult):
-    resource_templates: list[Raw]
-
-
-class _RawPromptsPage(PaginatedResult):
-    prompts: list[Raw]
-
-
 class ListMethod(Generic[P]):
-    """One of the lists.
+    """One of the four lists. Its row decodes pages only; the items in `member` are decoded one by one."""
 
-    Args:
-        method: the method that reads it.
-        member: where its items stand.
-        loose: a page whose items are not read yet.
-        page: a page whose items are.
-        item: the type of an item.
-    """
-
-    def __init__(
-        self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
-    ) -> None:
+    def __init__(self, method: str, member: str, page: type[P], item: type[WireStruct]) -> None:
         (row,) = (row for row in ROWS if row.name == method)
+        raw_page = msgspec.defstruct(f"Raw{page.__name__}", [(member, list[Raw])], bases=(PaginatedResult,))
         self.row: Final = Row(
             method,
             PaginatedRequestParams,
-            loose,
+            cast("type[PaginatedResult]", raw_page),
             client=row.client,
             needs=row.needs,
             needs_since=row.needs_since,
@@ -109,7 +71,7 @@ class ListMethod(Generic[P]):
         self._item: JSONReader[Any] = JSONReader(item)
 
     def read(self, loose: PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
-        """The page with the items that can be read; `report` hears of each that cannot."""
+        """Decode the items of a page; `report` is called for each that cannot be decoded."""
         items: list[Any] = []
         for index, raw in enumerate(getattr(loose, self._member)):
             try:
@@ -128,50 +90,16 @@ class ListMethod(Generic[P]):
         return page
 
 
-TOOLS: Final = ListMethod("tools/list", "tools", _RawToolsPage, ListToolsResult, Tool)
-RESOURCES: Final = ListMethod("resources/list", "resources", _RawResourcesPage, ListResourcesResult, Resource)
+TOOLS: Final = ListMethod("tools/list", "tools", ListToolsResult, Tool)
+RESOURCES: Final = ListMethod("resources/list", "resources", ListResourcesResult, Resource)
 TEMPLATES: Final = ListMethod(
-    "resources/templates/list",
-    "resource_templates",
-    _RawTemplatesPage,
-    ListResourceTemplatesResult,
-    ResourceTemplate,
+    "resources/templates/list", "resource_templates", ListResourceTemplatesResult, ResourceTemplate
 )
-PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListPromptsResult, Prompt)
-
-
-async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
-    """The pages of a list, each fetched when it is wanted.
-
-    Args:
-        method: the method that reads the list, for errors.
-        turn: fetches the page at a cursor.
-
-    Raises:
-        RemoteProtocolError: the pages go in a circle, or there are too many of them.
-    """
-    cursor: str | None = None
-    seen: set[str] = set()
-    for _ in range(MAX_PAGES):
-        page = await turn(cursor)
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
-            return
-        if cursor in seen:
-            raise RemoteProtocolError(
-                f"{method}: the server gave the same cursor twice, so the list has no end"
-            )
-        seen.add(cursor)
-    raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")
+PROMPTS: Final = ListMethod("prompts/list", "prompts", ListPromptsResult, Prompt)
 
 
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
-    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6).
-
-    Args:
-        start: begins to read the list.
-    """
+    """Read all pages; from the start again if that breaks off after the first (CACHE-16, PAGE-6)."""
     pages: list[P] = []
     try:
         async for page in start():
@@ -183,20 +111,20 @@ async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
     return pages
 
 
-# --------------------------------------------------------------------- cache
+# --------------------------------------------------------------------- what was learnt
 
 MAX_CACHE_ENTRIES: Final = 512
-"""How many answers are kept: all lists of a large server and the resources that are in use."""
+"""How many answers are cached: all lists of a large server and the resources in use."""
 
 MAX_CACHE_TTL: Final = 24 * 60 * 60.0
-"""Seconds that an answer is fresh at most, whatever the server says: a slip of digits must not last."""
+"""Seconds that an answer is fresh at most, whatever the server says."""
 
 _STALE_METHODS: Final = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
-"""What a notice makes stale."""
+"""The methods whose answers a notification makes stale."""
 
 
 class _CachedResponse(NamedTuple):
@@ -205,26 +133,16 @@ class _CachedResponse(NamedTuple):
 
 
 class ResponseCache:
-    """The answers of one connection.
-
-    Args:
-        limit: how many to keep; the one that was used longest ago goes first.
-    """
+    """The cached answers of one client (CACHE-7 … CACHE-17), least recently used first. Has no clock."""
 
     def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
         self._limit = limit
         self._entries: OrderedDict[tuple[str, str | None], _CachedResponse] = OrderedDict()
         self.version = 0
-        """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
+        """Grows when something becomes stale; an answer that was requested before is not stored then."""
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
-        """The bytes of a result that is fresh; None if there is none.
-
-        Args:
-            method: what was asked.
-            which: the parameter that the result depends on: a cursor or a URI.
-            now: the time, by the loop's clock.
-        """
+        """Return the bytes of a fresh result, or None. `which` is the cursor or the URI."""
         key = (method, which)
         entry = self._entries.get(key)
         if entry is None:
@@ -236,7 +154,7 @@ class ResponseCache:
         return entry.raw
 
     def store(self, method: str, which: str | None, result: CacheableResult, now: float, turn: int) -> None:
-        """Keep a result as long as it says, unless something has become stale since `turn`."""
+        """Store a result for its time to live, unless something has become stale since version `turn`."""
         ttl = min(result.ttl_ms or 0, MAX_CACHE_TTL * 1000) / 1000
         if ttl <= 0 or turn != self.version:
             return
@@ -246,10 +164,10 @@ class ResponseCache:
             self._entries.popitem(last=False)
 
     def invalidate(self, event: NotificationReceived) -> None:
-        """Forget what a notice makes stale (CACHE-17)."""
+        """Drop what a notification makes stale (CACHE-17)."""
         if isinstance(event.params, ResourceUpdatedParams):
             self.version += 1
-            changed = event.params.uri  # maybe only a part of what was read
+            changed = event.params.uri  # may be a part of a resource that was read
             for method, uri in list(self._entries):
                 if method == "resources/read" and uri is not None and _contains_uri(uri, changed):
                     del self._entries[method, uri]
@@ -257,38 +175,35 @@ class ResponseCache:
             self.drop(*_STALE_METHODS.get(event.method, ()))
 
     def drop(self, *methods: str) -> None:
-        """Forget all answers to some methods."""
+        """Drop all answers to these methods."""
         if methods:
             self.version += 1
             for key in [key for key in self._entries if key[0] in methods]:
                 del self._entries[key]
 
     def clear(self) -> None:
-        """Forget everything: changes may have been missed, or it may be another server."""
+        """Drop everything: changes may have been missed, or it may be another server."""
         self.version += 1
         self._entries.clear()
 
 
 def _contains_uri(whole: str, uri: str) -> bool:
-    """Whether a resource is another one or has it as a part."""
+    """Return whether a resource is another one or contains it."""
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")
 
 
-# --------------------------------------------------------------------- mirrors
-
-
 class HeaderParameterCache:
-    """What is known about the annotated parameters of a server's tools."""
+    """The tool parameters that HTTP repeats in headers, for tools that have been listed."""
 
     def __init__(self) -> None:
         self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
 
     def find(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
-        """The annotated parameters of a tool: header → path; None if the tool was never listed."""
+        """Return the header parameters of a tool, header → path; None if it was never listed."""
         return self._by_tool.get(name)
 
     def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
-        """Remember what tools say; those that can be called. `report` hears of each that cannot (HDR-14)."""
+        """Record tools and return the callable ones; `report` gets an error for each other (HDR-14)."""
         usable: list[Tool] = []
         for tool in tools:
             try:
@@ -301,12 +216,12 @@ class HeaderParameterCache:
         return usable
 
     def keep_only(self, names: set[str]) -> None:
-        """These are all the tools that there are now; what is known of others is forgotten."""
+        """Forget all other tools."""
         for name in self._by_tool.keys() - names:
             del self._by_tool[name]
 
     def clear(self) -> None:
-        """Know nothing: it may be another server."""
+        """Forget everything: it may be another server."""
         self._by_tool.clear()
 
 
@@ -316,48 +231,33 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class ServerReader:
-    """What is read of one server.
+    """Reads the lists and resources of one server."""
 
-    Args:
-        talk: the conversation.
-        stats: where to count.
-        strict: whether an item of a list that cannot be read is an error.
-        cache: whether to keep answers as long as a stateless server allows.
-    """
-
-    def __init__(self, talk: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
+    def __init__(self, session: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
         self.output_schemas = OutputSchemas(stats)
         self.header_parameters = HeaderParameterCache()
-        self._session = talk
+        self._session = session
         self._stats = stats
         self._strict = strict
-        self._cache = ResponseCache() if cache else None
+        self._cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
         self.retry_safe_tools: set[str] = set()
-        """The tools that may be called twice as well as once, as far as their server says and was asked."""
+        """The listed tools that their server describes as read-only or idempotent."""
         self._relist_lock: asyncio.Lock
 
-    # ----------------------------------------------------------------- what is known
-
     def reset(self) -> None:
-        """Know nothing: it is another connection, and maybe another server."""
+        """Forget what was learnt: it is another connection, and maybe another server."""
         self.output_schemas.clear()
         self.header_parameters.clear()
         self._relist_lock = asyncio.Lock()
         self.clear_cache()
 
-    def forget_retry_safe_tools(self) -> None:
-        """Know nothing of tools that may be called twice: the next server may be another one."""
-        self.retry_safe_tools.clear()
-
     def clear_cache(self) -> None:
-        """Changes may have been missed: keep no answers."""
-        if self._cache is not None:
-            self._cache.clear()
+        """Drop cached answers: changes may have been missed."""
+        self._cache.clear()
 
     def handle_notification(self, event: NotificationReceived) -> None:
-        """Take note of what a notice makes stale."""
-        if self._cache is not None:
-            self._cache.invalidate(event)
+        """Drop what a notification makes stale."""
+        self._cache.invalidate(event)
         if event.method == "notifications/tools/list_changed":
             self.output_schemas.mark_outdated()
 
@@ -372,73 +272,68 @@ class ServerReader:
     async def iter_pages(
         self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
-        """The pages of a list, without the items that cannot be read.
-
-        Args:
-            listing: which list.
-            limits: how long to wait for each page.
-            fresh: whether answers that were kept do not count.
-
-        Raises:
-            StaleCursor: the client has connected anew since the last page, which the cursor belongs to.
-        """
-        begun: Dispatcher | None = None
+        """Yield the pages of a list, without items that cannot be decoded; `fresh` ignores the cache."""
+        dispatcher: Dispatcher | None = None
+        cursor: str | None = None
+        seen: set[str] = set()
         names: set[str] = set()
-
-        async def turn(cursor: str | None) -> P:
-            nonlocal begun
-            begun = (
-                await self._session.ensure_connected(limits)
-                if begun is None
-                else self._require_same_connection(begun, listing.row)
-            )
-            loose = None if fresh else self._find_cached(listing.row, cursor)
+        row = listing.row
+        for _ in range(MAX_PAGES):
+            if dispatcher is None:
+                dispatcher = await self._session.ensure_connected(limits)
+            else:
+                self._check_same_connection(dispatcher, row)
+            loose = None if fresh else self._find_cached(row, cursor)
             if loose is None:
-                stamp = self._cache_version
-                loose, begun = await self._fetch_page(listing.row, cursor, limits, begun)
-                self._store(listing.row, cursor, loose, stamp)
-            return self._learn_tools(
-                listing.read(cast("PaginatedResult", loose), self._skip_item), begun, names
-            )
-
-        async for page in follow_cursors(listing.row.name, turn):
-            yield page
+                stamp = self._cache.version
+                loose, dispatcher = await self._fetch_page(row, cursor, limits, dispatcher)
+                self._store(row, cursor, loose, stamp)
+            page = listing.read(cast("PaginatedResult", loose), self._skip_item)
+            yield self._learn_tools(page, dispatcher, names)
+            cursor = page.next_cursor
+            if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
+                break
+            if cursor in seen:
+                raise RemoteProtocolError(
+                    f"{row.name}: the server gave the same cursor twice, so the list has no end"
+                )
+            seen.add(cursor)
+        else:
+            raise RemoteProtocolError(f"{row.name}: the list has more than {MAX_PAGES} pages")
         if listing is TOOLS:
             self.output_schemas.keep_only(names)
             self.header_parameters.keep_only(names)
 
-    def _require_same_connection(self, begun: "Dispatcher", row: Row) -> "Dispatcher":
-        """The connection on which a list was begun, if it goes on."""
-        if begun.end_reason is not None and self._session.can_reconnect:
+    def _check_same_connection(self, dispatcher: "Dispatcher", row: Row) -> None:
+        """Raise unless the connection of the first page is still open: cursors belong to it."""
+        if dispatcher.end_reason is not None and self._session.can_reconnect:
             raise StaleCursor(
                 f"{row.name}: the connection on which the list was begun is over",
                 hint="read it from the start",
             )
-        begun.check_open()
-        return begun
+        dispatcher.check_open()
 
     async def _fetch_page(
-        self, row: Row, cursor: str | None, limits: CallLimits, link: "Dispatcher"
+        self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
     ) -> tuple[Result, "Dispatcher"]:
-        """A page, and the connection that it came over: a cursor goes with its own one only (PAGE-6)."""
+        """Fetch a page; return it with its connection, the only one its cursor is good for (PAGE-6)."""
         params = PaginatedRequestParams(cursor=cursor)
         if cursor is not None:
             try:
-                return await self._session.send(row, params, limits, {}, link), link
+                return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
             except InvalidParams:
-                if self._cache is not None:
-                    self._cache.drop(row.name)  # CACHE-16
+                self._cache.drop(row.name)  # CACHE-16
                 raise
 
-        async def first(link: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
-            return await self._session.send(row, params, limits, {}, link), link
+        async def first(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
+            return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
 
         return await self._session.run_with_retry(first, limits, safe=True)
 
-    def _learn_tools(self, page: P, link: "Dispatcher", names: set[str]) -> P:
-        """A page, and if it is one of tools, what it tells about them."""
+    def _learn_tools(self, page: P, dispatcher: "Dispatcher", names: set[str]) -> P:
+        """Record what a page of tools tells about them; return the page."""
         if isinstance(page, ListToolsResult):
-            if link.has_parameter_headers and link.connection.revision.stateless:
+            if dispatcher.has_parameter_headers and dispatcher.connection.revision.stateless:
                 page.tools = self.header_parameters.learn(page.tools, self._skip_item)
             self.output_schemas.learn(page.tools)
             for tool in page.tools:
@@ -449,17 +344,11 @@ class ServerReader:
         return page
 
     async def refresh_header_parameters(self, name: str, known: object, limits: CallLimits) -> bool:
-        """Whether another list of tools says something else about the headers of a tool (HDR-28).
-
-        Args:
-            name: the tool.
-            known: what `header_parameters` knew of it when it was called in vain.
-            limits: how long to wait for each page.
-        """
+        """List the tools again; return whether the header parameters differ from `known` (HDR-28)."""
         if not self._session.dispatcher.has_parameter_headers:
             return False
         async with self._relist_lock:
-            if (self.header_parameters.find(name) or None) == (known or None):  # nobody was faster
+            if (self.header_parameters.find(name) or None) == (known or None):  # no other call has done it
                 try:
                     async for _ in self.iter_pages(TOOLS, limits, fresh=True):
                         pass
@@ -467,10 +356,8 @@ class ServerReader:
                     logger.info("the tools could not be listed after a mismatch of headers: %s", error)
         return (self.header_parameters.find(name) or None) != (known or None)
 
-    # ----------------------------------------------------------------- resources
-
     async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
-        """What a resource holds, from what was kept if that is fresh."""
+        """Read a resource, from the cache if that is fresh."""
         limits = await self._session.wait_connected(limits)
         row = self._session.last_connection.revision.requests[CLIENT]["resources/read"]
         kept = self._find_cached(row, uri)
@@ -481,25 +368,17 @@ class ServerReader:
             row.name,
             ReadResourceParams(uri=uri),
             limits,
-            plain=partial(self._store, row, uri, stamp=self._cache_version),
+            plain=partial(self._store, row, uri, stamp=self._cache.version),
         )
 
-    # ----------------------------------------------------------------- what was kept
-
-    @property
-    def _cache_version(self) -> int:
-        return 0 if self._cache is None else self._cache.version
-
     def _find_cached(self, row: Row, which: str | None) -> Result | None:
-        if self._cache is None:
-            return None
         raw = self._cache.find(row.name, which, asyncio.get_running_loop().time())
         if raw is None:
             return None
         self._stats.cached += 1
-        return row.read_result(Raw(raw), "complete")  # its own copy for everybody
+        return row.read_result(Raw(raw), "complete")  # a copy for each caller
 
     def _store(self, row: Row, which: str | None, result: Result, stamp: int) -> None:
         stateless = self._session.last_connection.revision.stateless
-        if self._cache is not None and stateless and isinstance(result, CacheableResult):
+        if stateless and isinstance(result, CacheableResult):
             self._cache.store(row.name, which, result, asyncio.get_running_loop().time(), stamp)

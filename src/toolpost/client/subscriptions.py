@@ -1,14 +1,8 @@
-"""What a client wants to hear of without asking again: resources that it watches, lists that change.
+"""Subscriptions of one connection: watched resources and lists that change.
 
-In a session each resource is a request and lists announce themselves. In the stateless era one
-`subscriptions/listen` carries all wishes; it is issued anew when they change, and when it was lost. Knows
-nothing of what is done with a notice.
-
-PART subscription: `subscriptions/listen` in the stateless era: the long requests of one link, and which
-notice is whose.
-
-Owns the time between sending and acknowledgement, and the tags of notices (SUB-7). What is wanted, and what
-happens when one ends, is decided by whoever opens it.
+In a session each resource is a request, and lists announce themselves. In the stateless era one
+`subscriptions/listen` carries everything; it is sent again when the filter changes or the stream is lost.
+Handling notifications is left to others.
 """
 
 import asyncio
@@ -42,38 +36,31 @@ NotificationObserver = Callable[[NotificationReceived], object]
 
 
 class Subscription:
-    """One listen in flight.
-
-    Args:
-        link: what it was sent over.
-        call: the request.
-        observer: hears what comes on it.
-        on_acknowledged: called by the reader the moment it is acknowledged.
-    """
+    """One `subscriptions/listen` in flight."""
 
     def __init__(
         self,
-        link: "Dispatcher",
+        dispatcher: "Dispatcher",
         call: PendingCall,
         hear: NotificationObserver,
         stands: "Callable[[Subscription], object] | None",
     ) -> None:
-        self._dispatcher = link
+        self._dispatcher = dispatcher
         self.call = call
         self.observer = hear
         self.on_acknowledged = stands
         self.acknowledgement: asyncio.Future[SubscriptionFilter] = asyncio.get_running_loop().create_future()
 
     def cancel(self, why: str) -> None:
-        """End it, if it has not ended."""
+        """Cancel it, unless it has ended."""
         self._dispatcher.cancel(self.call.id, why)
 
 
 class OpenSubscriptions:
-    """The listens of one link."""
+    """The `subscriptions/listen` requests of one connection."""
 
-    def __init__(self, link: "Dispatcher") -> None:
-        self._dispatcher = link
+    def __init__(self, dispatcher: "Dispatcher") -> None:
+        self._dispatcher = dispatcher
         self._by_id: dict[RequestId, Subscription] = {}
 
     async def open(
@@ -83,18 +70,10 @@ class OpenSubscriptions:
         limits: CallLimits,
         stands: Callable[[Subscription], object] | None = None,
     ) -> Subscription:
-        """A listen that stands; what the server honours of the filter is its `acknowledgement`.
+        """Subscribe and wait for the acknowledgement, the part of the filter that the server accepts.
 
-        Args:
-            wanted: what to hear of.
-            hear: hears what comes on it; called by the reader.
-            limits: how long to wait for the acknowledgement.
-            stands: called by the reader the moment it is acknowledged, before anything comes on it.
-
-        Raises:
-            RequestTimeout: it was not acknowledged in time.
-            RemoteProtocolError: it ended at once.
-            MCPError: the server refused it, or it was lost.
+        The reader calls `stands` on acknowledgement, before anything else arrives, and `hear` for
+        notifications.
         """
         (outgoing,) = STATELESS_ERA.listen(self._dispatcher.connection, wanted)
         begun: list[Subscription] = []
@@ -128,7 +107,7 @@ class OpenSubscriptions:
         return subscription
 
     def route(self, event: NotificationReceived) -> Subscription | None:
-        """The listen that a notice belongs to; None if it is for nobody, or an acknowledgement."""
+        """Return the subscription of a notification; None for an acknowledgement or an unknown one."""
         subscription = self._by_id.get(get_subscription_id(event))
         if not isinstance(event.params, AcknowledgedParams):
             return subscription
@@ -140,65 +119,56 @@ class OpenSubscriptions:
 
 
 def get_subscription_id(event: NotificationReceived) -> JSON:
-    """The id of the listen that a notice belongs to; None if it does not say."""
+    """Return the subscription id of a notification; None if it has none."""
     meta: JSON = getattr(event.params, "meta", None)
     tag: JSON = None if meta is None else meta.get(SUBSCRIPTION_ID)
     return tag if isinstance(tag, int | str) else None
 
 
-# --------------------------------------------------------------------- listen
+# --------------------------------------------------------------------- wanted changes
 
 LIST_CAPABILITIES: Final = {
     "tools_list_changed": "tools.list_changed",
     "prompts_list_changed": "prompts.list_changed",
     "resources_list_changed": "resources.list_changed",
 }
-"""The members of a filter, and the capability that each of them stands behind."""
+"""The members of a filter, and the capability that each needs."""
 
 FINAL_ERRORS: Final = (LocalProtocolError, MethodNotFound, InvalidParams)
-"""What is no use to try again: it would be refused again. Other errors are also those of one that stops."""
+"""Errors after which subscribing again is useless; others may come from a server that shuts down."""
 
 RELISTEN_TIMEOUT: Final = 30.0
-"""Seconds that a listen may take to be acknowledged when nobody waits for it."""
+"""Seconds to wait for an acknowledgement in the background."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
 class ChangeListener:
-    """The wishes of one conversation.
+    """The subscriptions of one connection. `lists`: subscribe to lists too, where that needs a request."""
 
-    Args:
-        dispatcher: the conversation.
-        lists: whether to hear when a list changes, in the stateless era, where it has to be asked for.
-        on_gap: called when something may have been missed.
-    """
-
-    def __init__(self, link: Dispatcher, *, lists: bool, on_gap: Callable[[], object] = lambda: None) -> None:
-        self.dispatcher = link
+    def __init__(
+        self, dispatcher: Dispatcher, *, lists: bool, on_gap: Callable[[], object] = lambda: None
+    ) -> None:
+        self.dispatcher = dispatcher
         self._wants_lists = lists
         self._on_gap = on_gap
         self._backoff = Backoff()
         self._uris: frozenset[str] = frozenset()
         self._uri_refcounts: Counter[str] = Counter()
-        self._subscriptions = OpenSubscriptions(link)
+        self.subscriptions = OpenSubscriptions(dispatcher)
         self._current: Subscription | None = None
         self._relisten_task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self.observers: set[NotificationObserver] = set()
-        """Who hears what belongs to no listen."""
+        """Called for notifications without a subscription id."""
 
     @property
     def watched_uris(self) -> frozenset[str]:
-        """The resources that are watched for the callbacks."""
+        """The resources that are watched for the client's callbacks."""
         return self._uris
 
     async def start(self, limits: CallLimits, uris: Iterable[str] = ()) -> None:
-        """Ask to hear of what has to be asked for and the server offers.
-
-        Args:
-            limits: how long to wait for each request.
-            uris: resources that were watched before the connection was lost.
-        """
+        """Subscribe to lists, and to the resources that were watched before the connection was lost."""
         if not self.dispatcher.connection.revision.stateless:
             for uri in uris:
                 try:
@@ -212,12 +182,7 @@ class ChangeListener:
                 await self._listen(wanted, limits)
 
     async def watch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear when a resource changes.
-
-        Raises:
-            CapabilityNotDeclared: the server does not offer it.
-            MCPError: the server does not want to watch this one (SUB-5).
-        """
+        """Subscribe to a resource. Raises `MCPError` if the server refuses it (SUB-5)."""
         if not self.dispatcher.connection.revision.stateless:
             await self._subscribe(uri, limits)
             self._uris |= {uri}
@@ -230,11 +195,7 @@ class ChangeListener:
         self.check_none_refused({uri} - watched)
 
     async def unwatch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear no more of a resource.
-
-        Raises:
-            CapabilityNotDeclared: the server does not offer it.
-        """
+        """Unsubscribe from a resource."""
         if not self.dispatcher.connection.revision.stateless:
             self._uris -= {uri}
             if not self._uri_refcounts[uri]:
@@ -246,49 +207,39 @@ class ChangeListener:
                 await self._listen(self._uris - {uri}, limits)
 
     async def acquire_uri(self, uri: str, limits: CallLimits) -> None:
-        """Watch a resource of a session for somebody else than the callbacks; `release_uri` ends it."""
+        """Watch a resource of a session for a change stream, until `release_uri`."""
         if not self._uri_refcounts[uri] and uri not in self._uris:
             await self._subscribe(uri, limits)
         self._uri_refcounts[uri] += 1
 
     async def release_uri(self, uri: str, limits: CallLimits) -> None:
-        """Watch a resource no more, unless others want that."""
+        """Stop watching a resource, unless it is still in use."""
         self._uri_refcounts[uri] -= 1
         if self._uri_refcounts[uri] <= 0:
             del self._uri_refcounts[uri]
             if uri not in self._uris:
                 await self._unsubscribe(uri, limits)
 
-    async def listen(
-        self, wanted: SubscriptionFilter, hear: NotificationObserver, limits: CallLimits
-    ) -> Subscription:
-        """A listen of somebody else's, in the stateless era; see `OpenSubscriptions.open`."""
-        return await self._subscriptions.open(wanted, hear, limits)
-
     def dispatch_notification(self, event: NotificationReceived) -> bool:
-        """Whether a notice is for the callbacks: not an acknowledgement, nor of another listen (SUB-7)."""
+        """Route a notification; return whether the client's callbacks get it (SUB-7)."""
         if get_subscription_id(event) is None and not isinstance(event.params, AcknowledgedParams):
             for hear in list(self.observers):
                 hear(event)
             return True
-        subscription = self._subscriptions.route(event)
+        subscription = self.subscriptions.route(event)
         if subscription is None or subscription is self._current:
             return subscription is not None
         subscription.observer(event)
         return False
 
     def check_offered(self, capability: str) -> None:
-        """Return if the server offers something.
-
-        Raises:
-            CapabilityNotDeclared: it does not.
-        """
+        """Raise `CapabilityNotDeclared` if the server does not offer a capability."""
         if not self.has_capability(capability):
             why = f"the server does not offer {capability!r}, which hearing of changes needs"
             raise CapabilityNotDeclared(capability, why, peer=self.dispatcher.peer_name)
 
     def has_capability(self, capability: str) -> bool:
-        """Whether the server offers something."""
+        """Return whether the server offers a capability."""
         peer = self.dispatcher.connection.peer
         return (
             peer is not None
@@ -297,15 +248,9 @@ class ChangeListener:
         )
 
     def check_none_refused(self, refused: Collection[str]) -> None:
-        """Return if the server refused to watch nothing (SUB-5).
-
-        Raises:
-            MCPError: it did.
-        """
+        """Raise `MCPError` if the server refused to watch a resource (SUB-5)."""
         if refused:
             raise MCPError(f"the server does not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
-
-    # ----------------------------------------------------------------- requests
 
     async def _subscribe(self, uri: str, limits: CallLimits) -> None:
         self.dispatcher.check_open()
@@ -318,7 +263,7 @@ class ChangeListener:
         await self.dispatcher.request("resources/unsubscribe", SubscribeParams(uri=uri), limits=limits)
 
     def _list_filter(self) -> dict[str, bool]:
-        """The lists to hear of."""
+        """Return the filter members of the lists to subscribe to."""
         return {
             member: True
             for member, capability in LIST_CAPABILITIES.items()
@@ -326,7 +271,7 @@ class ChangeListener:
         }
 
     async def _listen(self, uris: frozenset[str], limits: CallLimits) -> SubscriptionFilter:
-        """Ask for all wishes at once; what the server honours."""
+        """Subscribe to everything at once; return what the server accepts."""
         wanted = SubscriptionFilter(resource_subscriptions=sorted(uris) or None, **self._list_filter())
         if wanted == SubscriptionFilter():
             dropped, self._current = self._current, None
@@ -334,12 +279,12 @@ class ChangeListener:
                 dropped.cancel("nothing is wanted any more")
             self._uris = uris
             return wanted
-        subscription = await self._subscriptions.open(wanted, lambda _: None, limits, self._on_acknowledged)
+        subscription = await self.subscriptions.open(wanted, lambda _: None, limits, self._on_acknowledged)
         self._uris = uris
         return subscription.acknowledgement.result()
 
     def _on_acknowledged(self, subscription: Subscription) -> None:
-        """Switch over the moment the new listen stands: nothing is heard twice, and nothing is missed."""
+        """Switch over on acknowledgement, so that no change is delivered twice or missed."""
         replaced, self._current = self._current, subscription
         subscription.call.answer.add_done_callback(lambda _: self._on_ended(subscription))
         self._backoff.mark_working(asyncio.get_running_loop().time())
@@ -356,7 +301,7 @@ class ChangeListener:
                 self._relisten_task = self.dispatcher.spawn(self._listen_again())
 
     async def _listen_again(self) -> None:
-        """Listen once more, as soon as the server lets us."""
+        """Subscribe again as soon as the server allows it."""
         limits = CallLimits(timeout=RELISTEN_TIMEOUT)
         while self.dispatcher.end_reason is None:
             await asyncio.sleep(self._backoff.next_delay(asyncio.get_running_loop().time()))

@@ -1,12 +1,7 @@
 """`SyncClient`: the methods of a client without `await`, for scripts and notebooks.
 
-Owns an ordinary `Client` and the home where it lives, a thread with an event loop; each method hands its work
-over and waits. Adds nothing of its own to what a client can do.
-
-PART home: A thread with an event loop in it, where the client of a `SyncClient` lives.
-
-Owns the thread from its start to its end; whoever still waits for work in it fails with its end. Homes that
-nobody has left are left when the interpreter exits. Knows nothing of what the work is.
+Owns an ordinary `Client` and the thread with an event loop that it runs in; each method submits its work
+there and waits. Threads that were not closed are closed when the interpreter exits.
 """
 
 import asyncio
@@ -52,16 +47,12 @@ _LOOP_THREADS: Final[set["LoopThread"]] = set()
 
 
 class LoopThread:
-    """A thread where coroutines run, from now on and until it is left.
-
-    Args:
-        parting: what to do last.
-    """
+    """A thread with an event loop. `parting` is run last."""
 
     def __init__(self, parting: CoroutineFactory[None]) -> None:
         self._cleanup = parting
         self._lock = threading.Lock()
-        self._is_closing = False
+        self.is_closing = False
         self._is_closed = False
         self._stop_requested = asyncio.Event()
         self._futures: set[Future[Any]] = set()
@@ -70,34 +61,16 @@ class LoopThread:
         _LOOP_THREADS.add(self)
         self.thread.start()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether it is being left, and takes no more work."""
-        return self._is_closing
-
     def submit(self, work: CoroutineFactory[T], future: "Future[T]") -> bool:
-        """Begin some work; False if the home is being left and takes no more.
-
-        Args:
-            work: what to do.
-            future: gets its result. It is cancelled when the home is left first, and cancelling it cancels
-                the work; whoever made it can do so even if an interrupt keeps us from returning.
-
-        Raises:
-            LocalProtocolError: this is the thread itself, which would wait for itself.
-        """
+        """Start some work; False if the thread is closing. Cancelling `future` cancels the work."""
         self._check_thread()
         with self._lock:
-            if not self._is_closing:
+            if not self.is_closing:
                 self._submit_to_loop(work, future)
-            return not self._is_closing
+            return not self.is_closing
 
     def close(self) -> None:
-        """Do what is to be done last, and end the thread. Several may leave at once.
-
-        Raises:
-            LocalProtocolError: this is the thread itself, which would wait for itself.
-        """
+        """Run the clean-up and end the thread. Several threads may close it at once."""
         self._check_thread()
         parting = self.start_closing()
         try:
@@ -110,9 +83,9 @@ class LoopThread:
             self.thread.join()
 
     def start_closing(self) -> "Future[None] | None":
-        """Take no more work but the last, and begin that; None if it is done."""
+        """Refuse further work and start the clean-up; None if that is done."""
         with self._lock:
-            self._is_closing = True
+            self.is_closing = True
             if self._is_closed:
                 return None
             parting: Future[None] = Future()
@@ -120,7 +93,7 @@ class LoopThread:
             return parting
 
     def stop(self) -> None:
-        """Cancel whatever still runs, and let the thread end."""
+        """Cancel all tasks, and let the thread end."""
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stop_requested.set)
 
@@ -162,7 +135,7 @@ class LoopThread:
                     logger.debug("the thread of a client goes on after %r", error)
         finally:
             with self._lock:
-                self._is_closing = self._is_closed = True
+                self.is_closing = self._is_closed = True
             for future in list(self._futures):
                 future.cancel()
             loop.close()
@@ -172,7 +145,7 @@ class LoopThread:
         with contextlib.suppress(asyncio.CancelledError):
             await self._stop_requested.wait()
         with self._lock:
-            self._is_closing = self._is_closed = True
+            self.is_closing = self._is_closed = True
         await asyncio.sleep(0)  # what was handed over last becomes a task
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
@@ -185,7 +158,7 @@ class LoopThread:
 
 
 def _copy_outcome(future: "Future[T]", task: "asyncio.Task[T]") -> None:
-    """Give whoever waits what has come of a task."""
+    """Copy the outcome of a task to a future."""
     if task.cancelled():
         future.cancel()
     if not future.set_running_or_notify_cancel():
@@ -199,7 +172,7 @@ def _copy_outcome(future: "Future[T]", task: "asyncio.Task[T]") -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Leave all homes at once, in bounded time: a server that ignores the end of its stdin would stay."""
+    """Close all threads at once, in bounded time: a server that ignores the end of its stdin would stay."""
     homes = [home for home in list(_LOOP_THREADS) if home.thread.is_alive()]  # none is after a fork
     deadline = time.monotonic() + EXIT_TIMEOUT + CANCEL_TIMEOUT
     wait([parting for home in homes if (parting := home.start_closing())], EXIT_TIMEOUT)
@@ -209,7 +182,7 @@ def _close_all() -> None:
         home.thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# --------------------------------------------------------------------- sync
+# --------------------------------------------------------------------- the client
 
 P = ParamSpec("P")
 
@@ -217,14 +190,14 @@ P = ParamSpec("P")
 def _copy_signature(
     _like: Callable[P, Client],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate["SyncClient", P], None]]:
-    """Gives a constructor the parameters of a client's."""
+    """Give a constructor the parameters of `Client`."""
     return lambda constructor: constructor
 
 
 def _make_blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncClient", P], T]:
-    """A method of a client, waited for."""
+    """Return a blocking version of a method."""
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -236,7 +209,7 @@ def _make_blocking(
 def _make_blocking_iterator(
     method: Callable[Concatenate[Client, P], AsyncIterable[T]], *, ends: bool = False
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
-    """An iterator of a client's, each step waited for; one that `ends` does so when the client is closed."""
+    """Return a blocking version of an iterator; with `ends` it stops when the client is closed."""
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -320,14 +293,14 @@ class SyncClient:
         return self._loop_thread is None or self._loop_thread.is_closing
 
     def _get_loop_thread(self) -> LoopThread:
-        """Where the client lives, from now on if it did not."""
+        """Return the thread of the client, started if there is none."""
         with self._lock:
             if self._loop_thread is None or not self._loop_thread.thread.is_alive():
                 self._loop_thread = LoopThread(self._client.close)
             return self._loop_thread
 
     def _abort_connect(self) -> None:
-        """Let a thread that connects leave nothing behind, unless others still connect or have connected."""
+        """Close the thread after a failed connect, unless another thread connects or has connected."""
         with self._lock:
             self._connecting -= 1
             home = self._loop_thread
@@ -345,12 +318,7 @@ class SyncClient:
         self.close()
 
     def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What work on the client gives, done in the client's thread.
-
-        Raises:
-            ChannelClosed: the client is not connected, or was closed in the meantime.
-            LocalProtocolError: this is the client's thread, which would wait for itself.
-        """
+        """Run some work on the client in its thread. Raises `ChannelClosed` if it is not connected."""
         home = self._loop_thread
         done = None if home is None else _run_in_loop(home, lambda: work(self._client))
         if done is None:
@@ -358,7 +326,7 @@ class SyncClient:
             raise ChannelClosed("the client is not connected", sent=False, hint=hint)
         return done[0]
 
-    # ----------------------------------------------------------------- what is known about the server
+    # ----------------------------------------------------------------- the server
 
     @property
     def connected(self) -> bool:
@@ -428,7 +396,7 @@ class SyncClient:
 
         return each()
 
-    # ----------------------------------------------------------------- what it can be asked
+    # ----------------------------------------------------------------- requests
 
     list_tools = _make_blocking(Client.list_tools)
     list_tools_pages = _make_blocking_iterator(Client.list_tools_pages)
@@ -456,11 +424,7 @@ class SyncClient:
 
 
 def _run_in_loop(home: LoopThread, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
-    """What comes of some work, waited for; None if the home is being left and does not take it.
-
-    Raises:
-        ChannelClosed: the client was closed in the meantime.
-    """
+    """Run some work and wait for it; None if the thread is closing."""
     future: Future[T] = Future()
     try:
         return (future.result(),) if home.submit(work, future) else None

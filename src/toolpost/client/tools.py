@@ -1,28 +1,24 @@
-"""What a client can do with the tools of its server: list them, call them, and call them with a pause.
+"""Tools of a server: list them, call them, pause and resume calls.
 
-Owns these public methods, and what a call comes to for its caller. How a request goes through its rounds is
-told in `rounds`, what a paused one is in `paused`.
-
-PART results: What a tool said, as the caller wants to see it: text, data, data of a type.
-
-Turns JSON into types by msgspec, and by their own `model_validate` for models that bring one. Checks no
-schema: that is the business of `output_schemas`.
+Owns these public methods and converts results for the caller: text, data, data of a type. Rounds of input are
+left to `multi_round`, output schemas to `output_schemas`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from copy import copy
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
-from toolpost.client.arguments import ProgressCallback, check_mapping, encode_arguments
-from toolpost.client.callbacks import Answer
-from toolpost.client.connection.pending import CallLimits, FirstAttempt
+from toolpost.client.arguments import check_mapping, encode_arguments
+from toolpost.client.callbacks import Answer, parse_questions
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.retry_policy import FirstAttempt
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import TOOLS, read_all_pages
-from toolpost.client.multi_round import MultiRoundCall
+from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
+from toolpost.client.options import ProgressCallback
 from toolpost.client.output_schemas import ResultCheck, ToolOutcome
-from toolpost.client.paused import PausedCall, parse_questions
 from toolpost.errors import (
     HeaderMismatch,
     LocalProtocolError,
@@ -90,8 +86,8 @@ class ToolResult(Struct, Generic[T], frozen=True):
 
 
 def join_text(content: list[Content]) -> str:
-    """The text blocks, joined by line breaks."""
-    if len(content) == 1 and type(content[0]) is TextContent:  # as mostly, for which nothing has to be joined
+    """Join the text blocks by line breaks."""
+    if len(content) == 1 and type(content[0]) is TextContent:  # the usual case
         return content[0].text
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
@@ -99,17 +95,10 @@ def join_text(content: list[Content]) -> str:
 def make_tool_result(
     name: str, result: ToolOutcome, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
-    """The result of a tool, with its data as a `kind`, if one is given.
+    """Build the result of a tool, with its data converted to `kind` if one is given.
 
-    Args:
-        name: the tool.
-        result: what it said.
-        kind: what to make of its data. What does not fit is looked into: the JSON in a text, the value in an
-            object with nothing but a `result`, as some servers send it.
-        wrapped: whether the tool's output schema says that such an object is not the data itself.
-
-    Raises:
-        RemoteProtocolError: the data is not of that type.
+    What does not fit is unwrapped: the JSON in a text, the value in an object with nothing but a `result`.
+    `wrapped` says that the output schema describes such an object.
     """
     structured, failed = result.structured_content, bool(result.is_error)
     look_into = _unwrap
@@ -132,12 +121,12 @@ def make_tool_result(
 
 
 def _text_or_none(content: list[Content]) -> str | None:
-    """The text; None if there is no block of it."""
+    """Return the text; None if there is no text block."""
     return join_text(content) if any(isinstance(block, TextContent) for block in content) else None
 
 
 def _has_wrapped_mark(meta: Meta) -> bool:
-    """Whether a server says that the value is wrapped, in our way or in that of FastMCP."""
+    """Return whether `_meta` marks the value as wrapped, in our way or in that of FastMCP."""
     theirs = meta.get("fastmcp")
     return meta.get(_WRAPPED_META_KEY) is True or (
         isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
@@ -145,7 +134,7 @@ def _has_wrapped_mark(meta: Meta) -> bool:
 
 
 def _unwrap(value: JSON) -> JSON:
-    """The value in an object that holds nothing else than a `result`; else the value itself."""
+    """Return the value in an object that holds nothing but a `result`; else the value itself."""
     if isinstance(value, dict):
         fields = cast("dict[str, JSON]", value)
         return fields[_WRAPPER_FIELD] if fields.keys() == {_WRAPPER_FIELD} else fields
@@ -156,7 +145,7 @@ _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
 
 
 def _parse_json(text: JSON) -> JSON:
-    """The JSON that a text holds; else the text itself."""
+    """Parse the JSON in a string; else return the string itself."""
     try:
         return text if text is None else _ANY_JSON(text.encode())
     except InvalidJSONValue:
@@ -164,11 +153,7 @@ def _parse_json(text: JSON) -> JSON:
 
 
 def convert_value(value: JSON, kind: type[T], what: str) -> T:
-    """A piece of JSON as a value of a type.
-
-    Raises:
-        RemoteProtocolError: it is not of that type.
-    """
+    """Convert JSON to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
@@ -177,11 +162,7 @@ def convert_value(value: JSON, kind: type[T], what: str) -> T:
 
 
 def decode_value(raw: bytes, kind: type[T], what: str) -> T:
-    """The bytes of a piece of JSON as a value of a type.
-
-    Raises:
-        RemoteProtocolError: they are not of that type.
-    """
+    """Decode JSON and convert it to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         value = _ANY_JSON(raw)
     except InvalidJSONValue as error:
@@ -190,7 +171,7 @@ def decode_value(raw: bytes, kind: type[T], what: str) -> T:
 
 
 def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
-    """A value of a type that msgspec does not know."""
+    """Convert a value to a type that msgspec does not know."""
     validate = getattr(kind, "model_validate", None)  # pydantic's models have it; pydantic is not imported
     if callable(validate):
         return validate(value)
@@ -201,12 +182,9 @@ def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
 
 # --------------------------------------------------------------------- tools
 
-InputCallback: TypeAlias = Callable[[PausedCall], Mapping[str, Answer] | Awaitable[Mapping[str, Answer]]]
-"""Is given what a call waits for, and returns the answers by key."""
-
 
 class _OutputInfo(NamedTuple):
-    """What the list of tools says about the results of one."""
+    """What the list of tools tells about the results of one tool."""
 
     is_wrapped: bool = False
     check: ResultCheck | None = None
@@ -231,8 +209,6 @@ class ToolMethods:
         """The tools, page by page."""
         async for page in self._session.reader.iter_pages(TOOLS, self._make_limits(timeout)):
             yield page
-
-    # ----------------------------------------------------------------- calling
 
     @overload
     async def call_tool(
@@ -316,51 +292,46 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        said = encode_arguments(name, arguments)
+        encoded = encode_arguments(name, arguments)
         limits = self._make_limits(timeout, progress, extendable=True)
-        talk = self._session
-        tried: FirstAttempt[Result] | None = None
-        # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
-        straight = on_input is None and meta is None and talk.log_level is None
-        link = talk.retrier.get_healthy_dispatcher() if straight else None
-        if link is None and not talk.is_connected:
-            limits = await talk.wait_connected(limits)
-        known = (
-            self._find_output_info(name, validate=validate)
-            if talk.reader.output_schemas.schemas
-            else _NO_OUTPUT_INFO
-        )
-        if link is not None:
-            # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
-            began, headers = (
-                link.loop.time(),
-                talk.reader.header_parameters.find(name) if link.has_parameter_headers else None,
+        session = self._session
+        first_attempt: FirstAttempt[Result] | None = None
+        # Nearly every call needs one try and no `_meta`; the rest is prepared only if that fails.
+        straight = on_input is None and meta is None and session.log_level is None
+        dispatcher = session.retrier.get_healthy_dispatcher() if straight else None
+        if dispatcher is None and not session.is_connected:
+            limits = await session.wait_connected(limits)
+        known = self._find_output_info(name, validate=validate)
+        if dispatcher is not None:
+            began = dispatcher.loop.time()
+            headers = (
+                session.reader.header_parameters.find(name) if dispatcher.has_parameter_headers else None
             )
             try:
-                result = await link.call_tool(name, said, limits, began)
+                result = await dispatcher.call_tool(name, encoded, limits, began)
             except (HeaderMismatch, RateLimited, TransportError) as error:
-                tried = FirstAttempt(began, error, headers)
+                first_attempt = FirstAttempt(began, error, headers)
             else:
                 if type(result) is PlainToolResult or type(result) is CallToolResult:
-                    talk.retrier.record_answer()
+                    session.retrier.record_answer()
                     if known is _NO_OUTPUT_INFO and not result.is_error:
                         return make_tool_result(name, result, result_type)
                     return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
-                tried = FirstAttempt(began, result)
-        rounds = talk.multi_round
+                first_attempt = FirstAttempt(began, result)
+        rounds = session.multi_round
         party = None if on_input is None else self._build_local_peer(capabilities)
-        params = CallToolParams(name=name, arguments=said)
-        trip = MultiRoundCall(
-            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=tried
+        params = CallToolParams(name=name, arguments=encoded)
+        call = MultiRoundCall(
+            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=first_attempt
         )
-        tried = None  # else an error would hold the frame that holds it
-        while isinstance(result := await rounds.advance(trip), InputRequiredResult):
+        first_attempt = None  # else an error would hold the frame that holds it
+        while isinstance(result := await rounds.advance(call), InputRequiredResult):
             if on_input is None:
                 questions, given = parse_questions(result.input_requests or {}), {}
             else:
-                paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
+                paused = self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
                 questions, given = paused.questions, await rounds.call_input_callback(on_input, paused)
-            await rounds.answer_questions(trip, result.request_state, questions, given)
+            await rounds.answer_questions(call, result.request_state, questions, given)
         return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
@@ -433,13 +404,10 @@ class ToolMethods:
         params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         known = self._find_output_info(name, validate=validate)
-        trip = MultiRoundCall(
+        call = MultiRoundCall(
             "tools/call", params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
         )
-        result = await self._session.multi_round.advance(trip)
-        if isinstance(result, InputRequiredResult):
-            return self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
-        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+        return await self._advance(call, result_type, known, raise_on_error=raise_on_error, validate=validate)
 
     @overload
     async def resume(
@@ -499,9 +467,9 @@ class ToolMethods:
                 "a paused call cannot be resumed in a session",
                 hint="connect as the client that was paused did",
             )
-        trip = MultiRoundCall(
+        call = MultiRoundCall(
             "tools/call",
-            CallToolParams(name=paused.name, arguments=paused.written),
+            CallToolParams(name=paused.name, arguments=paused.encoded_arguments),
             limits,
             paused.meta,
             party=self._build_local_peer(paused.capabilities),
@@ -509,18 +477,13 @@ class ToolMethods:
             elapsed=paused.spent,
         )
         rounds = self._session.multi_round
-        await rounds.answer_questions(trip, paused.state, paused.questions, check_mapping("answers", answers))
-        result = await rounds.advance(trip)
-        if isinstance(result, InputRequiredResult):
-            return self._pause(trip, result, **options)
-        return self._build_result(
-            paused.name, result, result_type, known, raise_on_error=paused.raise_on_error
-        )
+        await rounds.answer_questions(call, paused.state, paused.questions, check_mapping("answers", answers))
+        return await self._advance(call, result_type, known, **options)
 
-    # ----------------------------------------------------------------- what it comes to
+    # ----------------------------------------------------------------- results
 
     def _build_local_peer(self, capabilities: ClientCapabilities | None) -> LocalPeer:
-        """Who makes a call that can be asked although there may be no callback."""
+        """Return the identity for a call that accepts questions although there may be no callback."""
         if capabilities is None:
             ours = self._local_peer.capabilities
             assert isinstance(ours, ClientCapabilities), "we are a client"
@@ -531,33 +494,44 @@ class ToolMethods:
                 capabilities.elicitation = ElicitationCapability(form={}, url=ours.elicitation.url)
         return LocalPeer(self._local_peer.info, capabilities, supported=self._local_peer.supported)
 
-    def _pause(
-        self, trip: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
-    ) -> PausedCall:
-        """A call that waits for answers.
+    async def _advance(
+        self,
+        call: MultiRoundCall,
+        result_type: type[Any] | None,
+        known: _OutputInfo,
+        *,
+        raise_on_error: bool,
+        validate: bool,
+    ) -> ToolResult[Any] | PausedCall:
+        """Send a call; return its result, or the call itself if the server asks something."""
+        result = await self._session.multi_round.advance(call)
+        if isinstance(result, InputRequiredResult):
+            return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
+        name = cast("CallToolParams", call.params).name
+        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
-        Raises:
-            RemoteProtocolError: the server asks what it may not ask.
-        """
-        params = trip.params
-        assert isinstance(params, CallToolParams), "it is a call"
+    def _pause(
+        self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
+    ) -> PausedCall:
+        """Build the paused call. Raises `RemoteProtocolError` if the server may not ask this."""
+        params = cast("CallToolParams", call.params)
         paused = PausedCall(
             name=params.name,
-            written=params.arguments or encode_arguments(params.name, None),
-            asked=result.input_requests or {},
+            encoded_arguments=params.arguments or encode_arguments(params.name, None),
+            input_requests=result.input_requests or {},
             state=result.request_state,
-            rounds=trip.rounds,
-            spent=trip.elapsed,
-            meta=check_mapping("meta", trip.meta) or None,
-            capabilities=self._session.multi_round.declared_capabilities(trip),
+            rounds=call.rounds,
+            spent=call.elapsed,
+            meta=check_mapping("meta", call.meta) or None,
+            capabilities=self._session.multi_round.declared_capabilities(call),
             raise_on_error=raise_on_error,
             validate=validate,
         )
-        self._session.multi_round.check_questions(trip, paused.questions)
+        self._session.multi_round.check_questions(call, paused.questions)
         return paused
 
     def _find_output_info(self, name: str, *, validate: bool) -> "_OutputInfo":
-        """What is known of a tool now, before it is called: its list may be forgotten in the meantime."""
+        """Look up a tool before the call: its list may be forgotten in the meantime."""
         outputs = self._session.reader.output_schemas
         if not outputs.schemas:
             return _NO_OUTPUT_INFO
@@ -569,7 +543,7 @@ class ToolMethods:
     def _build_result(
         self, name: str, result: Result, kind: type[Any] | None, known: "_OutputInfo", *, raise_on_error: bool
     ) -> ToolResult[Any]:
-        """What the caller wants to see of a result."""
+        """Check a result and convert it for the caller."""
         assert type(result) is PlainToolResult or isinstance(result, CallToolResult), "the row says so"
         if result.is_error and raise_on_error:
             raise self._make_tool_error(name, result)
@@ -578,7 +552,7 @@ class ToolMethods:
         return make_tool_result(name, result, kind, wrapped=known.is_wrapped)
 
     def _make_tool_error(self, name: str, result: ToolOutcome) -> ToolError:
-        """The error for a tool that says that it failed. A note is for people: models read the text."""
+        """Build the error of a failed tool. A note is for people: models read the text."""
         error = ToolError(join_text(result.content) or f"tool {name!r} failed and did not say why")
         note = self._session.last_connection.dispatcher.stderr_hint
         if note is not None:

@@ -83,7 +83,14 @@ def test_connecting_and_closing_twice_is_fine():
 def test_what_is_known_stays_known_and_before_that_there_is_nothing():
     async def main() -> None:
         client = Client(RawServer())
-        for attribute in ("revision", "era", "capabilities", "server_info", "instructions", "discovered"):
+        for attribute in (
+            "revision",
+            "era",
+            "capabilities",
+            "server_info",
+            "instructions",
+            "discover_result",
+        ):
             with pytest.raises(LocalProtocolError, match="before the client has connected"):
                 getattr(client, attribute)
         assert not client.connected

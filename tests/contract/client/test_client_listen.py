@@ -262,7 +262,7 @@ def test_a_session_that_somebody_else_made_anew_is_listened_to():
 def test_a_connection_that_cannot_be_opened_again_ends_the_loop_with_an_error(date):
     async def main() -> None:
         server = Telling()
-        async with client_of(server, revision=date, again=False) as client:
+        async with client_of(server, revision=date, can_reopen=False) as client:
             changes = client.listen(tools=True)
             async with changes:
                 server.change(TOOLS)

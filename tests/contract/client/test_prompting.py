@@ -351,7 +351,7 @@ def test_two_who_ask_at_once_take_turns():
 CLIENT = """
 import asyncio, json
 from toolpost import Client, Context, Server
-from toolpost.prompting import terminal, who_asks
+from toolpost.prompting import terminal, requesting_server
 server = Server("library\\x1b[2J")
 @server.tool
 async def borrow(ctx: Context) -> str:
@@ -359,7 +359,7 @@ async def borrow(ctx: Context) -> str:
 async def main():
     async with Client(server, revision=sys.argv[2], on_elicitation=terminal) as client:
         return (await client.call_tool("borrow")).text
-print(json.dumps([asyncio.run(main()), who_asks()]))
+print(json.dumps([asyncio.run(main()), requesting_server()]))
 """
 
 

@@ -33,7 +33,8 @@ def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
     loop = asyncio.get_running_loop()
     now = loop.time()
     waiting = [Waiting(now + after) for after in deadlines]
-    alarm = DeadlineTimer(loop, dict(enumerate(waiting)))
+    calls: Any = dict(enumerate(waiting))
+    alarm = DeadlineTimer(loop, calls)
     for each in waiting:
         if each.deadline < alarm.next:
             alarm.set(each.deadline)

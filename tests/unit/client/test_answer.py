@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from raw_server import run
-from toolpost.client.callbacks import RequestCallbacks
-from toolpost.client.paused import parse_questions
+from toolpost.client.callbacks import RequestCallbacks, parse_questions
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.local_peer import LocalPeer
@@ -107,7 +106,7 @@ def test_a_callback_declares_its_capability(options, declared):
         ),
         ({"declared": ClientCapabilities(roots=ListCapability())}, "roots needs a callback, on_roots"),
         ({"declared": ClientCapabilities(tasks=ClientTasksCapability())}, "task"),
-        ({"others": {"roots/list": dict}}, "roots/list is a method of the protocol"),
+        ({"custom": {"roots/list": dict}}, "roots/list is a method of the protocol"),
         ({"roots": ["https://a.example"]}, "file:// URI"),
     ],
 )
@@ -328,7 +327,7 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
         asked.append(params)
         return value
 
-    answers = RequestCallbacks(others={"x/own": own})
+    answers = RequestCallbacks(custom={"x/own": own})
     assert answers.custom_rows["x/own"].name == "x/own"
     given = answered(answers, "x/own", None, Raw(b'{"a":1}'))
     assert jsonrpc.encode(given) == result
@@ -339,12 +338,12 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
 @pytest.mark.parametrize("value", [7, "text", [1], False])
 def test_a_handler_that_returns_no_object_is_told_so(value):
     with pytest.raises(TypeError, match="the handler of x/own returned a"):
-        answered(RequestCallbacks(others={"x/own": lambda _: value}), "x/own")
+        answered(RequestCallbacks(custom={"x/own": lambda _: value}), "x/own")
 
 
 def test_params_that_are_no_object_are_refused():
     with pytest.raises(InvalidParams, match="Invalid params for x/own"):
-        answered(RequestCallbacks(others={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
+        answered(RequestCallbacks(custom={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
 
 
 # --------------------------------------------------------------------- asks inside results

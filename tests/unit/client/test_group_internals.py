@@ -37,7 +37,7 @@ def test_clients_are_made_as_one_likes():
     async def main() -> None:
         mine = Client(shop("b", "y"), name="mine")
         make = partial(Client, name="made")
-        group = ClientGroup({"a": shop("a", "x"), "b": mine}, make=make)
+        group = ClientGroup({"a": shop("a", "x"), "b": mine}, client_factory=make)
         assert group["b"] is mine
         assert list(group) == ["a", "b"]
         assert len(group) == 2

@@ -340,7 +340,7 @@ def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
 def test_a_lost_session_is_a_lost_session_for_everybody():
     async def main() -> None:
         server = Endpoint(initialize=WELCOME)
-        async with client_of(server, revision=DATES[3], again=False) as client:
+        async with client_of(server, revision=DATES[3], can_reopen=False) as client:
             server.now.forget()
             for _ in range(2):
                 with pytest.raises(SessionLost):

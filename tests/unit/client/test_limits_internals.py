@@ -43,7 +43,9 @@ class Bounded:
         self.stats = Stats()
         party = LocalPeer(Implementation("me", "1"), ClientCapabilities())
         connection = Connection(party, peer=Peer(revision, ALL, Implementation("them", "1")))
-        self.link = Dispatcher(self.channel, connection, self.stats, on_ask=_never, on_notice=print)
+        self.link = Dispatcher(
+            self.channel, connection, self.stats, on_client_request=_never, on_notification=print
+        )
 
     async def start(self, count: int) -> list[asyncio.Task[Result]]:
         """Requests with the ids 1 and so on, all of them sent."""

@@ -56,7 +56,11 @@ class Harness:
         self.answer = answer
         self.connection = Connection(party, peer=Peer(revision, capabilities, Implementation("them", "1")))
         self.link = Dispatcher(
-            self.channel, self.connection, self.stats, on_ask=self._ask, on_notice=self.notices.append
+            self.channel,
+            self.connection,
+            self.stats,
+            on_client_request=self._ask,
+            on_notification=self.notices.append,
         )
 
     async def _ask(self, incoming: InboundRequest) -> Result:

@@ -42,7 +42,12 @@ class Harness:
         party = LocalPeer(Implementation("me", "1"), ClientCapabilities())
         self.connection = Connection(party, peer=Peer(revision, ALL, Implementation("them", "1")))
         self.link = Dispatcher(
-            self.channel, self.connection, self.stats, on_ask=self._never, on_notice=print, **options
+            self.channel,
+            self.connection,
+            self.stats,
+            on_client_request=self._never,
+            on_notification=print,
+            **options,
         )
 
     async def _never(self, _: object) -> Result:
@@ -173,7 +178,7 @@ def test_a_probe_is_given_up_in_silence_only_where_that_ends_it(channel, told):
 def test_a_channel_that_mirrors_is_told_what():
     async def main() -> None:
         known = {"t": {"mcp-param-x": ("x",)}}
-        async with Harness(channel=Mirroring, annotated=known.get) as it:
+        async with Harness(channel=Mirroring, find_header_parameters=known.get) as it:
             assert it.link.has_parameter_headers
             assert it.channel.find_header_parameters("t") == {"mcp-param-x": ("x",)}
             assert it.channel.find_header_parameters("u") is None

@@ -75,7 +75,7 @@ def test_every_transition_is_told_with_its_cause():
 def test_a_channel_that_cannot_be_opened_anew_is_closed_with_its_cause():
     async def main() -> None:
         it, heard = server(), Heard()
-        async with client_of(it, revision=SESSION, again=False, on_state=heard.__call__) as client:
+        async with client_of(it, revision=SESSION, can_reopen=False, on_state=heard.__call__) as client:
             await broken(it, client)
             with pytest.raises(ChannelClosed, match="broken"):
                 await client.call_tool("t")

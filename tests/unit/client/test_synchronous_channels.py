@@ -67,7 +67,11 @@ class Harness:
         self.asked_by: list[str] = []
         self.connection = Connection(party, peer=Peer(LATEST_SESSION, ALL, Implementation("them", "1")))
         self.link = Dispatcher(
-            self.channel, self.connection, self.stats, on_ask=self._ask, on_notice=self.notices.append
+            self.channel,
+            self.connection,
+            self.stats,
+            on_client_request=self._ask,
+            on_notification=self.notices.append,
         )
 
     async def _ask(self, _: InboundRequest) -> Result:

@@ -159,8 +159,8 @@ async def over_http(world: World) -> list[Player]:
 def _check_store(world: World, server: Server, ledger: Ledger) -> None:
     """Nothing is kept of sessions that have ended."""
     store: Any = server.store
-    for shelf in (store.records._shelf, store.logs._shelf):
-        kept = [key for key, (_, until) in shelf._items.items() if until > world.time() and key != KEYS]
+    for entries in (store.records._values, store.logs._logs):
+        kept = [key for key, (_, until) in entries._items.items() if until > world.time() and key != KEYS]
         if kept:
             ledger.wrong.append(f"the store keeps {kept}")
 

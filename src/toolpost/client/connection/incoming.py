@@ -1,22 +1,8 @@
-"""What arrives from a server, and whom it concerns: answers, progress, notices, asks, and all the rest.
+"""Routes what arrives from a server: answers, progress, notifications, requests, errors.
 
-The receiving half of `link`, which owns the calls and the tasks that are touched here. Nothing here waits or
-runs a callback, and no message can break the connection. Knows nothing of how a message has come.
-
-PART visits: The pages that the user was asked to visit, and that a server may say are done with (2025-11-25).
-
-Owns the ids of those under way on one connection, so that a word about any other is ignored (ELIC-17). What a
-page is about, and what is done when the user is back, is not known here.
-
-PART lane: Work that is done one piece after the other, in the order in which it came, and never by who hands
-it in.
-
-Keeps callbacks in order without making the reader of a connection wait for them. Knows nothing of what the
-work is.
-
-PART threads: Threads for callbacks that are not async, so that none of them ever blocks the loop.
-
-Each client has its own: a callback that is stuck takes nothing from other clients, nor from the loop.
+The receiving half of `dispatcher`, which owns the calls and tasks that are touched here. Nothing here waits
+or runs a callback itself: `CallbackQueue` runs callbacks one at a time, in order, and `CallbackThreads` those
+that are not async. No message can break the connection.
 """
 
 import asyncio
@@ -62,12 +48,11 @@ if TYPE_CHECKING:
     from toolpost.client.connection.pending import PendingCall
 
 MAX_URL_ELICITATIONS: Final = 1000
-"""How many may be under way: a server that asks for more than a user could visit must not fill the memory.
-The oldest is forgotten."""
+"""How many may be in progress, so that a server cannot fill the memory; the oldest is forgotten."""
 
 
 class UrlElicitations:
-    """What is under way."""
+    """The URL elicitations in progress on one connection; completions of any other are ignored (ELIC-17)."""
 
     __slots__ = ("_ids",)
 
@@ -75,12 +60,12 @@ class UrlElicitations:
         self._ids: dict[str, None] = {}
 
     def record_request(self, params: object) -> None:
-        """The server asks for a visit; it may be over before we have told that the user agrees."""
+        """Record a request; it may be completed before our answer is sent."""
         if isinstance(params, ElicitParams) and params.mode == "url" and params.elicitation_id is not None:
             self._add(params.elicitation_id)
 
     def record_answer(self, params: object, result: object) -> None:
-        """The user has answered; if they do not go, nothing is under way."""
+        """Forget an elicitation that the user did not accept."""
         if (
             isinstance(params, ElicitParams)
             and isinstance(result, ElicitResult)
@@ -90,14 +75,14 @@ class UrlElicitations:
             self._ids.pop(params.elicitation_id, None)
 
     def record_error(self, error: MCPError) -> None:
-        """A request was refused until the user has been somewhere (ELIC-18)."""
+        """Record the elicitations that a request was refused for (ELIC-18)."""
         if isinstance(error, UrlElicitationRequired):
             for elicitation in error.elicitations:
                 if "elicitationId" in elicitation:
                     self._add(elicitation["elicitationId"])
 
     def is_expected(self, params: object) -> bool:
-        """Whether a notice is to be told: it does not say that a visit is over, or it is one under way."""
+        """Return whether a notification is to be delivered: not the completion of an unknown elicitation."""
         if not isinstance(params, ElicitationCompleteParams):
             return True
         known = params.elicitation_id in self._ids
@@ -110,13 +95,13 @@ class UrlElicitations:
         self._ids[elicitation_id] = None
 
 
-# --------------------------------------------------------------------- lane
+# --------------------------------------------------------------------- callbacks
 
 MAX_QUEUED_CALLBACKS: Final = 1000
-"""How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
+"""How many callbacks may be queued, so that a fast peer cannot fill the memory."""
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Who starts a task and answers for its end."""
+"""Starts a task and owns it."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -125,7 +110,7 @@ _RUNNING_QUEUE: Final[ContextVar["CallbackQueue | None"]] = ContextVar("_RUNNING
 
 
 class CallbackQueue:
-    """A queue with a task that lives only as long as there is work."""
+    """Runs callbacks one at a time, in order, in a task that lives only as long as there is work."""
 
     __slots__ = ("_limit", "_spawn", "_task", "_waiting")
 
@@ -136,7 +121,7 @@ class CallbackQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, work: Callable[[], Awaitable[object]]) -> bool:
-        """Hand in some work; False if too much waits already. Its errors are logged."""
+        """Queue a callback; False if the queue is full. Its errors are logged."""
         if len(self._waiting) >= self._limit:
             return False
         self._waiting.append(work)
@@ -146,16 +131,16 @@ class CallbackQueue:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether the caller is itself a piece of the work, which would wait for itself."""
+        """Whether the caller is itself a callback of this queue, and would wait for itself."""
         return _RUNNING_QUEUE.get() is self
 
     async def wait_idle(self) -> None:
-        """Return when nothing waits and nothing is being done."""
+        """Wait until the queue is empty and no callback runs."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     def stop(self) -> None:
-        """Drop what waits; what is being done may end."""
+        """Drop the queued callbacks; the running one may finish."""
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -173,10 +158,10 @@ class CallbackQueue:
 
 
 def is_task_cancellation(error: BaseException) -> bool:
-    """Whether an exception is meant for the task that it has reached, and does not come from a callback.
+    """Return whether an exception is aimed at the current task, and not raised by a callback.
 
     A callback may raise anything. `SystemExit` and `KeyboardInterrupt` would end the loop with the task, and
-    whoever waits would wait for ever.
+    callers would wait without end.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -184,29 +169,23 @@ def is_task_cancellation(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit)
 
 
-# --------------------------------------------------------------------- arrivals
+# --------------------------------------------------------------------- routing
 
 
 class IncomingRouter:
-    """Hands on what arrives over one link.
-
-    Args:
-        link: whose calls and tasks it is about.
-        on_ask: answers a request of the server's.
-        on_notice: hears every notice; called by the reader, so it must not wait.
-    """
+    """Routes the events of one connection."""
 
     def __init__(
         self,
-        link: "Dispatcher",
+        dispatcher: "Dispatcher",
         *,
-        on_ask: Callable[[InboundRequest], Awaitable[Result | Raw]],
-        on_notice: Callable[[NotificationReceived], None],
+        on_client_request: Callable[[InboundRequest], Awaitable[Result | Raw]],
+        on_notification: Callable[[NotificationReceived], None],
     ) -> None:
-        self._dispatcher = link
-        self._stats = link.stats
-        self._on_client_request = on_ask
-        self._on_notification = on_notice
+        self._dispatcher = dispatcher
+        self._stats = dispatcher.stats
+        self._on_client_request = on_client_request
+        self._on_notification = on_notification
         self._client_request_tasks: dict[RequestId, asyncio.Task[None]] = {}
         self._answering_count = 0
         self._url_elicitations = UrlElicitations()
@@ -222,7 +201,7 @@ class IncomingRouter:
         }
 
     def route(self, event: ConnectionEvent) -> None:
-        """Hand on what a message means."""
+        """Handle one event."""
         try:
             self._event_routes[type(event)](event)
         except Exception:  # no message may cost the connection, whatever is wrong with it or with us
@@ -230,17 +209,17 @@ class IncomingRouter:
             self._stats.record_discard("message that could not be handled")
 
     def cancel_client_requests(self) -> None:
-        """Stop answering: nobody waits for the answers any more."""
+        """Stop answering: the server no longer waits."""
         for task in self._client_request_tasks.values():
             task.cancel()
 
-    # ----------------------------------------------------------------- about requests of ours
+    # ----------------------------------------------------------------- our requests
 
     def handle_reply(self, event: ResponseReceived) -> None:
-        """Hand on an answer, if anybody waits for it."""
-        link = self._dispatcher
-        call = link.calls.get(event.request.id)
-        link.has_response = True
+        """Deliver an answer to its caller, if there is still one."""
+        dispatcher = self._dispatcher
+        call = dispatcher.calls.get(event.request.id)
+        dispatcher.has_response = True
         if call is not None and not call.answer.done():  # its caller may be on the way out
             call.answer.set_result(event.result)
 
@@ -257,10 +236,9 @@ class IncomingRouter:
             self._stats.record_discard("progress that nobody has time for")
 
     def handle_lost_request(self, request_id: RequestId, error: TransportError | AuthError) -> None:
-        """The answer to one request cannot come any more; the others are as well as before.
+        """Fail one request whose answer cannot come any more.
 
-        Unless it is the session that was lost: then nothing may be sent over this link any more, and whoever
-        hears of it has to find it so.
+        If the session itself was lost, the connection ends, so that nothing more is sent over it.
         """
         error.peer = error.peer or self._dispatcher.peer_name
         call = self._dispatcher.calls.get(request_id)
@@ -274,7 +252,7 @@ class IncomingRouter:
             self._dispatcher.end(SessionLost(error.message, hint=error.hint, peer=error.peer))
 
     def handle_oversized(self, line: OversizedLine) -> None:
-        """A message was dropped because of its length: let nobody wait for it, here or there."""
+        """Fail the request whose answer was dropped for its length, or answer the server's request."""
         self._stats.record_discard("message over the limit")
         error = line.make_error()
         logger.warning("a message of the server was dropped: %s", error)
@@ -291,7 +269,7 @@ class IncomingRouter:
             self._dispatcher.queue_send(jsonrpc.encode_error(error.id, error.answer))
 
     def _find_call(self, error: RemoteProtocolError) -> "PendingCall | None":
-        """The request of ours that a dropped message was the answer to; the only one if it does not tell."""
+        """Find our request that a dropped message answered; without an id, the only one in flight."""
         calls = self._dispatcher.calls
         if error.id is not None:
             return calls.get(error.id) if error.reply else None
@@ -300,7 +278,7 @@ class IncomingRouter:
         told = error.reply or error.answer is not None  # else it was a notice
         return waiting[0] if told and len(waiting) == 1 else None
 
-    # ----------------------------------------------------------------- about what the server wants
+    # ----------------------------------------------------------------- from the server
 
     def _handle_notification(self, event: NotificationReceived) -> None:
         self._stats.notifications += 1
@@ -331,7 +309,7 @@ class IncomingRouter:
             del self._client_request_tasks[request_id]
 
     async def _answer_client_request(self, incoming: InboundRequest) -> None:
-        """Answer an ask, whatever the callback does."""
+        """Answer a request of the server, whatever the callback does."""
         method, connection = incoming.row.name, self._dispatcher.connection
         try:
             data = connection.reply(incoming.id, await self._run_callback(incoming))
@@ -347,9 +325,9 @@ class IncomingRouter:
             await self._dispatcher.try_send(data, incoming.id, alone=method == "ping")
 
     async def _run_callback(self, incoming: InboundRequest) -> Result | Raw:
-        """The result of an ask. Meanwhile the server waits for us, and no request in flight can be late.
+        """Run the callback for a request. The server waits for it, so all deadlines are paused.
 
-        Which of them it asks for is not told by a channel. What a callback asks itself has its own time.
+        A channel does not tell which of our calls the server asks for.
         """
         loop = asyncio.get_running_loop()
         held = list(self._dispatcher.calls.values())
@@ -381,14 +359,11 @@ class IncomingRouter:
         self._stats.record_discard(event.reason)
 
 
-# --------------------------------------------------------------------- threads
-
-
 class CallbackThreads(ThreadPool):
-    """The threads of one client."""
+    """The threads of one client: a callback that blocks takes nothing from other clients."""
 
     async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """What a callback returns: on the loop if it is async, otherwise in a thread."""
+        """Run a callback: on the loop if it is async, otherwise in a thread."""
         if inspect.iscoroutinefunction(callback):
             return await callback(*arguments)
         value = await self.run_in_thread(partial(callback, *arguments))

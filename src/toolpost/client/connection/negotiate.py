@@ -1,23 +1,17 @@
-"""Finds out what a server speaks, and opens the conversation accordingly.
+"""Negotiates the revision with a server and opens the connection accordingly.
 
-    server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we speak
+    server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we support
                     ├ the server exits ─────────────────────→ a new channel, `initialize`
                     ├ HTTP 401, 403, 407, 429, 5xx, no way ─→ an error: that says nothing about the era
-                    └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback of the way
+                    └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback
 
-Knows nothing of what a channel is made of: it is given a way to open one.
-
-PART verdicts: What was found out about servers, for the next client in this process: revision, and which of
-two ways.
-
-Keeps one verdict for each key, the oldest goes first. Owns no clock: a verdict lasts until it proves wrong
-(VER-7).
+Channels are opened by a `Connector`, which is given.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, cast
 
 from toolpost.channel import Channel
 from toolpost.client.channel_features import SupportsEarlyExitHint, SupportsProcessStatus
@@ -44,55 +38,48 @@ from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
 
 MAX_CACHED_REVISIONS: Final = 256
-"""How many servers are remembered; a forgotten one costs a probe."""
+"""How many servers are remembered; for others there is one more probe."""
 
 
 class CachedRevision(NamedTuple):
-    """What a server speaks.
-
-    Args:
-        revision: the one that was spoken.
-        via_fallback: whether it was reached by the fallback of the way only.
-    """
+    """The revision that a server uses, and whether only the fallback of the connector reached it."""
 
     revision: Revision
     via_fallback: bool = False
 
 
 class RevisionCache:
-    """Verdicts by key, a bounded number of them. A key of None stands for nobody."""
+    """Revisions by key, for the next client of this process; the oldest go first. None is no key."""
 
     def __init__(self, limit: int = MAX_CACHED_REVISIONS) -> None:
         self._limit = limit
         self._entries: OrderedDict[str, CachedRevision] = OrderedDict()
 
     def find(self, key: str | None) -> CachedRevision | None:
-        """What is known; None if nothing is."""
+        """Return the entry; None if there is none."""
         return None if key is None else self._entries.get(key)
 
-    def put(self, key: str | None, verdict: CachedRevision) -> None:
-        """Remember a verdict."""
+    def put(self, key: str | None, entry: CachedRevision) -> None:
+        """Store an entry."""
         if key is not None:
-            self._entries[key] = verdict
+            self._entries[key] = entry
             self._entries.move_to_end(key)
             if len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
 
     def drop(self, key: str | None) -> None:
-        """Forget a verdict: it has proven wrong, or may be old."""
+        """Remove an entry that has proven wrong, or may be old (VER-7)."""
         if key is not None:
             self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self._entries.clear()
 
 
 REVISION_CACHE: Final = RevisionCache()
-"""Those of this process."""
+"""The cache of this process."""
 
-
-# --------------------------------------------------------------------- negotiate
 
 # Only these prove a stateless server; −32601 and −32602 do not.
 _STATELESS_ERRORS: Final = (HeaderMismatch, MissingCapability, UnsupportedRevision)
@@ -111,14 +98,14 @@ class Connector(NamedTuple):
     """How to reach a server.
 
     Args:
-        name: what to call it in errors.
+        name: the name of the server in errors.
         open: opens a channel to it.
         can_reopen: whether `open` may be called more than once.
-        fallback: another way to the same server, where only sessions are held.
-        key: what its verdict is kept under for the next client; None keeps none.
-        may_need_login: whether a person may have to log in.
-        session: whether only sessions are held over it, so that there is nothing to find out.
-        resolve: finds the way itself, where that has to be looked up first, and may change.
+        fallback: another connector for the same server, which supports only sessions.
+        key: the key of its revision in the cache; None caches nothing.
+        may_need_login: whether a user may have to log in.
+        session: whether it supports only sessions, so that there is nothing to negotiate.
+        resolve: makes the actual connector, where that has to be looked up each time.
     """
 
     name: str
@@ -132,48 +119,35 @@ class Connector(NamedTuple):
 
 
 class OpenedConnection(NamedTuple):
-    """A conversation that was opened, and what the server said of itself."""
+    """An open connection, and the server's description of itself."""
 
     dispatcher: Dispatcher
     revision: Revision
     result: InitializeResult | DiscoverResult
     via_fallback: bool = False
-    """Whether it was reached by the fallback of the way."""
-
-
-StartDispatcher: TypeAlias = Callable[[Channel, Revision], Dispatcher]
-"""Starts to talk over a channel, in a revision."""
+    """Whether it was reached by the fallback of the connector."""
 
 
 class Handshake:
-    """The opening of one conversation.
-
-    Args:
-        way: how to reach the server.
-        party: who we are; the revisions that it supports are those to choose from.
-        join: starts to talk over a channel.
-        known: what is known from the last time; that of other clients of this process comes first.
-        anew: whether nothing that is known counts: the server has changed.
-        patience: how long to wait for an answer to the probe.
-    """
+    """The opening of one connection. A revision cached here counts before `known`, the last one."""
 
     def __init__(
         self,
-        way: Connector,
+        connector: Connector,
         party: LocalPeer,
-        join: StartDispatcher,
+        start_dispatcher: Callable[[Channel, Revision], Dispatcher],
         *,
         known: CachedRevision | None = None,
-        anew: bool = False,
-        patience: float,
+        ignore_cache: bool = False,
+        probe_timeout: float,
     ) -> None:
-        self._name = way.name
-        self._connector = way
+        self._name = connector.name
+        self._connector = connector
         self._local_peer = party
-        self._start_dispatcher = join
+        self._start_dispatcher = start_dispatcher
         self._cached = known
-        self._ignore_cache = anew
-        self._probe_timeout = patience
+        self._ignore_cache = ignore_cache
+        self._probe_timeout = probe_timeout
         self._dispatcher: Dispatcher | None = None
         self._channel: Channel | None = None
         self._via_fallback = False
@@ -181,18 +155,16 @@ class Handshake:
         """What is known of a server process that was given up, to be added to the error."""
 
     async def run(self) -> OpenedConnection:
-        """The conversation, opened.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-        """
+        """Open the connection. Raises `ConnectFailed` if that is impossible."""
         try:
             opened = (await self._negotiate())._replace(via_fallback=self._via_fallback)
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed) as error:
             if isinstance(error, AuthError):
                 await self._close()
                 raise
-            hint = error.hint or self._early_exit_hint()
+            hint, channel = error.hint or None, self._channel
+            if not hint and isinstance(channel, SupportsEarlyExitHint):
+                hint = channel.early_exit_hint
             if hint is None and isinstance(error, RequestFailed) and error.status is None:
                 hint = "is the server running, and is the address right?"
             await self._close()
@@ -209,7 +181,7 @@ class Handshake:
 
     @property
     def _has_both_eras(self) -> bool:
-        """Whether this client speaks in either era, so that the server decides."""
+        """Whether this client supports both eras, so that the server decides."""
         supported = self._local_peer.supported
         return all(find_newest(supported, era=era) is not None for era in ("session", "stateless"))
 
@@ -217,9 +189,6 @@ class Handshake:
         if self._dispatcher is not None:
             await self._dispatcher.close()
             self._dispatcher = None
-
-    def _early_exit_hint(self) -> str | None:
-        return self._channel.early_exit_hint if isinstance(self._channel, SupportsEarlyExitHint) else None
 
     def _describe_process(self) -> str:
         channel = self._channel
@@ -237,21 +206,21 @@ class Handshake:
         lines = ("; its last lines on stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)
 
-    async def _open_channel(self, revision: Revision, *, detour: bool = False) -> Dispatcher:
-        """A new channel, with nothing said yet."""
+    async def _open_channel(self, revision: Revision, *, via_fallback: bool = False) -> Dispatcher:
+        """Open a new channel and start a dispatcher on it."""
         await self._close()
-        way = self._connector.fallback if detour else self._connector
-        assert way is not None, "there is a detour"
-        self._via_fallback = detour
+        connector = self._connector.fallback if via_fallback else self._connector
+        assert connector is not None, "there is a detour"
+        self._via_fallback = via_fallback
         try:
-            self._channel = await way.open()
+            self._channel = await connector.open()
         except OSError as error:
             raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
         self._dispatcher = self._start_dispatcher(self._channel, revision)
         return self._dispatcher
 
     async def _resolve_connector(self) -> CachedRevision | None:
-        """Look the way up, where that has to be done; what is known of it."""
+        """Resolve the connector, where that is needed; return the cached revision."""
         if self._connector.resolve is not None:
             try:
                 self._connector = await self._connector.resolve()
@@ -270,11 +239,11 @@ class Handshake:
             raise ConnectFailed("only sessions are held there, and this client holds none", peer=self._name)
         if session is None:
             # There is nothing to choose from, so there is nothing to find out.
-            link = await self._open_channel(cast("Revision", stateless))
+            dispatcher = await self._open_channel(cast("Revision", stateless))
             try:
-                return await self._discover(link)
+                return await self._discover(dispatcher)
             except UnsupportedRevision as error:
-                return await self._use_listed_revision(link, _parse_supported(error), error)
+                return await self._use_listed_revision(dispatcher, _parse_supported(error), error)
         plain = stateless is None or self._connector.session
         if known is not None and not known.revision.stateless and (known.via_fallback or not plain):
             opened = await self._try_cached_session(session, known)
@@ -285,12 +254,12 @@ class Handshake:
         return await self._probe(await self._open_channel(stateless), session)
 
     async def _try_cached_session(self, session: Revision, known: CachedRevision) -> OpenedConnection | None:
-        """The session with a server that held one the last time; None if it does not any more (VER-7)."""
-        detour = known.via_fallback and self._connector.fallback is not None
+        """Open a session as the last time; None if the server does not hold one any more (VER-7)."""
+        via_fallback = known.via_fallback and self._connector.fallback is not None
         try:
             # A server that has left the detour may keep us waiting there for ever, and not refuse.
-            async with asyncio.timeout(self._probe_timeout if detour else None):
-                return await self._initialize(await self._open_channel(session, detour=detour))
+            async with asyncio.timeout(self._probe_timeout if via_fallback else None):
+                return await self._initialize(await self._open_channel(session, via_fallback=via_fallback))
         except TimeoutError:
             pass
         except (RPCError, ProtocolError, ChannelClosed):
@@ -300,58 +269,60 @@ class Handshake:
             if not _is_era_refusal(error):
                 raise
         except ConnectFailed:
-            if not detour:
+            if not via_fallback:
                 raise
         REVISION_CACHE.drop(self._connector.key)
         return None
 
-    async def _probe(self, link: Dispatcher, session: Revision) -> OpenedConnection:
-        """The conversation with a server of which nothing is known (VER-10, VER-11)."""
+    async def _probe(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
+        """Negotiate with an unknown server (VER-10, VER-11)."""
         try:
-            return await self._discover(link, CallLimits(timeout=self._probe_timeout, quiet=True))
+            return await self._discover(dispatcher, CallLimits(timeout=self._probe_timeout, quiet=True))
         except _STATELESS_ERRORS as error:
-            return await self._use_listed_revision(link, _parse_supported(error), error)
+            return await self._use_listed_revision(dispatcher, _parse_supported(error), error)
         except _NoCommonStatelessRevision as error:
             # An empty list is an odd result: servers that answer everything with something send such.
-            return await self._use_listed_revision(link, error.listed_revisions or [session.date], error)
+            return await self._use_listed_revision(
+                dispatcher, error.listed_revisions or [session.date], error
+            )
         except ChannelClosed as error:
             return await self._initialize_on_new_channel(session, error)
         except RequestTimeout:
-            return await self._initialize_after_timeout(link, session)
+            return await self._initialize_after_timeout(dispatcher, session)
         except RequestFailed as error:
             if not _is_era_refusal(error):
                 raise
         except (RPCError, ProtocolError):
             pass
-        link.connection.switch_revision(session)
-        return await self._initialize(link)
+        dispatcher.connection.switch_revision(session)
+        return await self._initialize(dispatcher)
 
     async def _use_listed_revision(
-        self, link: Dispatcher, listed: list[str], error: Exception
+        self, dispatcher: Dispatcher, listed: list[str], error: Exception
     ) -> OpenedConnection:
-        """The conversation in the newest revision of a list that the server gave (VER-2, VER-12)."""
+        """Use the newest common revision of a list that the server sent (VER-2, VER-12)."""
         revision = find_newest(listed, among=self._local_peer.supported)
         if revision is None:
             raise error
-        link.connection.switch_revision(revision)
-        return await (self._discover(link) if revision.stateless else self._initialize(link))
+        dispatcher.connection.switch_revision(revision)
+        return await (self._discover(dispatcher) if revision.stateless else self._initialize(dispatcher))
 
-    async def _initialize_after_timeout(self, link: Dispatcher, session: Revision) -> OpenedConnection:
-        """The conversation with a server that did not answer the probe: old, or slow to start."""
-        stateless = link.connection.revision
-        link.connection.switch_revision(session)
+    async def _initialize_after_timeout(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
+        """Initialize a server that did not answer the probe: it is old, or slow to start."""
+        stateless = dispatcher.connection.revision
+        dispatcher.connection.switch_revision(session)
         try:
-            return await self._initialize(link)
+            return await self._initialize(dispatcher)
         except RPCError:
-            link.connection.switch_revision(stateless)
-            return await self._discover(link)
+            dispatcher.connection.switch_revision(stateless)
+            return await self._discover(dispatcher)
         except ConnectFailed as error:  # not by the fallback either, so that it can only have been slow
             return await self._retry_discover(stateless, error)
         except ChannelClosed as error:
             return await self._initialize_on_new_channel(session, error)
 
     async def _retry_discover(self, stateless: Revision, failed: ConnectFailed) -> OpenedConnection:
-        """The conversation with a stateless server that was slow to start, or why there is none."""
+        """Probe a stateless server again that was slow to start; raise `failed` if that fails too."""
         try:
             return await self._discover(
                 await self._open_channel(stateless), CallLimits(timeout=self._probe_timeout)
@@ -360,43 +331,39 @@ class Handshake:
             raise failed from None
 
     async def _initialize_on_new_channel(self, session: Revision, error: ChannelClosed) -> OpenedConnection:
-        """The conversation with a server that did not survive the probe."""
+        """Initialize a server that exited on the probe."""
         if not self._connector.can_reopen:
             raise error
         return await self._initialize(await self._open_channel(session))
 
-    async def _discover(self, link: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
-        """The conversation in the stateless era, if the server says that it speaks it."""
-        result = await link.run(STATELESS_ERA.open(link.connection), limits)
+    async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
+        """Open a connection in the stateless era, if the server supports it."""
+        result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
         assert isinstance(result, DiscoverResult), "the row of server/discover says so"
-        peer = link.connection.peer
+        peer = dispatcher.connection.peer
         if peer is None:
             raise _NoCommonStatelessRevision(result.supported_versions, self._local_peer)
-        return OpenedConnection(link, peer.revision, result)
+        return OpenedConnection(dispatcher, peer.revision, result)
 
-    async def _initialize(self, link: Dispatcher) -> OpenedConnection:
-        """The conversation in a session (LIFE-2, LIFE-4)."""
-        session = link.connection.revision
+    async def _initialize(self, dispatcher: Dispatcher) -> OpenedConnection:
+        """Open a session (LIFE-2, LIFE-4)."""
+        session = dispatcher.connection.revision
         try:
-            result = await link.run(SESSION_ERA.open(link.connection))
+            result = await dispatcher.run(SESSION_ERA.open(dispatcher.connection))
         except (RequestFailed, RPCError) as error:
             if self._via_fallback or self._connector.fallback is None or not _is_fallback_refusal(error):
                 raise
             return await self._initialize_via_fallback(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
-        await link.notify("notifications/initialized")
-        return OpenedConnection(link, link.connection.revision, result)
+        await dispatcher.notify("notifications/initialized")
+        return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(
         self, session: Revision, error: RequestFailed | RPCError
     ) -> OpenedConnection:
-        """The conversation with a server that is reached by the fallback only.
-
-        Raises:
-            ConnectFailed: it is not reached by that either; the text says what came of both.
-        """
+        """Open a session over the fallback; an error reports the outcome of both attempts."""
         try:
-            return await self._initialize(await self._open_channel(session, detour=True))
+            return await self._initialize(await self._open_channel(session, via_fallback=True))
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
             # A server that cannot serve at all says the same both times.
             first = (
@@ -412,9 +379,9 @@ class Handshake:
 
 
 def _is_era_refusal(error: RequestFailed) -> bool:
-    """Whether a server refused a request because of what it is, and not because of us or of its state.
+    """Return whether a server refused a request because of its era, and not because of us or its state.
 
-    One that says yes and nothing else does not know what it was asked either.
+    A 2xx without an answer means that it did not understand the request either.
     """
     status = error.status
     return status is not None and (
@@ -423,7 +390,7 @@ def _is_era_refusal(error: RequestFailed) -> bool:
 
 
 def _is_fallback_refusal(error: RequestFailed | RPCError) -> bool:
-    """Whether a server refused `initialize` because it is not to be sent there."""
+    """Return whether a server refused `initialize` because this is the wrong endpoint."""
     return (
         error.status in _FALLBACK_STATUSES
         if isinstance(error, RequestFailed)
@@ -442,7 +409,7 @@ class _NoCommonStatelessRevision(RemoteProtocolError):
 
 
 def _parse_supported(error: RPCError) -> list[str]:
-    """The revisions that an error lists, as far as it does."""
+    """Return the revisions that an error lists, if it does."""
     data = error.data
     listed: JSON = cast("dict[str, JSON]", data).get("supported") if isinstance(data, dict) else None
     return [str(date) for date in cast("list[JSON]", listed)] if isinstance(listed, list) else []

@@ -1,66 +1,44 @@
-"""A request of ours in flight: how long it may take, and who hears of it in the meantime.
+"""A request in flight: its limits, its deadline and its answer.
 
-Owns its time-out, which progress starts anew, and which stands still while the server waits for us. How it is
-sent and answered is the link's business.
-
-PART alarm: One timer for all requests of a link: it rings when the first of them is late.
-
-Owns that timer. A timer for each request would cost more than all else that a link does for it. Knows nothing
-of what a request is, nor of how far its deadline may be moved.
+Progress restarts the time-out, and it is paused while the server waits for us. One timer serves all requests
+of a connection. Sending is left to the dispatcher.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from toolpost.client.connection.incoming import CallbackQueue
-from toolpost.errors import MCPError
 from toolpost.protocol.events import OutboundRequest
 from toolpost.types.base import RequestId, Result, Struct
 from toolpost.types.notifications import ProgressParams
 
 CHECK_INTERVAL_PER_CALL: Final = 1e-5
-"""Seconds between two looks at all requests, for each of them: looking takes 1 % of that, however many are
-late one after the other, and no request hears of it later than anybody would notice."""
-
-
-class HasDeadline(Protocol):
-    """What may be late."""
-
-    deadline: float
-
-    def expire(self) -> None:
-        """The deadline has passed. It is looked at once more only if there is another one."""
-        ...
+"""Seconds between two checks of all requests, for each of them, so that checking stays cheap."""
 
 
 class DeadlineTimer:
-    """The timer of one link.
-
-    Args:
-        loop: whose clock counts.
-        watched: what may be late; those that are over are taken out of it by whoever owns it.
-    """
+    """One timer for all requests of a connection: a timer for each would dominate the cost of a request."""
 
     __slots__ = ("_loop", "_timer", "_watched", "next")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[Any, HasDeadline]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[RequestId, "PendingCall"]) -> None:
         self.next = inf
-        """When it rings. Whoever has an earlier deadline calls `set`; it may well ring for nobody."""
+        """When it fires; an earlier deadline has to be `set`."""
         self._loop = loop
         self._watched = watched
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, when: float) -> None:
-        """Ring at this time."""
+        """Fire at this time."""
         self.stop()
         self.next = when
         self._timer = self._loop.call_at(when, self._expire_overdue)
 
     def stop(self) -> None:
-        """Do not ring."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.next = None, inf
@@ -71,18 +49,10 @@ class DeadlineTimer:
         for each in [*self._watched.values()]:
             if each.deadline <= now:
                 each.expire()
-        first = _earliest_deadline(self._watched.values())
+        first = min((each.deadline for each in self._watched.values()), default=inf)
         if first < inf:
             self.set(max(first, now + CHECK_INTERVAL_PER_CALL * len(self._watched)))
 
-
-def _earliest_deadline(watched: Iterable[HasDeadline]) -> float:
-    return min((each.deadline for each in watched), default=inf)
-
-
-# --------------------------------------------------------------------- call
-
-T = TypeVar("T")
 
 AsyncProgressCallback: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
 
@@ -105,7 +75,7 @@ class CallLimits(NamedTuple):
     quiet: bool = False
 
     def subtract(self, spent: float) -> "CallLimits":
-        """What is left of the time after so many seconds."""
+        """Return the limits after some seconds have passed."""
         if self.timeout is None:
             return self
         cap = None if self.cap is None else max(self.cap - spent, 0.0)
@@ -115,49 +85,14 @@ class CallLimits(NamedTuple):
 NO_LIMITS: Final = CallLimits()
 
 
-class FirstAttempt(NamedTuple, Generic[T]):
-    """What has come of a first try, for those who know what to do next.
-
-    Args:
-        began: when it was made.
-        outcome: what it came to.
-        known: what was known of its headers then.
-    """
-
-    began: float
-    outcome: T | MCPError
-    known: object = None
-
-    def get_result(self) -> T:
-        """What it came to.
-
-        Raises:
-            MCPError: what went wrong instead.
-        """
-        if isinstance(self.outcome, MCPError):
-            raise self.outcome
-        return self.outcome
-
-
 class PendingCall(Struct, eq=False):
-    """A request in flight.
-
-    A struct, because it is made for every request: 0.19 µs instead of 0.26 with an `__init__`.
-
-    Args:
-        id: of the request.
-        outgoing: the request.
-        limits: how long it may take.
-        started: when it was sent, by the loop's clock.
-        answer: its answer, some day.
-        timer: rings when it is late. Whoever makes a call sets it.
-        deadline: when it is late; never, while its clock stands still.
-        due: the same, whether it stands still or not.
+    """A request in flight. A struct, because one is made for every request.
 
     Attributes:
-        progress_queue: where its progress is told, if anybody wants to hear of it.
-        late: whether it was not answered in time.
-        scope: around a wait for anything else than the answer, while there is one.
+        timer: fires when it is late; the dispatcher sets it.
+        deadline: when it is late; infinite while it is paused.
+        due: the same, whether it is paused or not.
+        scope: around a wait for anything other than the answer.
     """
 
     id: RequestId
@@ -173,17 +108,15 @@ class PendingCall(Struct, eq=False):
     scope: asyncio.Timeout | None = None
     sent: bool = False
     pause_count: int = 0
-    """How many let its clock stand still."""
     paused_at: float = 0.0
-    """When it stopped."""
 
     @property
     def method(self) -> str:
-        """Its method."""
+        """The method."""
         return self.outgoing.row.name
 
     def extend(self, now: float) -> None:
-        """Start the time-out anew, up to the cap (TIME-4)."""
+        """Restart the time-out, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
             now = self.paused_at if self.pause_count else now
             cap = inf if self.limits.cap is None else self.started + self.limits.cap
@@ -191,14 +124,14 @@ class PendingCall(Struct, eq=False):
             self._update_deadline()
 
     def pause_deadline(self, now: float) -> None:
-        """Stop the deadline while the server waits for us, until `resume_deadline` is called as often."""
+        """Pause the deadline while the server waits for us; `resume_deadline` has to be called as often."""
         self.pause_count += 1
         if self.pause_count == 1:
             self.paused_at = now
             self._update_deadline()
 
     def resume_deadline(self, now: float) -> None:
-        """Let the clock go on where it stopped."""
+        """Continue the deadline where it was paused."""
         self.pause_count -= 1
         if not self.pause_count:
             stood = now - self.paused_at
@@ -217,11 +150,7 @@ class PendingCall(Struct, eq=False):
 
     @asynccontextmanager
     async def timeout_scope(self) -> AsyncGenerator[None]:
-        """A wait for anything else than the answer.
-
-        Raises:
-            TimeoutError: it was too long for the request.
-        """
+        """Limit a wait for anything other than the answer by the deadline."""
         try:
             async with asyncio.timeout_at(self._timeout_at) as self.scope:
                 yield
@@ -233,13 +162,13 @@ class PendingCall(Struct, eq=False):
         return None if self.pause_count or self.due == inf else self.due
 
     def expire(self) -> None:
-        """Let whoever waits for the answer hear that it is late."""
+        """Fail with a time-out."""
         self.deadline = inf
         if not self.answer.done():
             self.late = True
             self.answer.set_exception(TimeoutError())
 
     def fail(self, error: Exception) -> None:
-        """Let whoever waits for the answer have an error."""
+        """Fail with an error."""
         if not self.answer.done():
             self.answer.set_exception(error)

@@ -1,8 +1,7 @@
-"""Opens a conversation, opens it anew when it is lost, and ends it, whoever asks for it and from any task.
+"""Opens a connection, opens it again when it is lost, and closes it, for callers in any task.
 
-Owns the task that connects, the timer for the next try, the one link that results, and those that end behind
-it. A connection that is lost again and again is tried a few times by itself and then only for somebody who
-needs it. Knows nothing of what is said over a link.
+Owns the connecting task, the timer for the next try, the dispatcher that results, and those that end behind
+it. A connection that is lost again and again is tried a few times in the background, and then only on demand.
 """
 
 import asyncio
@@ -20,112 +19,92 @@ from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 
 MAX_AUTO_RECONNECTS: Final = 5
-"""How often in a row a lost connection is opened anew without anybody asking: some fifteen seconds."""
+"""How often in a row a lost connection is opened again in the background."""
 
 MAX_RECONNECT_RETRY_AFTER: Final = 3600.0
-"""Seconds that a server is left alone at most, whatever it says."""
+"""Seconds that a server can defer the next try by `Retry-After`, at most."""
 
 _CONNECT_HINT: Final = "use `async with client:`, or `await client.connect()`"
 _RECONNECT_HINT: Final = "`connect()` opens it again"
 
 
 class Reconnector:
-    """The life of a client: closed, connecting, ready, backoff, and so on.
-
-    Args:
-        dial: opens a conversation.
-        life: is told of every transition.
-        again: whether a conversation that was lost can be opened anew.
-        asks: whether a person may have to log in for that.
-    """
+    """The state machine of a client's connection: closed, connecting, ready, backoff."""
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[OpenedConnection]],
-        life: ConnectionState,
+        connect: Callable[[], Awaitable[OpenedConnection]],
+        connection_state: ConnectionState,
         *,
-        again: bool,
-        asks: bool = False,
+        can_reopen: bool,
+        may_need_login: bool = False,
     ) -> None:
-        self._connect = dial
-        self._may_need_login = asks
-        self._connection_state = life
-        self._can_reopen = again
+        self._connect = connect
+        self._may_need_login = may_need_login
+        self._connection_state = connection_state
+        self._can_reopen = can_reopen
         self._backoff = Backoff()
         self._connect_task: asyncio.Task[OpenedConnection] | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._backoff_until = 0.0
         self._is_unattended = False
-        self._cause: Exception | None = None
+        self.cause: Exception | None = None
+        """Why the connection was lost, until it is back."""
         self._waiter_count = 0
         self._dispatcher: Dispatcher | None = None
         self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
         self.is_closed = True
-        """Whether nobody wants a conversation: none was opened yet, or it was closed by our hand."""
+        """Whether no connection is wanted: none was opened yet, or it was closed by us."""
         self.last_connection: OpenedConnection | None = None
-        """The conversation that was opened last."""
+        """The connection that was opened last."""
 
-    # ----------------------------------------------------------------- the conversation
+    # ----------------------------------------------------------------- the connection
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The conversation.
-
-        Raises:
-            ChannelClosed: there is none, or it is over; the hint says how to open one.
-        """
-        link = self._current_dispatcher()
-        if link is None:
+        """The connection. Raises `ChannelClosed` if there is none; the hint tells how to open one."""
+        dispatcher = self._current_dispatcher()
+        if dispatcher is None:
             raise ChannelClosed("the client is not connected", sent=False, hint=_CONNECT_HINT)
         try:
-            link.check_open()
+            dispatcher.check_open()
         except ChannelClosed as error:
             error.hint = error.hint or _RECONNECT_HINT
             raise
-        return link
+        return dispatcher
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a conversation."""
+        """Whether there is a connection."""
         return self.active_dispatcher is not None
 
     @property
     def active_dispatcher(self) -> Dispatcher | None:
-        """The conversation, if there is one that goes on."""
-        link = self._dispatcher
-        if link is not None and link.end_reason is None and not link.loop.is_closed():
-            return link
+        """The connection, if there is one that has not ended."""
+        dispatcher = self._dispatcher
+        if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
+            return dispatcher
         self._current_dispatcher()  # keeps none that cannot go on
         return None
 
     def find_local_dispatcher(self) -> Dispatcher | None:
-        """The same, if it goes on in the event loop that runs now.
-
-        One look less than in `active_dispatcher`, and no property: a call of those takes twice as long.
-        """
-        link = self._dispatcher
-        if link is not None and link.end_reason is None and link.loop is asyncio.get_running_loop():
-            return link
+        """Return the active connection if it belongs to the running loop; faster than `active_dispatcher`."""
+        dispatcher = self._dispatcher
+        if (
+            dispatcher is not None
+            and dispatcher.end_reason is None
+            and dispatcher.loop is asyncio.get_running_loop()
+        ):
+            return dispatcher
         return None
 
     @property
-    def cause(self) -> Exception | None:
-        """Why there is no conversation, if one was lost and has not come back."""
-        return self._cause
-
-    @property
     def can_reconnect(self) -> bool:
-        """Whether there is a conversation, or another one may be had."""
+        """Whether there is a connection, or another one can be opened."""
         return self.is_connected or (self._can_reopen and not self.is_closed)
 
     async def ensure_connected(self) -> Dispatcher:
-        """The conversation; one that was lost is opened anew first.
-
-        Raises:
-            ChannelClosed: there is none, or it cannot be opened anew.
-            ConnectFailed: that has failed too often just now.
-            AuthError: the server does not want us any more.
-        """
+        """Return the connection; one that was lost is opened again first."""
         while not self.is_connected:
             if self.is_closed or not self._can_reopen:
                 return self.dispatcher
@@ -139,54 +118,47 @@ class Reconnector:
         return self.dispatcher
 
     async def open(self) -> None:
-        """Connect, unless that was done. Several tasks may wait for the same connection.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-            ChannelClosed: somebody closed the client in the meantime.
-        """
+        """Connect, unless connected. Several tasks may wait for the same attempt."""
         if self.is_connected:
             return
-        opening = self._start_connecting()
+        connecting = self._start_connecting()
         self._waiter_count += 1
         try:
-            await asyncio.shield(opening)
+            await asyncio.shield(connecting)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if opening.cancelled() and task is not None and not task.cancelling():
+            if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ChannelClosed("the client was closed while it connected", sent=False) from None
             raise
         finally:
             self._waiter_count -= 1
             if not self._waiter_count and self.is_closed:
-                await _cancel_and_wait(opening)  # nobody wants it any more
+                await _cancel_and_wait(connecting)  # no caller is left
 
     async def close(self) -> None:
-        """End the conversation, or the attempt to open one. Closing twice is fine."""
+        """Close the connection, or stop the attempt to open one. Closing twice is fine."""
         self.is_closed = True
         self._cancel_timer()
         if self._connect_task is not None:
             await _cancel_and_wait(self._connect_task)
-        link = self._current_dispatcher()
-        if link is not None:
-            await link.close()
-            if self._dispatcher is link:
+        dispatcher = self._current_dispatcher()
+        if dispatcher is not None:
+            await dispatcher.close()
+            if self._dispatcher is dispatcher:
                 self._dispatcher = None
-        for old, parting in list(self._closing.items()):
-            if not old.is_loop_closed:
+        for old, closing in list(self._closing.items()):
+            if not old.loop.is_closed():
                 await old.close()
-                await asyncio.wait([parting])
+                await asyncio.wait([closing])
         self._closing.clear()
         self._backoff.reset()
-        if (
-            self._connect_task is None and not self.is_connected
-        ):  # else somebody has connected again meanwhile
+        if self._connect_task is None and not self.is_connected:  # else it was connected again meanwhile
             self._connection_state.enter(Transition("closed"))
 
     # ----------------------------------------------------------------- opening
 
     def _start_connecting(self, *, alone: bool = False) -> "asyncio.Task[OpenedConnection]":
-        """The attempt to connect, which is made now if there is none; `alone` if nobody asked for it."""
+        """Return the connecting task, started now if there is none; `alone` if no caller waits for it."""
         self._cancel_timer()
         if self._connect_task is not None and self._is_blocked_on_login(alone=alone):
             self._connect_task.cancel()
@@ -196,35 +168,34 @@ class Reconnector:
             self._connection_state.enter(Transition("connecting"))
             with mark_unattended(alone):
                 self._connect_task = asyncio.get_running_loop().create_task(self._run_connect())
-            self._connect_task.add_done_callback(
-                self._on_connect_done
-            )  # it may be cancelled before its first step
+            # Not a `finally` in the task: it may be cancelled before its first step.
+            self._connect_task.add_done_callback(self._on_connect_done)
         return self._connect_task
 
     def _is_blocked_on_login(self, *, alone: bool) -> bool:
-        """Whether the attempt may wait for a login that it asks nobody for, and now somebody is there."""
+        """Whether an unattended attempt may need a login, and now a user is there to log in."""
         return self._may_need_login and self._connect_task is not None and self._is_unattended and not alone
 
     async def _run_connect(self) -> OpenedConnection:
-        link = self._current_dispatcher()
-        lost = link is not None and isinstance(link.end_reason, SessionLost)
-        if link is not None and not lost:
-            await link.close()
+        dispatcher = self._current_dispatcher()
+        lost = dispatcher is not None and isinstance(dispatcher.end_reason, SessionLost)
+        if dispatcher is not None and not lost:
+            await dispatcher.close()
         opened = await self._connect()
         self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
-        opened.dispatcher.has_response, self._cause = False, None
+        opened.dispatcher.has_response, self.cause = False, None
         self._connection_state.enter(Transition("ready"))
         opened.dispatcher.on_end = self._on_dispatcher_ended
         if opened.dispatcher.end_reason is not None:
             self._on_dispatcher_ended(opened.dispatcher)
-        if link is not None and lost:
-            self._close_in_background(link)
+        if dispatcher is not None and lost:
+            self._close_in_background(dispatcher)
         return opened
 
-    def _on_connect_done(self, opening: "asyncio.Task[OpenedConnection]") -> None:
-        if self._connect_task is opening:
+    def _on_connect_done(self, connecting: "asyncio.Task[OpenedConnection]") -> None:
+        if self._connect_task is connecting:
             self._connect_task = None
-        error = None if opening.cancelled() else opening.exception()
+        error = None if connecting.cancelled() else connecting.exception()
         if self.is_closed:
             self._connection_state.enter(
                 Transition("closed", error if isinstance(error, Exception) else None)
@@ -232,19 +203,19 @@ class Reconnector:
         elif isinstance(error, Exception):
             self._schedule_reconnect(error)
 
-    # ----------------------------------------------------------------- losing and trying again
+    # ----------------------------------------------------------------- backoff
 
-    def _on_dispatcher_ended(self, link: Dispatcher) -> None:
-        """A conversation is over; if nobody has left it, it was lost."""
-        if link is not self._dispatcher or self.is_closed or link.end_reason is None:
+    def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
+        """Reconnect if a connection has ended that we did not close."""
+        if dispatcher is not self._dispatcher or self.is_closed or dispatcher.end_reason is None:
             return
-        if link.has_response:
+        if dispatcher.has_response:
             self._backoff.reset()
-        self._schedule_reconnect(link.end_reason)
+        self._schedule_reconnect(dispatcher.end_reason)
 
     def _schedule_reconnect(self, cause: Exception) -> None:
-        """There is no conversation. Try again, if that makes sense without anybody asking for it."""
-        self._cause = cause
+        """Enter backoff, and try again in the background if that makes sense."""
+        self.cause = cause
         if not self._can_reopen:
             self._connection_state.enter(Transition("closed", cause))
             return
@@ -263,22 +234,17 @@ class Reconnector:
             self._backoff_until = loop.time() + pause
 
     def _check_backoff(self) -> None:
-        """Return if it may be tried again.
-
-        Raises:
-            ConnectFailed: the last try was a moment ago, and one of many.
-            AuthError: the last try was a moment ago, and the server did not want us.
-        """
+        """Raise the error of the last attempt if it was too recent for another one."""
         left = self._backoff_until - asyncio.get_running_loop().time()
-        if isinstance(self._cause, AuthError) and (left > 0 or is_unattended()):
-            raise copy(self._cause)
+        if isinstance(self.cause, AuthError) and (left > 0 or is_unattended()):
+            raise copy(self.cause)
         if left <= 0:
             return
         raise ConnectFailed(
             f"the connection was lost or refused {self._backoff.tries} times in a row, the last time because "
-            f"{self._cause}",
+            f"{self.cause}",
             hint=f"it is tried again in {left:.0f} s; `connect()` tries it now",
-        ) from self._cause
+        ) from self.cause
 
     def _cancel_timer(self) -> None:
         if self._reconnect_timer is not None:
@@ -287,32 +253,32 @@ class Reconnector:
 
     # ----------------------------------------------------------------- the end
 
-    def _close_in_background(self, link: Dispatcher) -> None:
-        """Let a lost session end by itself: requests in it hear their own fate, and callbacks may go on.
+    def _close_in_background(self, dispatcher: Dispatcher) -> None:
+        """Close a lost session later: its requests get their own outcome, and its callbacks may go on.
 
-        It may be one of these callbacks that connects; it must not be cancelled for that, nor waited for.
+        One of these callbacks may be what connects; it must neither be cancelled for that nor waited for.
         """
 
         async def end() -> None:
-            await link.wait_calls_done()
-            await link.close()
+            await dispatcher.wait_calls_done()
+            await dispatcher.close()
 
         task = asyncio.get_running_loop().create_task(end(), context=Context())
-        self._closing[link] = task
-        task.add_done_callback(lambda _: self._closing.pop(link, None))
+        self._closing[dispatcher] = task
+        task.add_done_callback(lambda _: self._closing.pop(dispatcher, None))
 
     def _current_dispatcher(self) -> Dispatcher | None:
-        """The link, unless its loop has ended, and with it all that could be done with it."""
-        if self._dispatcher is not None and self._dispatcher.is_loop_closed:
+        """Return the dispatcher, unless its loop was closed."""
+        if self._dispatcher is not None and self._dispatcher.loop.is_closed():
             self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
         return self._dispatcher
 
 
-async def _cancel_and_wait(opening: "asyncio.Task[OpenedConnection]") -> None:
-    """End a task, if it has not ended; its error belongs to whoever waits for it."""
-    if not opening.done():
-        if not opening.cancelling():  # the second time would end it in the middle of its cleaning up
-            opening.cancel()
-        await asyncio.wait([opening])
-    if not opening.cancelled():
-        opening.exception()
+async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
+    """Cancel a task and wait for its end; its error is left to those who wait for it."""
+    if not connecting.done():
+        if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
+            connecting.cancel()
+        await asyncio.wait([connecting])
+    if not connecting.cancelled():
+        connecting.exception()

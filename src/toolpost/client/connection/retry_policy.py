@@ -1,16 +1,12 @@
-"""Which requests are sent once more, when, and when the server is left alone for a while.
+"""Decides which requests are sent again, after how long, and when a server is left alone for a while.
 
-Owns the table of methods that only read, the number of tries, and the breaker that spares a server which
-cannot be reached. Does not wait and does not send.
-
-PART backoff: How long to wait before something is tried again: longer each time, up to a bound, and never in
-step.
-
-Owns the numbers. Does not wait itself, and knows nothing of what is tried.
+Owns the methods that are safe to repeat, the number of tries, the backoff, and the circuit breaker. Neither
+waits nor sends.
 """
 
 import random
-from typing import Any, Final, cast
+from math import inf
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from toolpost.errors import (
     ChannelClosed,
@@ -20,6 +16,8 @@ from toolpost.errors import (
     RequestTimeout,
     TransportError,
 )
+
+T = TypeVar("T")
 
 MIN_BACKOFF: Final = 0.5
 """Seconds before the first new try at least: a server that restarts quickly is back by then."""
@@ -33,11 +31,7 @@ come back as one."""
 
 
 class Backoff:
-    """The pauses between the tries of one thing.
-
-    Attributes:
-        tries: how often it has failed in a row.
-    """
+    """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
 
     __slots__ = ("_next", "_stood", "tries")
 
@@ -46,16 +40,16 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """A try was a success."""
+        """Start over after a success."""
         self._next = MIN_BACKOFF
         self.tries = 0
 
     def mark_working(self, now: float) -> None:
-        """A try has worked, at this time of the loop's clock. It is a success if it goes on so for long."""
+        """Record that a try has worked so far; it counts as a success once that has lasted."""
         self._stood = now
 
     def next_delay(self, now: float) -> float:
-        """The seconds to wait from now on: the pause, and up to half of it more."""
+        """Return the seconds to wait from now on: the pause, and up to half of it more."""
         if self._stood is not None and now - self._stood >= MAX_BACKOFF:
             self.reset()
         self._stood = None
@@ -63,8 +57,6 @@ class Backoff:
         pause, self._next = self._next, min(self._next * 2, MAX_BACKOFF)
         return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
 
-
-# --------------------------------------------------------------------- retry
 
 RETRY_SAFE_METHODS: Final = frozenset(
     {
@@ -98,24 +90,49 @@ MAX_REQUEST_RETRY_AFTER: Final = 300.0
 """Seconds that a request waits at most because a server says so: others have to come back later."""
 
 
-class RetryPolicy:
-    """The tries of one request.
+class FirstAttempt(NamedTuple, Generic[T]):
+    """The outcome of a first try that was made before retries were considered; `started` is when."""
 
-    Args:
-        most: how often it may be sent once more.
-        safe: whether that does no harm, even if the server may have got it; None if nobody knows, and False
-            if it must not be, whatever happens.
+    started: float
+    outcome: T | MCPError
+    header_parameters: object = None
+    """The header parameters of the tool that were known when the try was made."""
+
+    def get_result(self) -> T:
+        """Return the result, or raise the error."""
+        if isinstance(self.outcome, MCPError):
+            raise self.outcome
+        return self.outcome
+
+
+def is_retry_safe(method: object, requested: bool | None, *, is_safe_tool: bool = False) -> bool | None:
+    """Return whether a request may be sent again although the server may have received it.
+
+    The caller's wish counts first, then what the method or the tool promises. None means unknown: the request
+    is repeated only if it was certainly not served. False means never.
     """
+    if requested is None and (is_safe_tool or method in RETRY_SAFE_METHODS):
+        return True
+    return requested
 
-    __slots__ = ("_backoff", "_left", "_safe")
 
-    def __init__(self, most: int, *, safe: bool | None) -> None:
-        self._left = 0 if safe is False else most
+class RetryPolicy:
+    """Decides for one request whether and when it is sent again; `safe` is what `is_retry_safe` returned."""
+
+    __slots__ = ("_backoff", "_latest", "_left", "_safe")
+
+    def __init__(self, retries: int, *, safe: bool | None, started: float, timeout: float | None) -> None:
+        self._left = 0 if safe is False else retries
         self._safe = safe
+        self._latest = inf if timeout is None else started + timeout / 2  # the rest is for the answer
         self._backoff: Backoff | None = None
 
     def next_delay(self, error: MCPError, now: float) -> float | None:
-        """The seconds to wait before the next try; None if the error is final."""
+        """Return the seconds to wait before the next try; None if the error is final or time is short."""
+        delay = self._choose_delay(error, now)
+        return None if delay is None or now + delay > self._latest else delay
+
+    def _choose_delay(self, error: MCPError, now: float) -> float | None:
         if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _is_unserved(error)):
             return None
         wish = _parse_retry_after(error)
@@ -138,7 +155,7 @@ class RetryPolicy:
 
 
 def _parse_retry_after(error: MCPError) -> float | None:
-    """The seconds after which a server that refused wants to be asked again; None if it does not say."""
+    """Return the seconds after which a server that refused wants the request again; None if not given."""
     if isinstance(error, RequestFailed):
         return error.retry_after
     data: Any = error.data if isinstance(error, RateLimited) else None
@@ -147,14 +164,14 @@ def _parse_retry_after(error: MCPError) -> float | None:
 
 
 def _is_unserved(error: MCPError) -> bool:
-    """Whether an error says for sure that the request was not served."""
+    """Return whether an error proves that the request was not served."""
     if isinstance(error, RequestFailed) and error.status == TOO_MANY_REQUESTS:
         return True
     return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
 
 
 def _is_temporary(status: int) -> bool:
-    """Whether a refusal says only that this was the wrong moment."""
+    """Return whether a status means that a later try may succeed."""
     return status >= 500 or status in {408, 425, 429}
 
 
@@ -171,21 +188,16 @@ class CircuitBreaker:
         """How many requests in a row have not reached the server; those at the same time are one."""
 
     def record_success(self) -> None:
-        """The server can be reached."""
+        """Record that the server can be reached."""
         self.failures = 0
         self._backoff.reset()
 
     def allow_next(self) -> None:
-        """Let the next request through, whenever it comes."""
+        """Let the next request through."""
         self._until = 0.0
 
     def record_failure(self, began: float, now: float) -> float | None:
-        """The seconds for which the server is left alone from now on; None if it is not.
-
-        Args:
-            began: when the request was sent that has not reached the server.
-            now: the time.
-        """
+        """Count a failure; return the seconds for which the server is left alone, or None."""
         if self.failures and began <= self._counted:
             return None
         self.failures += 1
@@ -197,7 +209,7 @@ class CircuitBreaker:
         return pause
 
     def seconds_until_allowed(self, now: float) -> float:
-        """The seconds for which the server is still left alone. Whoever hears of none is the one to try."""
+        """Return how long requests are still held back; a caller that gets 0 is the one to try."""
         if self.failures < MAX_FAILURES:
             return 0.0
         left = self._until - now

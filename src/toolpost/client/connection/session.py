@@ -1,8 +1,8 @@
-"""The conversation with a server as the methods of a client need it: limits, retries, notices.
+"""The session with a server as the methods of a client need it: limits, retries, notifications.
 
-Owns what belongs to the connection of the moment, and what is restored when it is lost: listener and log
-level. How messages move is told in `link`, how the revision is found in `negotiate`, how the connection lives
-in `supervise`, what is read over it in `reader`, what a server asks before it answers in `multi_round`.
+Owns what belongs to the current connection and is restored after a reconnect: the listener and the log level.
+Moving messages is left to `dispatcher`, finding the revision to `negotiate`, reconnecting to `reconnect`,
+lists and caches to `listing`, and rounds of input to `multi_round`.
 """
 
 import asyncio
@@ -13,19 +13,20 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from toolpost.channel import Channel, mark_unattended
-from toolpost.client.arguments import ClientTimeouts, EventCallbacks, ProgressCallback, check_mapping
+from toolpost.client.arguments import check_mapping
 from toolpost.client.callbacks import RequestCallbacks
 from toolpost.client.changes import ChangeStream
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.client.connection.negotiate import CachedRevision, Connector, Handshake, OpenedConnection
-from toolpost.client.connection.pending import NO_LIMITS, CallLimits, FirstAttempt
+from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.client.connection.reconnect import Reconnector
 from toolpost.client.connection.retry import Retrier
-from toolpost.client.connection.retry_policy import RETRY_SAFE_METHODS
+from toolpost.client.connection.retry_policy import FirstAttempt, is_retry_safe
 from toolpost.client.connection.status import ConnectionState, Stats
 from toolpost.client.listing import ServerReader
 from toolpost.client.multi_round import MultiRoundRunner
+from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback
 from toolpost.client.subscriptions import ChangeListener
 from toolpost.errors import (
     AuthError,
@@ -49,107 +50,94 @@ from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
 DEFAULT_LOG_LEVEL: Final = "info"
-"""What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
+"""The level that a client with `on_log` requests from a stateless server, which else would send nothing."""
 
 STATE_CALLBACK_TIMEOUT: Final = 5.0
-"""How long a callback may take to hear that the client was closed."""
+"""Seconds to wait for `on_state` callbacks when the client is closed."""
 
-_NO_META: Final[Mapping[str, JSON]] = {}
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
 class _DesiredState(NamedTuple):
-    """What a user has asked for on a connection, and shall have on the next one if it is lost."""
+    """What the user has requested on a connection, to be restored on the next one."""
 
     uris: frozenset[str] = frozenset()
     level: LogLevel | None = None
 
 
 class ClientSession:
-    """A server to talk to, now or later.
-
-    Args:
-        way: how to reach it.
-        party: who we are.
-        answers: what we answer.
-        callbacks: who hears what it says.
-        patience: how long to wait.
-        retries: how often a request may be sent once more.
-        strict: whether an item of a list that cannot be read is an error.
-        cache: whether to keep answers as long as a stateless server allows.
-    """
+    """The session of one client, over all its connections."""
 
     def __init__(
         self,
-        way: Connector,
+        connector: Connector,
         party: LocalPeer,
-        answers: RequestCallbacks,
-        callbacks: EventCallbacks,
-        patience: ClientTimeouts,
-        *,
-        retries: int,
-        strict: bool,
-        cache: bool,
+        request_callbacks: RequestCallbacks,
+        event_callbacks: EventCallbacks,
+        options: ClientOptions,
     ) -> None:
-        patience.check()
         self.stats = Stats()
-        self.reader = ServerReader(self, self.stats, strict=strict, cache=cache)
-        self.multi_round = MultiRoundRunner(self, answers)
+        self.reader = ServerReader(self, self.stats, strict=options.strict, cache=options.cache)
+        self.multi_round = MultiRoundRunner(self, request_callbacks)
         self.log_level: LogLevel | None = None
-        """What every request of the stateless era asks for."""
+        """The level that every request of the stateless era carries."""
         self.listener: ChangeListener
         self.change_streams: set[ChangeStream] = set()
-        """The loops that hear of changes."""
-        self._connector = way
+        """The open `listen` loops."""
+        self._connector = connector
         self._local_peer = party
-        self._request_callbacks = answers
-        answers.describe_server = self._describe_server
-        self._event_callbacks = callbacks
-        self._timeouts = patience
+        self._request_callbacks = request_callbacks
+        request_callbacks.describe_server = self._describe_server
+        self._event_callbacks = event_callbacks
+        self._options = options
         self._default_limits = tuple(
-            patience.make_limits(None, None, answers.threads, extendable=extendable)
+            options.make_limits(None, None, request_callbacks.threads, extendable=extendable)
             for extendable in (False, True)
         )
         self._requested_log_level: LogLevel | None = None
         self._state_to_restore: _DesiredState | None = None
-        tell = callbacks.state
-        self.connection_state = ConnectionState(None if tell is None else partial(answers.threads.run, tell))
-        self._reconnector = Reconnector(
-            self._connect, self.connection_state, again=way.can_reopen, asks=way.may_need_login
+        tell = event_callbacks.state
+        self.connection_state = ConnectionState(
+            None if tell is None else partial(request_callbacks.threads.run, tell)
         )
-        self.retrier = Retrier(self._reconnector, self.connection_state, self.stats, way.name, retries)
+        self._reconnector = Reconnector(
+            self._connect,
+            self.connection_state,
+            can_reopen=connector.can_reopen,
+            may_need_login=connector.may_need_login,
+        )
+        self.retrier = Retrier(
+            self._reconnector, self.connection_state, self.stats, connector.name, options.retries
+        )
         self.run_with_retry = self.retrier.run
-        """What comes of some work over the connection, tried again where that does no harm."""
+        self.ensure_connected = self.retrier.ensure_connected
+        self.wait_connected = self.retrier.wait_connected
         self._callback_queue: CallbackQueue
         self._connect_scope: asyncio.Timeout | None = None
 
     # ----------------------------------------------------------------- the connection
 
     async def open(self) -> None:
-        """Connect, unless that was done.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-        """
-        self.retrier.allow_next()
+        """Connect, unless connected."""
+        self.retrier.breaker.allow_next()
         await self._reconnector.open()
 
     async def close(self) -> None:
-        """Leave the server. Whoever waits for an answer gets `ChannelClosed`."""
+        """Close the connection. Requests in flight fail with `ChannelClosed`."""
         try:
             for changes in list(self.change_streams):
                 await changes.aclose(tell=False)
             await self._reconnector.close()
-            self.reader.forget_retry_safe_tools()
+            self.reader.retry_safe_tools.clear()
             await self.connection_state.wait_callbacks(STATE_CALLBACK_TIMEOUT)
         finally:
             self._request_callbacks.threads.close()
 
     @property
     def name(self) -> str:
-        """What to call the server, whether it can be reached or not."""
+        """The name of the server, whether it can be reached or not."""
         return self._connector.name
 
     @property
@@ -159,40 +147,24 @@ class ClientSession:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The connection.
-
-        Raises:
-            ChannelClosed: there is none.
-        """
+        """The connection. Raises `ChannelClosed` if there is none."""
         return self._reconnector.dispatcher
-
-    async def ensure_connected(self, limits: CallLimits = NO_LIMITS) -> Dispatcher:
-        """The connection; one that was lost is opened anew first. See `Retrier.ensure_connected`."""
-        return await self.retrier.ensure_connected(limits)
-
-    async def wait_connected(self, limits: CallLimits) -> CallLimits:
-        """What is left of the time once there is a connection."""
-        return await self.retrier.wait_connected(limits)
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether there is a connection, or another one may be had."""
+        """Whether there is a connection, or another one can be opened."""
         return self._reconnector.can_reconnect
 
     @property
     def last_connection(self) -> OpenedConnection:
-        """The connection of the moment or the last one, and what the server said of itself.
-
-        Raises:
-            LocalProtocolError: there was none.
-        """
+        """The current connection or the last one. Raises `LocalProtocolError` if there was none."""
         opened = self._reconnector.last_connection
         if opened is None:
             raise LocalProtocolError("nothing is known about the server before the client has connected")
         return opened
 
     async def _connect(self) -> OpenedConnection:
-        wait, last = self._timeouts.connect_timeout, self._reconnector.last_connection
+        wait, last = self._options.connect_timeout, self._reconnector.last_connection
         known = None if last is None else CachedRevision(last.revision, last.via_fallback)
         forgotten = last is not None and isinstance(last.dispatcher.end_reason, SessionLost)
         if self._reconnector.is_closed:
@@ -206,8 +178,8 @@ class ClientSession:
             self._local_peer,
             self._start_dispatcher,
             known=known,
-            anew=forgotten,
-            patience=self._timeouts.effective_probe_timeout,
+            ignore_cache=forgotten,
+            probe_timeout=self._options.effective_probe_timeout,
         )
         try:
             async with asyncio.timeout(wait) as self._connect_scope:
@@ -224,43 +196,38 @@ class ClientSession:
             raise
         self._state_to_restore = None
         self.stats.connections += 1
-        self.retrier.record_connected()
-        if self._timeouts.heartbeat is not None:
+        self.retrier.breaker.record_success()
+        if self._options.heartbeat is not None:
             with mark_unattended():
-                opened.dispatcher.spawn(self._send_heartbeats(opened.dispatcher, self._timeouts.heartbeat))
+                opened.dispatcher.spawn(self._send_heartbeats(opened.dispatcher, self._options.heartbeat))
         return opened
 
-    async def _send_heartbeats(self, link: Dispatcher, pause: float) -> None:
-        """Give a connection up over which the server does not answer any more (PING-2)."""
+    async def _send_heartbeats(self, dispatcher: Dispatcher, pause: float) -> None:
+        """Ping the server, and end a connection that does not answer any more (PING-2)."""
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._ping(link, CallLimits(timeout=pause))
+                await self._ping(dispatcher, CallLimits(timeout=pause))
             except (RPCError, AuthError):
                 pass  # that is an answer
-            except RequestFailed as error:
-                if error.status is None:
-                    self._end_unresponsive(link, error)
-                    return
             except MCPError as error:
-                self._end_unresponsive(link, error)
+                if isinstance(error, RequestFailed) and error.status is not None:
+                    continue  # so is this
+                dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+                logger.warning("%s", dead)
+                dispatcher.end(dead)
                 return
 
-    def _end_unresponsive(self, link: Dispatcher, error: MCPError) -> None:
-        dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
-        logger.warning("%s", dead)
-        link.end(dead)
-
-    async def _restore_state(self, opened: OpenedConnection, wishes: "_DesiredState") -> None:
-        """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
-        limits = CallLimits(timeout=self._timeouts.probe_timeout)
+    async def _restore_state(self, opened: OpenedConnection, desired: "_DesiredState") -> None:
+        """Subscribe to changes and set the log level, as on the connection that was lost (SUB-9)."""
+        limits = CallLimits(timeout=self._options.probe_timeout)
         try:
-            await self.listener.start(limits, wishes.uris)
+            await self.listener.start(limits, desired.uris)
         except MCPError as error:
             logger.warning("changes of lists are not heard of: %s", error)
         if not has_capability(opened.result.capabilities, "logging"):
             return
-        level = self._requested_log_level = wishes.level
+        level = self._requested_log_level = desired.level
         if opened.revision.stateless:
             self.log_level = level or (DEFAULT_LOG_LEVEL if self._event_callbacks.log is not None else None)
         elif level is not None:
@@ -275,40 +242,40 @@ class ClientSession:
         connection = Connection(
             self._local_peer, revision=revision, extra=self._request_callbacks.custom_rows
         )
-        link = Dispatcher(
+        dispatcher = Dispatcher(
             channel,
             connection,
             self.stats,
-            on_ask=self._answer_client_request,
-            on_notice=self._on_notification,
-            annotated=self.reader.header_parameters.find,
-            on_detained=self._on_login_pending,
+            on_client_request=self._answer_client_request,
+            on_notification=self._on_notification,
+            find_header_parameters=self.reader.header_parameters.find,
+            on_login_pending=self._on_login_pending,
         )
         self.listener = ChangeListener(
-            link, lists=self._event_callbacks.notification is not None, on_gap=self.record_gap
+            dispatcher, lists=self._event_callbacks.notification is not None, on_gap=self.record_gap
         )
-        self._callback_queue = link.callback_queue
-        return link
+        self._callback_queue = dispatcher.callback_queue
+        return dispatcher
 
     def _on_login_pending(self, waiting: bool) -> None:
-        """While somebody logs in, a connection may take as long as they do."""
-        scope, wait = self._connect_scope, self._timeouts.connect_timeout
+        """Suspend the connect time-out during a login."""
+        scope, wait = self._connect_scope, self._options.connect_timeout
         if scope is None or wait is None:
             return
         left = None if waiting else asyncio.get_running_loop().time() + wait
         with contextlib.suppress(RuntimeError):  # the connection is there already, or was given up
             scope.reschedule(left)
 
-    # ----------------------------------------------------------------- asking
+    # ----------------------------------------------------------------- requests
 
     def make_limits(
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> CallLimits:
-        """What a caller's time-out and progress callback come to."""
+        """Return the limits of a request with this time-out and progress callback."""
         tell = progress or self._event_callbacks.progress
         if timeout is None and tell is None:
             return self._default_limits[extendable]
-        return self._timeouts.make_limits(
+        return self._options.make_limits(
             timeout, tell, self._request_callbacks.threads, extendable=extendable
         )
 
@@ -320,29 +287,18 @@ class ClientSession:
         meta: Mapping[str, JSON] | None = None,
         party: LocalPeer | None = None,
         *,
-        safe: bool | None = None,
-        tried: FirstAttempt[Result] | None = None,
+        retry: bool | None = None,
+        is_safe_tool: bool = False,
+        first_attempt: FirstAttempt[Result] | None = None,
     ) -> Awaitable[Result]:
-        """The answer to a request, be it a result or a wish for input.
+        """Send a request, with retries; return a result or an input-required result."""
+        checked = check_mapping("meta", meta)
 
-        Args:
-            method: what to ask.
-            params: its parameters.
-            limits: how long it may take.
-            meta: what to put into `_meta`.
-            party: who asks, if it is stateless.
-            safe: whether it may be sent twice, and False if it must not; by default if it only reads.
-            tried: what has come of it over `straight`.
-        """
-        more = _NO_META if meta is None else check_mapping("meta", meta)
+        def once(dispatcher: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
+            return self.send(method, params, limits, checked, dispatcher, party=party)
 
-        def once(link: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
-            if self.log_level is None:
-                return link.request(method, params, meta=more or None, limits=limits, party=party)
-            return self.send(method, params, limits, more, link, party=party)
-
-        safe = True if safe is None and method in RETRY_SAFE_METHODS else safe
-        return self.run_with_retry(once, limits, safe=safe, tried=tried)
+        safe = is_retry_safe(method, retry, is_safe_tool=is_safe_tool)
+        return self.run_with_retry(once, limits, safe=safe, first_attempt=first_attempt)
 
     def send(
         self,
@@ -350,36 +306,32 @@ class ClientSession:
         params: WireStruct | Mapping[str, JSON] | None,
         limits: CallLimits,
         meta: Mapping[str, JSON],
-        link: Dispatcher,
+        dispatcher: Dispatcher,
         *,
         party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
-        """The answer to a request over one connection, and no other."""
+        """Send a request over this connection only, with the log level where it applies."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **meta}
-        return link.request(method, params, meta=meta or None, limits=limits, party=party)
+        return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def watch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear when a resource changes."""
+        """Subscribe to a resource."""
         await self.run_with_retry(lambda _, limits: self.listener.watch(uri, limits), limits, safe=True)
 
     async def unwatch(self, uri: str, limits: CallLimits) -> None:
-        """Ask to hear no more of a resource."""
+        """Unsubscribe from a resource."""
         await self.run_with_retry(lambda _, limits: self.listener.unwatch(uri, limits), limits, safe=True)
 
     async def set_log_level(self, level: LogLevel, limits: CallLimits) -> None:
-        """Ask for log messages of this level and graver ones.
+        """Request log messages of this level and above."""
 
-        Raises:
-            CapabilityNotDeclared: the server does not offer a log.
-        """
-
-        async def tell(link: Dispatcher, limits: CallLimits) -> None:
-            if not link.connection.revision.stateless:
-                await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, link)
+        async def tell(dispatcher: Dispatcher, limits: CallLimits) -> None:
+            if not dispatcher.connection.revision.stateless:
+                await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, dispatcher)
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
                 raise CapabilityNotDeclared(
-                    "logging", "the server does not offer 'logging'", peer=link.peer_name
+                    "logging", "the server does not offer 'logging'", peer=dispatcher.peer_name
                 )
             else:
                 self.log_level = level  # every request carries it from here on
@@ -388,26 +340,26 @@ class ClientSession:
         self._requested_log_level = level
 
     async def ping(self, limits: CallLimits) -> None:
-        """Return if the server answers. In the stateless era it is asked what it is."""
+        """Check that the server answers; in the stateless era by `server/discover`."""
         await self.run_with_retry(self._ping, limits, safe=True)
 
-    async def _ping(self, link: Dispatcher, limits: CallLimits) -> None:
-        stateless = link.connection.revision.stateless
-        await self.send("server/discover" if stateless else "ping", None, limits, {}, link)
+    async def _ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
+        stateless = dispatcher.connection.revision.stateless
+        await self.send("server/discover" if stateless else "ping", None, limits, {}, dispatcher)
 
     async def notify_if_session(self, method: str) -> None:
-        """Say something that a server of the stateless era does not want to hear."""
+        """Send a notification that the stateless era does not have, in a session only."""
 
-        async def tell(link: Dispatcher, _limits: CallLimits) -> None:
-            if not link.connection.revision.stateless:
-                await link.notify(method)
+        async def tell(dispatcher: Dispatcher, _limits: CallLimits) -> None:
+            if not dispatcher.connection.revision.stateless:
+                await dispatcher.notify(method)
 
         await self.run_with_retry(tell, NO_LIMITS)
 
-    # ----------------------------------------------------------------- what the server says
+    # ----------------------------------------------------------------- from the server
 
     def _describe_server(self) -> str:
-        """What to call the server before the user: what we know of it, and what it says itself (ELIC-3)."""
+        """Return the server's name for the user: ours, and the one it gives itself (ELIC-3)."""
         opened = self._reconnector.last_connection
         own = None if opened is None else opened.dispatcher.peer_name
         return self.name if own in {None, self.name} else f"{self.name} (it calls itself {own!r})"
@@ -434,6 +386,6 @@ class ClientSession:
             self.stats.record_discard("notice that nobody has time for")
 
     def record_gap(self) -> None:
-        """Changes may have been missed."""
+        """Record that changes may have been missed."""
         self.stats.gaps += 1
         self.reader.clear_cache()

@@ -1,11 +1,7 @@
-"""Where a connection stands, and who hears when that changes.
+"""The state of a connection, its watchers, and the statistics of a client.
 
-Owns the state, what it has changed for, and those who watch it. Decides nothing: what is done about a lost
-connection is told in `supervise`.
-
-PART stats: What a client has seen so far, as numbers that a host can watch.
-
-Counts only; who counts what is told there.
+Notifies watchers and callbacks of each transition, and counts. Deciding what to do about a lost connection is
+left to `reconnect`.
 """
 
 import asyncio
@@ -58,7 +54,7 @@ class ConnectionEvents:
         self._is_over = False
 
     def put(self, transition: Transition) -> None:
-        """Keep a transition for whoever iterates."""
+        """Queue a transition."""
         self._queue.append(transition)
         self._available.set()
 
@@ -77,11 +73,7 @@ class ConnectionEvents:
 
 
 class ConnectionState:
-    """The state of one client.
-
-    Args:
-        tell: hears of each transition, one after the other; its errors are logged.
-    """
+    """The state of one client. `tell` is called for each transition, one after the other."""
 
     def __init__(self, tell: Callable[[Transition], Awaitable[object]] | None = None) -> None:
         self.state: State = "closed"
@@ -92,7 +84,7 @@ class ConnectionState:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def enter(self, transition: Transition) -> None:
-        """Come into a state; into the same one only to back off once more."""
+        """Enter a state; the same one again only for another backoff."""
         if transition.state == self.state != "backoff":
             return
         self.state = transition.state
@@ -105,19 +97,19 @@ class ConnectionState:
             turn.set_result(None)
 
     async def wait_for_change(self) -> None:
-        """Return at the next transition."""
+        """Wait for the next transition."""
         loop = asyncio.get_running_loop()
         if self._next_transition is None or self._next_transition.get_loop() is not loop:
             self._next_transition = loop.create_future()
         await asyncio.shield(self._next_transition)
 
     async def wait_callbacks(self, patience: float) -> None:
-        """Return when all transitions were told, or when that takes too long."""
+        """Wait until all callbacks have run, up to a time-out."""
         if self._tasks and not self._callback_queue.is_in_callback:
             await asyncio.wait(self._tasks, timeout=patience)
 
     def watch(self) -> ConnectionEvents:
-        """The transitions from now on."""
+        """Return the transitions from now on."""
         events = ConnectionEvents()
         self._watchers.add(events)
         return events
@@ -127,9 +119,6 @@ class ConnectionState:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-# --------------------------------------------------------------------- stats
 
 
 @dataclass(slots=True)
@@ -165,5 +154,5 @@ class Stats:
     discarded: dict[str, int] = field(default_factory=dict[str, int])
 
     def record_discard(self, why: str) -> None:
-        """Count a message that was thrown away."""
+        """Count a discarded message."""
         self.discarded[why] = self.discarded.get(why, 0) + 1
