@@ -230,7 +230,7 @@ def test_progress_goes_up_and_belongs_to_a_request_in_flight():
         progress(3),
     )
     assert [bool(seen.violations) for seen in heard] == [False, False, False, True, False, True]
-    assert heard[1].about == "1/3"
+    assert heard[1].summary == "1/3"
 
 
 def test_a_request_that_was_cancelled_may_be_answered_all_the_same():

@@ -462,7 +462,7 @@ class MessageInspector:
     # ----------------------------------------------------------------- notices
 
     def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
-        seen.kind, seen.method = "notice", message.method
+        seen.kind, seen.method = "notification", message.method
         spoken = [self.revision] if self.revision is not None else []
         spoken += [each for each in self.seen_revisions.values() if each is not self.revision]
         revision = next(

@@ -20,7 +20,7 @@ from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, Role
 from toolpost.types.base import RequestId
 
-MessageKind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
+MessageKind: TypeAlias = Literal["request", "notification", "result", "error", "junk", "note"]
 
 
 class ObservedMessage(Struct, kw_only=True):
@@ -67,7 +67,7 @@ SUMMARY_WIDTH: Final = 56
 MAX_ID: Final = 12
 """How many characters of an id are shown. Some are long, and the beginning tells them apart."""
 
-_COLOURS: Final = {"request": "cyan", "notice": "blue", "result": "green", "error": "red", "junk": "magenta"}
+_COLOURS: Final = {"request": "cyan", "notification": "blue", "result": "green", "error": "red", "junk": "magenta"}
 _MARGIN: Final = " " * 13
 
 
@@ -101,7 +101,7 @@ class MessageFormatter:
             for name, value in (
                 ("id", seen.id),
                 ("method", seen.method or None),
-                ("about", seen.summary or None),
+                ("summary", seen.summary or None),
                 ("ms", None if seen.duration is None else round(1000 * seen.duration, 3)),
             )
             if value is not None
@@ -111,7 +111,7 @@ class MessageFormatter:
         if seen.failed:
             told["failed"] = True
         if seen.violations:
-            told["wrong"] = seen.violations
+            told["violations"] = seen.violations
         if seen.kind == "junk" or (self.full and body is not None):
             told["message"] = body
         return msgspec.json.encode(told).decode()
