@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, USAGE, CommandError, translate_errors
-from toolpost.cli.install.config_file import HostConfigFile
+from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import CommandOutput, add_json_option
 from toolpost.cli.target import parse_env
@@ -236,9 +236,7 @@ def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
     """The entry alone, in the language of the host's file."""
     page.print_note(f"For {wish.host.title}, in {wish.path}:")
     if wish.host.form == "toml" and not page.json:
-        from toolpost.cli.install.toml import put  # noqa: PLC0415 - for those who print TOML
-
-        page.print_raw(put("", wish.key_path, wish.entry))
+        page.print_raw(edit_toml("", {wish.key_path: wish.entry}, ()))
         return
     CommandOutput(json=True).print_value({wish.host.key: {wish.name: wish.entry}})
 

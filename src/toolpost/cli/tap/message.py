@@ -67,7 +67,13 @@ SUMMARY_WIDTH: Final = 56
 MAX_ID: Final = 12
 """How many characters of an id are shown. Some are long, and the beginning tells them apart."""
 
-_COLOURS: Final = {"request": "cyan", "notification": "blue", "result": "green", "error": "red", "junk": "magenta"}
+_COLOURS: Final = {
+    "request": "cyan",
+    "notification": "blue",
+    "result": "green",
+    "error": "red",
+    "junk": "magenta",
+}
 _MARGIN: Final = " " * 13
 
 
