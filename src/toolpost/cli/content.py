@@ -51,11 +51,7 @@ _FILE_EXTENSIONS: Final = {
 
 
 def decode_base64(text: str, what: str) -> bytes:
-    """The bytes that base64 stands for.
-
-    Raises:
-        CommandError: it is no base64.
-    """
+    """The bytes that base64 stands for."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -63,12 +59,7 @@ def decode_base64(text: str, what: str) -> bytes:
 
 
 class OutputFolder:
-    """Where files are saved.
-
-    Args:
-        path: the folder; it is made when the first file is.
-        stem: what files are called, in the words of the user.
-    """
+    """Where files are saved."""
 
     def __init__(self, path: Path, stem: str) -> None:
         self._path = path
@@ -76,11 +67,7 @@ class OutputFolder:
         self._stem = _UNSAFE_CHARACTERS.sub("_", stem).strip("._") or "saved"
 
     def save(self, data: bytes, mime: str | None) -> Path:
-        """The path of a new file with this data.
-
-        Raises:
-            CommandError: it cannot be written.
-        """
+        """The path of a new file with this data."""
         ending = _guess_extension(mime)
         stem = self._stem.removesuffix(ending)
         try:

@@ -36,14 +36,7 @@ _API_HINT_WORDS: Final = ("auth=", "headers=")
 
 
 class CommandError(click.ClickException):
-    """The end of a command that could not do what it was asked.
-
-    Args:
-        message: what happened, and where.
-        code: one of the exit codes.
-        hint: what to do about it.
-        details: what else a program may want to know, for `--json`.
-    """
+    """The end of a command that could not do what it was asked."""
 
     def __init__(
         self,
@@ -82,14 +75,7 @@ def show_error(error: click.ClickException, *, as_json: bool) -> None:
 
 @contextmanager
 def translate_errors(target: str | None = None) -> Generator[None]:
-    """Turns what toolpost raises inside into a `CommandError`: what happened, where, what to do.
-
-    Args:
-        target: the server that is talked to, if one is.
-
-    Raises:
-        CommandError: something of `toolpost.errors` was raised.
-    """
+    """Turns what toolpost raises inside into a `CommandError`: what happened, where, what to do."""
     from toolpost.errors import MCPError  # noqa: PLC0415 - whoever needs it has loaded it
 
     try:

@@ -54,12 +54,7 @@ def add_json_option(function: F) -> F:
 
 
 class CommandOutput:
-    """Where a command writes to.
-
-    Args:
-        json: whether stdout is for programs. Then `print_text` and `table` write nothing there;
-            `data` writes the result once, or `row` one object per line.
-    """
+    """Where a command writes to."""
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 class ProgressDisplay:
-    """The progress of one request.
-
-    Args:
-        page: where lines go to.
-        lines: whether to write lines where there is no bar.
-    """
+    """The progress of one request."""
 
     def __init__(self, page: CommandOutput, *, lines: bool = False) -> None:
         self._output = page

@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 
 class TerminalPrompter:
-    """Who answers what is asked on the way to a result.
-
-    Args:
-        meter: gives way to questions.
-        interactive: whether there is a person to ask.
-    """
+    """Who answers what is asked on the way to a result."""
 
     def __init__(self, meter: ProgressDisplay, *, interactive: bool) -> None:
         self._progress = meter
@@ -45,17 +40,7 @@ class TerminalPrompter:
     # ----------------------------------------------------------------- arguments
 
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
-        """What the words say, and what the person types because they do not say it.
-
-        Args:
-            form: what is wanted.
-            words: what stands after its name.
-            args: what `--args` before the name says.
-
-        Raises:
-            click.UsageError: the words make no sense, or something is missing and there is nobody to ask.
-            click.Abort: the person would rather not say.
-        """
+        """What the words say, and what the person types because they do not say it."""
         ctx = form.parse_words(words)
         typed = form.collect_arguments(ctx, args)
         gone = find_missing(form.fields, typed.arguments)

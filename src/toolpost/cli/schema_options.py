@@ -28,29 +28,14 @@ if TYPE_CHECKING:
 
 
 class ParsedArguments(NamedTuple):
-    """What was typed after the name of a tool or a prompt.
-
-    Args:
-        arguments: what it is to be called with.
-        options: the options of ours among it, by name.
-    """
+    """What was typed after the name of a tool or a prompt."""
 
     arguments: dict[str, Any]
     options: dict[str, Any]
 
 
 class SchemaCommand(click.Command):
-    """A tool or a prompt, as a command of its own: its fields are options.
-
-    Args:
-        verb: the command that it is for, such as "call".
-        name: what it is called.
-        target: the server that has it.
-        fields: what it wants to know.
-        own: options of ours that may stand here as well, unless a field is called so.
-        elsewhere: options of ours that stand before the name.
-        description: what it does, in the server's words.
-    """
+    """A tool or a prompt, as a command of its own: its fields are options."""
 
     def __init__(
         self,
@@ -86,12 +71,7 @@ class SchemaCommand(click.Command):
         return [*(["[PARAMETERS]"] if self.fields else []), "[OPTIONS]", *self._usage_suffix]
 
     def parse_words(self, words: Sequence[str]) -> click.Context:
-        """The context in which these words have been read.
-
-        Raises:
-            click.UsageError: they cannot be meant.
-            click.exceptions.Exit: help was wanted, and has been shown.
-        """
+        """The context in which these words have been read."""
         try:
             return self.make_context(self._usage_prefix, list(words))
         except click.NoSuchOption as error:
@@ -101,11 +81,7 @@ class SchemaCommand(click.Command):
             raise
 
     def collect_arguments(self, ctx: click.Context, args: str | None = None) -> ParsedArguments:
-        """What was typed. What `--args` says, here or before the name, is taken first.
-
-        Raises:
-            CommandError: what it says is no JSON object.
-        """
+        """What was typed. What `--args` says, here or before the name, is taken first."""
         own = {option.name or "": ctx.params[option.name or ""] for option in self._own_options}
         whole = own.get("args") or args
         arguments = {} if whole is None else parse_arguments(whole)
@@ -167,11 +143,7 @@ def _find_object(arguments: dict[str, Any], path: Sequence[str]) -> dict[str, An
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """The arguments that `--args` gives: JSON, `@` and a file of it, or `-` for stdin.
-
-    Raises:
-        CommandError: it is no JSON object.
-    """
+    """The arguments that `--args` gives: JSON, `@` and a file of it, or `-` for stdin."""
     try:
         source = "-" if text == "-" else text[1:] if text.startswith("@") else None
         if source is not None:
@@ -387,11 +359,7 @@ def _first_line(text: str | None) -> str | None:
 
 
 def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
-    """The one of this name.
-
-    Raises:
-        CommandError: there is none; the text says which there are, the closest first.
-    """
+    """The one of this name."""
     names = [each.name for each in items]
     if name in names:
         return items[names.index(name)]

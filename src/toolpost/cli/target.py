@@ -41,18 +41,7 @@ CONNECT_TIMEOUT: Final = 30.0
 
 @dataclass
 class TargetConnector:
-    """A target, and what the options say about the way there.
-
-    Args:
-        target: the server.
-        output: where to write to.
-        revision: the revision to speak; None finds out.
-        headers: what to send with each HTTP request.
-        env: variables for a server that is started.
-        timeout: seconds to wait, None for ever.
-        verbose: whether to show what a server that is started says on stderr.
-        hidden_line_count: how many lines it has said there that were not shown.
-    """
+    """A target, and what the options say about the way there."""
 
     target: "TargetSpec"
     output: CommandOutput
@@ -74,11 +63,7 @@ class TargetConnector:
         return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
 
     def resolve_target(self) -> "Http | Stdio":
-        """Where the server is, or how it is started, with all that the options say.
-
-        Raises:
-            CommandError: the options do not fit the target, or the `mcp.json` cannot be used.
-        """
+        """Where the server is, or how it is started, with all that the options say."""
         with translate_errors():
             return (
                 self._build_stdio()
@@ -87,11 +72,7 @@ class TargetConnector:
             )
 
     def create_client(self, **options: Any) -> "Client":
-        """A client of the server, not yet opened. Takes the options of `Client`.
-
-        Raises:
-            CommandError: the options do not fit the target, or the `mcp.json` cannot be used.
-        """
+        """A client of the server, not yet opened. Takes the options of `Client`."""
         from toolpost.client.client import Client  # noqa: PLC0415 - most of what there is to load
 
         settings: dict[str, Any] = {
@@ -108,11 +89,7 @@ class TargetConnector:
             return Client(place, **(settings | options))
 
     def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
-        """What comes of some work with the server, which is connected to for it and left afterwards.
-
-        Raises:
-            CommandError: the server cannot be reached, or it answers with an error.
-        """
+        """What comes of some work with the server, which is connected to for it and left afterwards."""
         import asyncio  # noqa: PLC0415 - 25 ms that help does not need
 
         client = self.create_client(**options)
@@ -200,15 +177,7 @@ _FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A server that somebody named.
-
-    Args:
-        kind: how it was named: by URL, by the command that starts it, by the file or module that it is in, or
-            by its name in an `mcp.json`.
-        words: the URL; the words of the command, which for a file are those that start it as hosts do; the
-            name and the path of the `mcp.json`.
-        label: what to call it.
-    """
+    """A server that somebody named."""
 
     kind: Literal["url", "command", "file", "name"]
     words: tuple[str, ...]
@@ -219,15 +188,7 @@ class TargetSpec:
 
 
 def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
-    """The server that somebody means.
-
-    Args:
-        words: one word, or `--` and the words of a command.
-        config: the `mcp.json` to look for a name in; by default one of `CONFIG_PATHS`.
-
-    Raises:
-        CommandError: there is no such server.
-    """
+    """The server that somebody means."""
     first, *rest = words
     if first == _COMMAND_SEPARATOR:
         if not rest:
@@ -471,11 +432,7 @@ _TARGET_PARAMETERS: Final = frozenset(
 
 
 def build_connector(ctx: click.Context) -> TargetConnector:
-    """The target and its options, as they stand in the context of a command.
-
-    Raises:
-        CommandError: there is no such server.
-    """
+    """The target and its options, as they stand in the context of a command."""
     given = ctx.params
     words = [given["target"]]
     if words == [_COMMAND_PLACEHOLDER]:

@@ -124,13 +124,7 @@ ERROR_BACKOFF: Final = 0.01
 
 @dataclass
 class LoadGenerator:
-    """The same request again and again, and what came of it.
-
-    Args:
-        seconds: how long new requests are begun.
-        workers: how many ask at the same time, each again as soon as it has an answer.
-        rate: requests per second in all, if not as many as possible.
-    """
+    """The same request again and again, and what came of it."""
 
     seconds: float
     workers: int

@@ -154,11 +154,7 @@ def command(*, name: str, http: bool, json: bool) -> None:
 
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
-    """What stands in the places of the texts.
-
-    Raises:
-        CommandError: no project can have this name.
-    """
+    """What stands in the places of the texts."""
     if not _PROJECT_NAME.fullmatch(name):
         raise CommandError(
             f"{name!r} cannot be the name of a project",

@@ -25,16 +25,7 @@ MAX_PARAMETERS: Final = 12
 
 
 class _ListTable(NamedTuple):
-    """One of the lists.
-
-    Args:
-        member: what JSON calls it.
-        title: what people call it.
-        capability: what a server that has it declares.
-        method: of the client, that reads it.
-        columns: the heads of the table.
-        row: an item of it as a row.
-    """
+    """One of the lists."""
 
     member: str
     title: str

@@ -25,13 +25,7 @@ _LIST_NAMES: Final = ("tools", "prompts", "resources")
 
 
 class _ListenEvent(NamedTuple):
-    """Something that was heard.
-
-    Args:
-        facts: for programs.
-        text: for people.
-        style: how the text looks.
-    """
+    """Something that was heard."""
 
     facts: dict[str, Any]
     text: str

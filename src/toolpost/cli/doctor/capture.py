@@ -42,13 +42,7 @@ class CapturedExchange(Struct):
 
 
 class Capture:
-    """What was overheard.
-
-    Attributes:
-        violations: what the server said that breaks a rule.
-        junk: what it said that is no message.
-        exchanges: over HTTP, all of them.
-    """
+    """What was overheard."""
 
     def __init__(self) -> None:
         self.violations: list[ObservedMessage] = []
@@ -68,17 +62,7 @@ class Capture:
 
 
 class CapturedProcess:
-    """A server process, as a target of a client: each connection starts it anew.
-
-    Args:
-        stdio: how it is started.
-        notes: where to note what is overheard.
-
-    Attributes:
-        failure: why it could not be started, the last time.
-        returncode: how it ended by itself; None if it did not.
-        stderr_tail: the last lines of its stderr.
-    """
+    """A server process, as a target of a client: each connection starts it anew."""
 
     def __init__(self, stdio: Stdio, notes: Capture) -> None:
         self.name = stdio.label
@@ -123,12 +107,7 @@ class CapturedProcess:
 
 
 class CapturingBackend:
-    """Carries HTTP requests, and overhears them.
-
-    Args:
-        engine: what carries them; by default what a client takes.
-        notes: where to note what is overheard.
-    """
+    """Carries HTTP requests, and overhears them."""
 
     def __init__(self, engine: object, notes: Capture) -> None:
         self._backend = open_backend(engine)

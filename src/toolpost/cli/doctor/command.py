@@ -61,11 +61,7 @@ _IMPORT_ERROR_NAMES: Final = ("ModuleNotFoundError", "ImportError")
 
 
 def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
-    """Look at everything, one thing after the other.
-
-    Raises:
-        DoctorAborted: going on makes no sense.
-    """
+    """Look at everything, one thing after the other."""
     place = reach.resolve_target()
     if isinstance(place, Http):
         asyncio.run(_check_http_target(checkup, reach, place))
@@ -123,11 +119,7 @@ def _report_connected(checkup: DoctorReport, client: Client, took: float) -> Non
 def _report_connect_failure(
     checkup: DoctorReport, process: CapturedProcess, notes: Capture, error: MCPError
 ) -> NoReturn:
-    """Say why there is no conversation with a process.
-
-    Raises:
-        DoctorAborted: in any case.
-    """
+    """Say why there is no conversation with a process."""
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if process.failure is not None:

@@ -36,11 +36,7 @@ from toolpost.version import __version__
 async def check_login(
     checkup: DoctorReport, place: Http, backend: Backend, received: Mapping[str, str]
 ) -> None:
-    """Look at what a server that answers 401 wants, and whether somebody could get it.
-
-    Raises:
-        DoctorAborted: in any case: without a token there is nothing more to look at.
-    """
+    """Look at what a server that answers 401 wants, and whether somebody could get it."""
     challenges = parse_challenges(received.get("www-authenticate", ""))
     given = "authorization" in (place.headers or {})
     where = next(
@@ -181,11 +177,7 @@ class _ProbeResponse(NamedTuple):
 
 
 async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeout: float | None) -> None:
-    """Ask the first question.
-
-    Raises:
-        DoctorAborted: nobody is there who could be asked a second one.
-    """
+    """Ask the first question."""
     try:
         answer = await _probe(backend, place, place.url, timeout)
     except TimeoutError:
@@ -233,11 +225,7 @@ def _report_refusal(checkup: DoctorReport, answer: _ProbeResponse) -> None:
 async def _search_endpoint(
     checkup: DoctorReport, place: Http, backend: Backend, answer: _ProbeResponse, timeout: float | None
 ) -> None:
-    """Look for the endpoint where it might be: as an older server has it here, or elsewhere.
-
-    Raises:
-        DoctorAborted: it is not here.
-    """
+    """Look for the endpoint where it might be: as an older server has it here, or elsewhere."""
     if await _is_event_stream(backend, place, timeout):
         checkup.ok(
             "http",
@@ -265,12 +253,7 @@ async def _search_endpoint(
 
 
 async def _probe(backend: Backend, place: Http, url: str, timeout: float | None) -> _ProbeResponse:
-    """What comes back to the question who the server is.
-
-    Raises:
-        RequestFailed: nothing does.
-        TimeoutError: nothing does in time.
-    """
+    """What comes back to the question who the server is."""
     party = LocalPeer(Implementation(name="toolpost-doctor", version=__version__), ClientCapabilities())
     data = Connection(party).request("server/discover").data
     message = decode(data)

@@ -42,11 +42,7 @@ _TRUST_HINT: Final = (
 
 
 async def check_url(checkup: DoctorReport, place: Http) -> None:
-    """Look whether something listens there, and who.
-
-    Raises:
-        DoctorAborted: nothing does, or it is not who it should be.
-    """
+    """Look whether something listens there, and who."""
     parts = urlsplit(place.url)
     _check_format(checkup, place.url, parts)
     host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]

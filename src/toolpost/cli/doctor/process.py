@@ -39,11 +39,7 @@ _YES_FLAGS: Final = frozenset({"-y", "--yes"})
 
 
 def check_command(checkup: DoctorReport, stdio: Stdio) -> None:
-    """Look whether a program is there, and may be started.
-
-    Raises:
-        DoctorAborted: it is not, or may not.
-    """
+    """Look whether a program is there, and may be started."""
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
         checkup.stop(
             "folder", f"there is no folder {os.fspath(stdio.cwd)}", "correct `cwd`", code=UNREACHABLE
@@ -113,11 +109,7 @@ def _find_missing_interpreter(program: Path) -> str:
 
 
 def check_source(checkup: DoctorReport, word: str) -> None:
-    """Look whether a Python file can be read as Python. A module is looked for by whoever runs it.
-
-    Raises:
-        DoctorAborted: it cannot.
-    """
+    """Look whether a Python file can be read as Python. A module is looked for by whoever runs it."""
     path = Path(word.rpartition(":")[0] if not word.endswith(".py") else word)
     if path.suffix != ".py":
         return

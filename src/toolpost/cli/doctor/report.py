@@ -32,15 +32,7 @@ _NAME_WIDTH: Final = 13
 
 
 class CheckResult(Struct, omit_defaults=True):
-    """One thing that was looked at.
-
-    Args:
-        name: what.
-        verdict: how it is.
-        text: what was found.
-        hint: what to do about it.
-        details: more of it, line by line.
-    """
+    """One thing that was looked at."""
 
     name: str
     verdict: Verdict
@@ -54,11 +46,7 @@ class DoctorAborted(Exception):
 
 
 class DoctorReport:
-    """Collects checks, and shows each at once.
-
-    Args:
-        page: where to; with `--json` nothing is shown before the end.
-    """
+    """Collects checks, and shows each at once."""
 
     def __init__(self, page: CommandOutput) -> None:
         self._output = page
@@ -84,11 +72,7 @@ class DoctorReport:
     def stop(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> NoReturn:
-        """It does not work, and nothing else can be looked at.
-
-        Raises:
-            DoctorAborted: in any case.
-        """
+        """It does not work, and nothing else can be looked at."""
         self.fail(name, text, hint, details=details, code=code)
         raise DoctorAborted
 

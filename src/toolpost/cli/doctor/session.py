@@ -37,16 +37,7 @@ MAX_REPORTED: Final = 20
 
 
 class _ListCheck(NamedTuple):
-    """One of the lists of a server.
-
-    Args:
-        name: what it is a list of.
-        needs: the capability that it stands behind.
-        member: where its items stand on the wire.
-        pages: reads it.
-        lint: what is odd about its items.
-        optional: whether a server may lack it in spite of the capability.
-    """
+    """One of the lists of a server."""
 
     name: str
     needs: str
@@ -155,14 +146,7 @@ async def _check_ping(checkup: DoctorReport, client: Client) -> None:
 async def check_revisions(
     checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
 ) -> None:
-    """Look which revisions a server speaks, by opening a conversation in each.
-
-    Args:
-        checkup: where to tell it.
-        client_of: makes a client that speaks one revision.
-        opened: the client that is connected.
-        took: how long that took.
-    """
+    """Look which revisions a server speaks, by opening a conversation in each."""
     found = opened.discover_result
     listed = set(() if found is None else found.supported_versions)
     if took > SLOW_START:

@@ -242,11 +242,7 @@ def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
 
 
 def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
-    """Return if the server answers as it would answer a host.
-
-    Raises:
-        CommandError: it does not.
-    """
+    """Return if the server answers as it would answer a host."""
     from toolpost.client.client import Client  # noqa: PLC0415 - not needed for help
 
     async def connect_and_describe() -> str:
@@ -273,11 +269,7 @@ def _print_diff(page: CommandOutput, diff: str) -> None:
 
 
 def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
-    """Return if somebody agrees.
-
-    Raises:
-        CommandError: nobody does.
-    """
+    """Return if somebody agrees."""
     if page.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         details = {"file": str(wish.path), "diff": diff}
         raise CommandError(

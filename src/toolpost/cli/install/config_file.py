@@ -38,11 +38,7 @@ _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
 
 class HostConfigFile:
-    """A file with a host's configuration, which need not be there yet.
-
-    Raises:
-        CommandError: it cannot be read, or is broken.
-    """
+    """A file with a host's configuration, which need not be there yet."""
 
     def __init__(self, path: Path, form: Literal["json", "toml"]) -> None:
         self.path = path
@@ -60,11 +56,7 @@ class HostConfigFile:
         return value
 
     def with_entry(self, path: Sequence[str], entry: Mapping[str, JSON]) -> str:
-        """The text with this entry. What a user has added to an entry that is there stays in it.
-
-        Raises:
-            CommandError: the text is one that cannot be changed safely.
-        """
+        """The text with this entry. What a user has added to an entry that is there stays in it."""
         present = self.get_entry(path)
         if not isinstance(present, Mapping):
             return self._edit({tuple(path): entry}, ())
@@ -77,11 +69,7 @@ class HostConfigFile:
         return self._edit(put, gone)
 
     def without_entry(self, path: Sequence[str]) -> str:
-        """The text without what stands at a path.
-
-        Raises:
-            CommandError: as above.
-        """
+        """The text without what stands at a path."""
         return self._edit({}, [tuple(path)])
 
     def diff(self, text: str) -> str:
@@ -99,11 +87,7 @@ class HostConfigFile:
         )
 
     def write(self, text: str) -> Path | None:
-        """Makes this the text of the file, and returns the copy of what was there.
-
-        Raises:
-            CommandError: somebody else has changed it meanwhile, or the disk says no.
-        """
+        """Makes this the text of the file, and returns the copy of what was there."""
         try:
             self._real_path.parent.mkdir(parents=True, exist_ok=True)
             with _lock_folder(self._real_path.parent):
@@ -275,11 +259,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 
 def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
-    """Return a TOML text after these changes. All else stays as it is, comments included.
-
-    Raises:
-        ConfigSyntaxError: it is no TOML, or a path leads through something that is no table.
-    """
+    """Return a TOML text after these changes. All else stays as it is, comments included."""
     import tomlkit  # noqa: PLC0415 - only few hosts use TOML
 
     _parse_toml(text)

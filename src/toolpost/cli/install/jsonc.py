@@ -62,11 +62,7 @@ class _ObjectSpan(NamedTuple):
 
 
 def parse(text: str) -> JSON:
-    """The value that a text stands for.
-
-    Raises:
-        ConfigSyntaxError: it is no JSON, even with comments and trailing commas.
-    """
+    """The value that a text stands for."""
     try:
         return json.loads(_strip_comments(text).text)
     except json.JSONDecodeError as error:
@@ -126,11 +122,7 @@ def _skip_space(plain: str, at: int) -> int:
 
 
 def put(text: str, path: Sequence[str], value: JSON) -> str:
-    """The text with this value at the path, through objects that are made where there are none.
-
-    Raises:
-        ConfigSyntaxError: it is no JSON, or the path leads through something that is no object.
-    """
+    """The text with this value at the path, through objects that are made where there are none."""
     text = text if text.strip(_SPACE) else text + "{}\n"
     plain, holder, rest = _find_holder(text, path)
     if not rest:
@@ -144,11 +136,7 @@ def put(text: str, path: Sequence[str], value: JSON) -> str:
 
 
 def drop(text: str, path: Sequence[str]) -> str:
-    """The text without what is at the path. Where nothing is, it is the same.
-
-    Raises:
-        ConfigSyntaxError: as for `put`.
-    """
+    """The text without what is at the path. Where nothing is, it is the same."""
     plain, holder, rest = _find_holder(text, path)
     if rest:
         return text

@@ -106,11 +106,7 @@ def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: Comma
 
 
 def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: str) -> None:
-    """Serve until told to stop.
-
-    Raises:
-        CommandError: it cannot be served; the author's own lines tell where, if it is their code that fails.
-    """
+    """Serve until told to stop."""
     try:
         with translate_errors():
             found.run(http=http, **web)

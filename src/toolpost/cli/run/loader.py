@@ -48,17 +48,7 @@ MAX_LISTED_NAMES: Final = 10
 
 
 def find_server(module: ModuleType, name: str, label: str) -> Handler:
-    """The server of a module.
-
-    Args:
-        module: where to look.
-        name: of the server, or of what makes one when it is called; "" if there is only one.
-        label: what to call the module.
-
-    Raises:
-        CommandError: there is none, or more than one.
-        Exception: whatever a function raises that makes one.
-    """
+    """The server of a module."""
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
@@ -221,12 +211,7 @@ class FileWatcher:
         self._states: dict[str, FileState] = {}
 
     def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
-        """Look at these from here on. What was looked at before is compared with how it was then.
-
-        Args:
-            paths: the files and folders.
-            looks: how some of them were when somebody else looked at them.
-        """
+        """Look at these from here on. What was looked at before is compared with how it was then."""
         known = {**looks, **self._states}
         self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
 
@@ -265,11 +250,7 @@ class UncachedLoader(SourceFileLoader):
 
 
 class UncachedFinder:
-    """Finds modules for the import system, as it does itself, but lets some of them be loaded fresh.
-
-    Args:
-        concerns: whether a file is one of these.
-    """
+    """Finds modules for the import system, as it does itself, but lets some of them be loaded fresh."""
 
     def __init__(self, concerns: Callable[[str], bool]) -> None:
         self._is_own_file = concerns
@@ -297,19 +278,7 @@ _INSTALL_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class ServerSource:
-    """A file or a module that has a server in it.
-
-    Args:
-        text: as somebody wrote it: `weather.py`, `weather.py:server`, `package.module:make`.
-        fresh: read its sources always, and never bytecode, because they change often.
-
-    Attributes:
-        label: the file or module, as it was written.
-        path: the file; None for a module that was not loaded yet.
-
-    Raises:
-        CommandError: it is neither a file nor the name of a module.
-    """
+    """A file or a module that has a server in it."""
 
     def __init__(self, text: str, *, fresh: bool = False) -> None:
         place, colon, name = text.rpartition(":")
@@ -340,11 +309,7 @@ class ServerSource:
             sys.meta_path.insert(0, UncachedFinder(lambda file: self._is_own_file(Path(file))))
 
     def load(self) -> Handler:
-        """The server.
-
-        Raises:
-            CommandError: the code cannot be loaded, or there is no server in it, or more than one.
-        """
+        """The server."""
         with _forbid_serving(self.label), self._translate_errors():
             module = self._import()
             if self.path is None:
@@ -352,11 +317,7 @@ class ServerSource:
             return find_server(module, self._name, self.label)
 
     def reload(self) -> Handler:
-        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays.
-
-        Raises:
-            CommandError: as in `load`.
-        """
+        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays."""
         before = dict(self._own_modules())
         for name in before:
             del sys.modules[name]
@@ -462,11 +423,7 @@ def _is_not_importable(path: Path) -> bool:
 
 
 def _find_file(place: str) -> Path:
-    """The file at a place.
-
-    Raises:
-        CommandError: there is none that could be loaded.
-    """
+    """The file at a place."""
     path = Path(place)
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])

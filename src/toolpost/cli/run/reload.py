@@ -30,19 +30,7 @@ THREAD_STOP_TIMEOUT: Final = 1.0
 
 
 class Reloader:
-    """Loads the code of a server anew whenever it changes.
-
-    Args:
-        source: where it is; its code is loaded fresh.
-        first: the server as it is now.
-        tell: is told what happens, in words.
-
-    Attributes:
-        server: serves with the code of now.
-
-    Raises:
-        TypeError: this kind of server cannot be replaced.
-    """
+    """Loads the code of a server anew whenever it changes."""
 
     def __init__(self, source: ServerSource, first: Handler, tell: Callable[[str], object]) -> None:
         self._source = source

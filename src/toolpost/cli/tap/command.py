@@ -81,11 +81,7 @@ def command(
 
 
 def _proxy_process(stdio: "Stdio", teller: "TapRecorder", env: Mapping[str, str]) -> int:
-    """How a server has ended, whose messages were shown meanwhile.
-
-    Raises:
-        CommandError: it cannot be started.
-    """
+    """How a server has ended, whose messages were shown meanwhile."""
     from toolpost.cli.tap.stdio_proxy import (  # noqa: PLC0415 - loaded when it is needed
         InspectionThread,
         run_stdio_proxy,

@@ -40,14 +40,7 @@ _ANY_SERVER: Final = LocalPeer(
 
 
 class ExchangeTracker:
-    """All conversations with one server.
-
-    Args:
-        on_message: is told each message.
-        on_note: is told what happened besides: who, what, and whether it is a failure.
-        on_raw_message: is handed each message as it came, with the number of its session.
-        now: the clock.
-    """
+    """All conversations with one server."""
 
     def __init__(
         self,
@@ -64,13 +57,7 @@ class ExchangeTracker:
         self._link_count = 0
 
     def begin(self, verb: str, place: str, sent: Mapping[str, str]) -> "TrackedExchange":
-        """A request that is about to be passed on.
-
-        Args:
-            verb: its HTTP method.
-            place: its path and query.
-            sent: its headers, by their names in lower case.
-        """
+        """A request that is about to be passed on."""
         session = sent.get(headers.SESSION)
         talk = self._sessions.get(session or "") or self._sessions.get(place)
         if talk is None:

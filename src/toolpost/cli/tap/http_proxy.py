@@ -59,20 +59,7 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 
 def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, listen: str | None = None) -> int:
-    """Relay what comes to an address of ours, until somebody presses Ctrl-C.
-
-    Args:
-        place: the server.
-        teller: tells what goes by.
-        page: where the address is printed.
-        listen: host and port to listen at.
-
-    Returns:
-        How to end.
-
-    Raises:
-        CommandError: the address cannot be had, or what this needs is not installed.
-    """
+    """Relay what comes to an address of ours, until somebody presses Ctrl-C."""
     if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
         raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
     with _bind_socket(listen) as listening:
@@ -172,14 +159,7 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
 
 
 class _HttpProxy:
-    """The ASGI application that hands every request on.
-
-    Args:
-        place: the server.
-        teller: tells what goes by.
-        origin: our own.
-        allowed: the names that we answer to. We call the server by its own name, so that it cannot check.
-    """
+    """The ASGI application that hands every request on."""
 
     session: "aiohttp.ClientSession"
 

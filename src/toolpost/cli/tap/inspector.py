@@ -200,15 +200,7 @@ _RESULT_KIND_READER: Final = JSONReader(_ResultKind)
 
 
 class MessageInspector:
-    """Hears one conversation.
-
-    Args:
-        revision: what is spoken, where that was agreed upon elsewhere, as over HTTP without a session.
-
-    Attributes:
-        revision: what the session agreed upon; None before, and in the stateless era.
-        seen_revisions: all that was spoken so far, by date.
-    """
+    """Hears one conversation."""
 
     def __init__(self, revision: Revision | None = None) -> None:
         self.revision = revision if revision is not None and not revision.stateless else None
@@ -222,13 +214,7 @@ class MessageInspector:
     # ----------------------------------------------------------------- what goes by
 
     def inspect(self, by: Role, data: bytes, at: float) -> list[ObservedMessage]:
-        """What one text is: a message, the messages of a batch, or junk.
-
-        Args:
-            by: who said it.
-            data: the text.
-            at: seconds since the start.
-        """
+        """What one text is: a message, the messages of a batch, or junk."""
         if not is_batch(data):
             return [self._inspect_one(by, data, at)]
         try:

@@ -78,13 +78,7 @@ _MARGIN: Final = " " * 13
 
 
 class MessageFormatter:
-    """How messages are shown.
-
-    Args:
-        json: as an object on one line.
-        full: with the whole message.
-        colour: with colours, for a terminal.
-    """
+    """How messages are shown."""
 
     def __init__(self, *, json: bool = False, full: bool = False, colour: bool = False) -> None:
         self._json = json
@@ -92,12 +86,7 @@ class MessageFormatter:
         self._colour = colour and not json
 
     def format_message(self, seen: ObservedMessage, body: Any = None) -> str:
-        """The text of a message.
-
-        Args:
-            seen: what is known of it.
-            body: the message, decoded and without secrets; a text of what is no message.
-        """
+        """The text of a message."""
         return self._format_json(seen, body) if self._json else self._format_text(seen, body)
 
     def _format_json(self, seen: ObservedMessage, body: Any) -> str:

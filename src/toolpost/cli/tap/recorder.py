@@ -37,11 +37,7 @@ CLOSE_TIMEOUT: Final = 2.0
 
 
 class BackgroundWriter:
-    """Writes lines to a file descriptor, in their order, from a thread of its own.
-
-    Args:
-        descriptor: where to; it is not closed here.
-    """
+    """Writes lines to a file descriptor, in their order, from a thread of its own."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -97,11 +93,7 @@ class BackgroundWriter:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, waiting where that is needed, whatever mode the descriptor is in.
-
-    Raises:
-        OSError: nobody reads it any more.
-    """
+    """Write all of it, waiting where that is needed, whatever mode the descriptor is in."""
     rest = memoryview(data)
     while rest:
         try:
@@ -119,14 +111,7 @@ MAX_NAME_ATTEMPTS: Final = 10_000
 
 
 class TapRecorder:
-    """Tells what went by.
-
-    Args:
-        sight: how it looks.
-        put: takes the text.
-        tape: where it is kept, if it is.
-        mask: takes secrets out.
-    """
+    """Tells what went by."""
 
     def __init__(
         self,
@@ -184,19 +169,7 @@ class TapRecorder:
 def open_recorder(
     *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
 ) -> Generator[TapRecorder]:
-    """A teller, and all that it writes to.
-
-    Args:
-        json: whether to show objects.
-        full: whether to show all of each message.
-        to: the file to show messages in instead of stderr; what is in it stays.
-        record: the file to keep them in; where there is one already, one beside it.
-        target: what to call the server.
-        secrets: what must be shown and kept nowhere.
-
-    Raises:
-        CommandError: a file cannot be written.
-    """
+    """A teller, and all that it writes to."""
     path = None if record is None else Path(record)
     with contextlib.ExitStack() as stack:
         try:

@@ -48,21 +48,7 @@ def run_stdio_proxy(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Start the server, and be it to whoever started us until it ends.
-
-    Args:
-        command: the program and its arguments.
-        listen: is told what goes by.
-        started: is called once the server runs, before anything is passed on.
-        env: its environment; by default ours.
-        cwd: the folder to start it in.
-
-    Returns:
-        Its exit code; negative for the signal that ended it.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start the server, and be it to whoever started us until it ends."""
     process = subprocess.Popen(  # noqa: S603 - it is what the host wants to start
         command,
         stdin=subprocess.PIPE,
@@ -187,11 +173,7 @@ QUEUE_DRAIN_TIMEOUT: Final = 10.0
 
 
 class InspectionThread(threading.Thread):
-    """Hears both sides of one conversation.
-
-    Args:
-        teller: tells what was heard.
-    """
+    """Hears both sides of one conversation."""
 
     def __init__(self, teller: TapRecorder) -> None:
         super().__init__(name="toolpost-ear", daemon=True)
