@@ -10,8 +10,7 @@ import pytest
 from toolpost.cli.content import OutputFolder, convert_result, decode_base64, format_byte_count, show_blocks
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
 from toolpost.cli.output import CommandOutput, escape_control_characters
-from toolpost.cli.progress import ProgressDisplay
-from toolpost.cli.tap.inspector import format_progress
+from toolpost.cli.progress import ProgressDisplay, format_progress
 from toolpost.errors import (
     AuthorizationRequired,
     ConnectFailed,

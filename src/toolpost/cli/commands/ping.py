@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 @add_target_options
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="How often to ask.")
 @click.option(
-    "--interval",
-    type=SecondsParam(),
-    default=1.0,
-    help="How long to wait in between: 1, or so many.",
+    "--interval", type=SecondsParam(), default=1.0, help="How long to wait in between: 1, or so many."
 )
 def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""

@@ -1,15 +1,13 @@
-"""Overhears what a client of ours and a server say to each other, for whoever examines the server.
+"""Captures the conversation between a client of ours and a server, for `toolpost doctor`.
 
-Owns two places to listen at: a server process as a target that a client can be given, and what carries its
-HTTP requests. Keeps what broke a rule and what was no message, and nothing else of what was said.
+Wraps either a server process, as a target for a client, or the HTTP backend of one. Keeps what broke a rule
+and what was no message; finding that out is the job of `tap.inspector` and `tap.http_messages`.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -114,17 +112,24 @@ class CapturingBackend:
         self._capture = notes
         self._tracker = ExchangeTracker(notes.record, _ignore, _ignore, notes.now)
 
-    def send(
+    @contextlib.asynccontextmanager
+    async def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> "AbstractAsyncContextManager[Response]":
+    ) -> AsyncGenerator[Response]:
         """Send a request, as `Backend` promises."""
         parts = urlsplit(url)
-        place = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        post = self._tracker.begin(method, place, {name.lower(): value for name, value in headers.items()})
-        post.feed_request(body or b"", last=True)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        tracked = self._tracker.begin(method, path, {name.lower(): value for name, value in headers.items()})
+        tracked.feed_request(body or b"", last=True)
         exchange = CapturedExchange(method, self._capture.now())
         self._capture.exchanges.append(exchange)
-        return _CapturedRequest(self._backend.send(method, url, headers, body), post, exchange, self._capture)
+        async with self._backend.send(method, url, headers, body) as response:
+            received = {name.lower(): value for name, value in response.headers.items()}
+            exchange.head_delay = self._capture.now() - exchange.sent_at
+            exchange.status, exchange.headers = response.status, received
+            exchange.media_type = received.get("content-type", "").partition(";")[0].strip().lower()
+            tracked.start_response(response.status, received)
+            yield _CapturedResponse(response, tracked)
 
     async def close(self) -> None:
         """Keep the connections: several clients use them, one after the other."""
@@ -136,36 +141,6 @@ class CapturingBackend:
 
 def _ignore(*_args: Any, **_named: Any) -> None:
     """What is neither shown nor kept."""
-
-
-class _CapturedRequest:
-    """A request, entered for its response."""
-
-    def __init__(
-        self,
-        inner: "AbstractAsyncContextManager[Response]",
-        post: TrackedExchange,
-        exchange: CapturedExchange,
-        notes: Capture,
-    ) -> None:
-        self._inner = inner
-        self._tracked = post
-        self._exchange = exchange
-        self._capture = notes
-
-    async def __aenter__(self) -> Response:
-        response = await self._inner.__aenter__()
-        exchange, headers = self._exchange, {name.lower(): each for name, each in response.headers.items()}
-        exchange.head_delay = self._capture.now() - exchange.sent_at
-        exchange.status, exchange.headers = response.status, headers
-        exchange.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._tracked.start_response(response.status, headers)
-        return _CapturedResponse(response, self._tracked)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
 
 
 class _CapturedResponse(Response):

@@ -49,13 +49,7 @@ class _ListCheck(NamedTuple):
 
 _LIST_CHECKS: Final = (
     _ListCheck("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
-    _ListCheck(
-        "resources",
-        "resources",
-        "resources",
-        Client.list_resources_pages,
-        lint_resources,
-    ),
+    _ListCheck("resources", "resources", "resources", Client.list_resources_pages, lint_resources),
     _ListCheck(
         "templates",
         "resources",

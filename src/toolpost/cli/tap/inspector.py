@@ -1,13 +1,7 @@
-"""A witness of one conversation: what each message is, whom it answers, and which rules it breaks.
+"""Inspects the messages of one conversation: what each is, what it answers, and which rules it breaks.
 
-Owns what has to be remembered for that: requests in flight, what was agreed upon, what the tools promise. It
-hears both sides and talks to neither; what the rules are is told by `toolpost.protocol`. Never raises, and
-what it keeps is bounded, whatever goes by.
-
-PART about: What a message is about, in a few words: the tool, the URI, how far, who.
-
-A table from the type of parameters or of a result to its words. Knows nothing of who said it, nor of how it
-is shown.
+Keeps what that needs, within bounds: requests in flight, the negotiated revision and capabilities, output
+schemas. Sends nothing and never raises. The rules themselves are in `toolpost.protocol`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from toolpost.cli.progress import format_progress
 from toolpost.cli.tap.message import ObservedMessage
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
@@ -65,9 +60,6 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 MAX_SUMMARY_LENGTH: Final = 72
 """How many characters are told: a line of a terminal has to hold more than this."""
 
-MAX_PROGRESS: Final = 1e300
-"""Further than any progress comes."""
-
 
 def summarize_params(params: Any) -> str:
     """What a request or a notice is about; empty if its method tells it all."""
@@ -97,17 +89,6 @@ def _summarize_initialize_result(result: InitializeResult) -> str:
 def _summarize_versions(versions: Sequence[str]) -> str:
     newest, older = max(versions, default="nothing"), len(versions) - 1
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
-
-
-def format_progress(params: ProgressParams) -> str:
-    """How far something has come, on one line."""
-    total = "" if params.total is None else f"/{clamp_number(params.total):g}"
-    return " ".join([f"{clamp_number(params.progress):g}{total}", *(params.message or "").split()])
-
-
-def clamp_number(number: Number) -> Number:
-    """A number that can be divided and shown: an integer on the wire may be too large for either."""
-    return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
 
 
 def _summarize_log(params: LogParams) -> str:
