@@ -98,9 +98,6 @@ def _guess_extension(mime: str | None) -> str:
     return mimetypes.guess_extension(kind) or ".bin"
 
 
-# --------------------------------------------------------------------- show
-
-
 def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFolder) -> None:
     """Print what a tool said. Text that repeats the structured result is left out."""
     blocks = result.content
@@ -155,9 +152,6 @@ def _save_block(page: CommandOutput, data: str, mime: str | None, folder: Output
 def format_byte_count(count: int) -> str:
     """A number of bytes, for people."""
     return f"{count} bytes" if count < 10_000 else f"{count / 1000:.0f} kB"
-
-
-# --------------------------------------------------------------------- for programs
 
 
 def convert_result(raw: bytes | None, folder: OutputFolder | None) -> Any:

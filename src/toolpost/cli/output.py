@@ -59,8 +59,6 @@ class CommandOutput:
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
 
-    # ----------------------------------------------------------------- what it is written on
-
     @property
     def is_plain(self) -> bool:
         """Whether stdout gets neither colours nor boxes."""
@@ -80,8 +78,6 @@ class CommandOutput:
     def error_console(self) -> "Console":
         """Rich's idea of stderr, for what moves: bars, spinners."""
         return _create_console(sys.stderr)
-
-    # ----------------------------------------------------------------- text
 
     def print_text(self, text: str = "", *, style: str | None = None) -> None:
         """Print text for a person, on stdout. `style` is one of rich's, such as "bold red"."""
@@ -120,8 +116,6 @@ class CommandOutput:
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         self.console.print(table)
-
-    # ----------------------------------------------------------------- values
 
     def print_value(self, value: Any) -> None:
         """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
@@ -175,9 +169,6 @@ def to_json_value(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=enc_hook)
 
 
-# --------------------------------------------------------------------- streams
-
-
 def _create_console(stream: IO[str]) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - 50 ms that few commands need
 
@@ -197,9 +188,6 @@ def _write_line(stream: IO[str], text: str, style: str | None = None) -> None:
 def _write_and_flush(stream: IO[str], text: str) -> None:
     stream.write(text)
     stream.flush()  # whoever reads it may wait for it
-
-
-# --------------------------------------------------------------------- layout
 
 
 def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

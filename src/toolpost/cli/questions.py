@@ -37,8 +37,6 @@ class TerminalPrompter:
         """Let go of whoever still waits for a person."""
         self._threads.close()
 
-    # ----------------------------------------------------------------- arguments
-
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
         """What the words say, and what the person types because they do not say it."""
         ctx = form.parse_words(words)
@@ -52,8 +50,6 @@ class TerminalPrompter:
                 click.echo(f"  {each.description}", err=True)
             set_argument(typed.arguments, each, _prompt_list(each) if each.many else _prompt_value(each))
         return typed
-
-    # ----------------------------------------------------------------- what a server asks
 
     def client_options(self) -> dict[str, Any]:
         """What to give to a client, so that questions come here."""

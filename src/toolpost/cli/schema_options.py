@@ -160,9 +160,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
         ) from error
 
 
-# --------------------------------------------------------------------- one option
-
-
 def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Option:
     """The option for a field, called as in the schema, or with hyphens; what it is called is taken then."""
     names = [f"--{field.name}"]
@@ -216,7 +213,7 @@ def _preserve_line_breaks(text: str) -> str:
     return "\n\n".join(f"\b\n{part}" if "\n" in part else part for part in kept)
 
 
-# --------------------------------------------------------------------- named
+# --------------------------------------------------------------------- commands about one tool or prompt
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -299,8 +296,6 @@ class NamedItemCommand(TargetCommand, ABC):
             elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
             description=item.description or item.title,
         )
-
-    # ----------------------------------------------------------------- completion
 
     def fetch_candidates(self, ctx: click.Context) -> Sequence[Any]:
         """All that may be named, or nothing if that takes too long or fails."""

@@ -101,8 +101,6 @@ class TargetConnector:
         with translate_errors(self.target.label):
             return asyncio.run(connect_and_work())
 
-    # ----------------------------------------------------------------- the way there
-
     def _build_stdio(self) -> "Stdio":
         from toolpost.transports.targets import Stdio  # noqa: PLC0415 - for commands only
 
@@ -159,7 +157,7 @@ def _is_unauthenticated(place: "Http | Stdio") -> bool:
     return isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})
 
 
-# --------------------------------------------------------------------- target
+# --------------------------------------------------------------------- targets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -182,9 +180,6 @@ class TargetSpec:
     kind: Literal["url", "command", "file", "name"]
     words: tuple[str, ...]
     label: str
-
-
-# --------------------------------------------------------------------- from words to a target
 
 
 def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
@@ -265,7 +260,7 @@ def list_config_names(config: str | None = None) -> list[str]:
     return names
 
 
-# --------------------------------------------------------------------- options
+# --------------------------------------------------------------------- options of the command line
 
 
 class TargetCommand(click.Command):

@@ -101,9 +101,6 @@ class CapturedProcess:
                 await sink.send(data)
 
 
-# --------------------------------------------------------------------- HTTP
-
-
 class CapturingBackend:
     """Carries HTTP requests, and overhears them."""
 

@@ -17,7 +17,6 @@ from toolpost.cli.doctor.network import check_url
 from toolpost.cli.doctor.process import check_command, check_source
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.cli.doctor.session import check_messages, check_revisions, check_session
-from toolpost.cli.errors import UNREACHABLE
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.config import OAUTH
@@ -93,7 +92,7 @@ def _report_connect_failure(
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if process.failure is not None:
-        checkup.stop("start", process.failure.message, process.failure.hint or "", code=UNREACHABLE)
+        checkup.stop_unreachable("start", process.failure.message, process.failure.hint or "")
     if junk:
         checkup.fail(
             "stdout",
@@ -108,19 +107,17 @@ def _report_connect_failure(
             else _describe_signal(process.returncode)
         )
         said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
-        checkup.stop(
+        checkup.stop_unreachable(
             "start",
             f"it ended {how}, before it answered{said}",
             _suggest_fix(process.returncode, words),
             details=words,
-            code=UNREACHABLE,
         )
-    checkup.stop(
+    checkup.stop_unreachable(
         "answer",
         f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else ""),
         "does it read stdin? is it a server at all? --timeout SECONDS waits longer",
         details=words,
-        code=UNREACHABLE,
     )
 
 

@@ -20,7 +20,7 @@ from toolpost.auth.client.discovery import AuthorizationServerMetadata, discover
 from toolpost.auth.fetch import AuthHttpClient
 from toolpost.auth.urls import UrlPolicy, redact_url
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.errors import UNAUTHORIZED, UNREACHABLE
+from toolpost.cli.errors import UNAUTHORIZED
 from toolpost.errors import AuthError, MCPError, MethodNotFound, RequestFailed
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.http_routing import mirror_headers
@@ -106,8 +106,6 @@ def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) ->
         checkup.ok("issuer", f"{name}, with PKCE, and clients can make themselves known")
 
 
-# --------------------------------------------------------------------- check_http
-
 MAX_QUOTED_BYTES: Final = 8 * 1024
 """How much of a refusal is read."""
 
@@ -181,15 +179,14 @@ async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeo
     try:
         answer = await _probe(backend, place, place.url, timeout)
     except TimeoutError:
-        checkup.stop(
+        checkup.stop_unreachable(
             "http",
             f"no answer within {timeout:g} s",
             "is a proxy in between that holds answers back? --timeout SECONDS waits longer",
-            code=UNREACHABLE,
         )
     except RequestFailed as error:
         hint = "the server may want https://" if urlsplit(place.url).scheme == "http" else ""
-        checkup.stop("http", error.message, error.hint or hint, code=UNREACHABLE)
+        checkup.stop_unreachable("http", error.message, error.hint or hint)
     status = answer.status
     if status == 401:
         await check_login(checkup, place, backend, answer.headers)

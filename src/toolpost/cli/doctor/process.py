@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.errors import UNREACHABLE
 from toolpost.transports.targets import Stdio
 
 MAX_PROGRAMS: Final = 20_000
@@ -41,22 +40,19 @@ _YES_FLAGS: Final = frozenset({"-y", "--yes"})
 def check_command(checkup: DoctorReport, stdio: Stdio) -> None:
     """Look whether a program is there, and may be started."""
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
-        checkup.stop(
-            "folder", f"there is no folder {os.fspath(stdio.cwd)}", "correct `cwd`", code=UNREACHABLE
-        )
+        checkup.stop_unreachable("folder", f"there is no folder {os.fspath(stdio.cwd)}", "correct `cwd`")
     path = stdio.environment().get("PATH", os.defpath)
     named = Path(stdio.cwd or ".", stdio.command).absolute() if os.sep in stdio.command else None
     found = shutil.which(str(named or stdio.command), path=path)
     if found is None:
         text, hint = _explain_missing(stdio.command, named, path)
-        checkup.stop("command", text, hint, code=UNREACHABLE)
+        checkup.stop_unreachable("command", text, hint)
     lost = _find_missing_interpreter(Path(found))
     if lost:
-        checkup.stop(
+        checkup.stop_unreachable(
             "command",
             f"{found} is a script for {lost}, which is not there",
             "correct its first line, behind #!",
-            code=UNREACHABLE,
         )
     checkup.ok("command", found)
     if Path(found).stem in _CONFIRMING_PROGRAMS and not _YES_FLAGS.intersection(stdio.args):
@@ -118,13 +114,9 @@ def check_source(checkup: DoctorReport, word: str) -> None:
     except SyntaxError as error:
         line = (error.text or "").rstrip()
         details = [f"  {line}"] if line else []
-        checkup.stop(
-            "file",
-            f"{path}, line {error.lineno}: {error.msg}",
-            "correct it",
-            details=details,
-            code=UNREACHABLE,
+        checkup.stop_unreachable(
+            "file", f"{path}, line {error.lineno}: {error.msg}", "correct it", details=details
         )
     except (OSError, ValueError) as error:
-        checkup.stop("file", f"{path} cannot be read: {error}", code=UNREACHABLE)
+        checkup.stop_unreachable("file", f"{path} cannot be read: {error}")
     checkup.ok("file", f"{path} is Python")

@@ -10,7 +10,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 import click
 from msgspec import Struct
 
-from toolpost.cli.errors import FAILED, OK
+from toolpost.cli.errors import FAILED, OK, UNREACHABLE
 from toolpost.cli.output import CommandOutput
 from toolpost.protocol.jsonrpc import shorten
 
@@ -54,17 +54,17 @@ class DoctorReport:
         self.checks: list[CheckResult] = []
 
     def ok(self, name: str, text: str, *, details: Sequence[str] = ()) -> None:
-        """All is well."""
+        """Report a check without findings."""
         self._add(CheckResult(name, "ok", text, "", list(details)))
 
     def warn(self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()) -> None:
-        """It works, but somebody may stumble over it."""
+        """Report something that works, but may cause trouble."""
         self._add(CheckResult(name, "warn", text, hint, list(details)))
 
     def fail(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> None:
-        """It does not work; the first code that is not just `FAILED` counts."""
+        """Report a failure; the first exit code that is not just `FAILED` counts."""
         self._add(CheckResult(name, "fail", text, hint, list(details)))
         if self._code in {OK, FAILED}:
             self._code = code
@@ -72,12 +72,18 @@ class DoctorReport:
     def stop(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> NoReturn:
-        """It does not work, and nothing else can be looked at."""
+        """Report a failure after which nothing else can be checked, and raise `DoctorAborted`."""
         self.fail(name, text, hint, details=details, code=code)
         raise DoctorAborted
 
+    def stop_unreachable(
+        self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()
+    ) -> NoReturn:
+        """Report that the server cannot be started or reached, and raise `DoctorAborted`."""
+        self.stop(name, text, hint, details=details, code=UNREACHABLE)
+
     def finish(self, target: str) -> int:
-        """Show the verdict; the exit code."""
+        """Show the verdict, and return the exit code."""
         target = " ".join(target.split())
         found = {verdict: sum(check.verdict == verdict for check in self.checks) for verdict in _MARKS}
         if self._output.json:

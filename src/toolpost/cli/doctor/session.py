@@ -134,9 +134,6 @@ async def _check_ping(checkup: DoctorReport, client: Client) -> None:
         checkup.ok("ping", text)
 
 
-# --------------------------------------------------------------------- revisions
-
-
 async def check_revisions(
     checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
 ) -> None:
@@ -169,9 +166,6 @@ async def check_revisions(
         )
     else:
         checkup.ok("revisions", text + ("" if len(eras) > 1 else "; of the session era only"))
-
-
-# --------------------------------------------------------------------- what was overheard
 
 
 def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:

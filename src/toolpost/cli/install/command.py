@@ -131,9 +131,6 @@ def command(
     _print_report(page, wish, "removed" if remove else "written", f"Written: {wish.path}", copy)
 
 
-# --------------------------------------------------------------------- from words to a wish
-
-
 def _build_request(
     host: HostDefinition,
     scope: Scope,
@@ -227,9 +224,6 @@ def _choose_name(name: str | None, server: str | None) -> str:
             f"{name!r} is not a name that every host accepts", USAGE, hint="use letters, digits, - and _"
         )
     return name
-
-
-# --------------------------------------------------------------------- what is said
 
 
 def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:

@@ -101,8 +101,6 @@ class HostConfigFile:
             raise CommandError(f"{self.path} cannot be written: {error.strerror or error}") from error
         return copy
 
-    # ----------------------------------------------------------------- the text
-
     def _decode(self) -> str:
         try:
             return (self._original or b"").decode()
@@ -144,8 +142,6 @@ class HostConfigFile:
                 hint="it is left as it is; --print shows the entry, to be put there by hand",
             ) from error
         return bom + text
-
-    # ----------------------------------------------------------------- the disk
 
     def _read(self) -> bytes | None:
         try:

@@ -58,9 +58,6 @@ class _ObjectSpan(NamedTuple):
         return max((at for at, member in enumerate(self.members) if member.key == key), default=-1)
 
 
-# --------------------------------------------------------------------- reading
-
-
 def parse(text: str) -> JSON:
     """The value that a text stands for."""
     try:
@@ -116,9 +113,6 @@ def _skip_space(plain: str, at: int) -> int:
     while at < len(plain) and plain[at] in _SPACE:
         at += 1
     return at
-
-
-# --------------------------------------------------------------------- changing
 
 
 def put(text: str, path: Sequence[str], value: JSON) -> str:

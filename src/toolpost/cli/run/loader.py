@@ -149,7 +149,7 @@ def _describe_type(value: Any) -> str:
     return "a function" if isinstance(value, FunctionType) else f"of type {type(value).__name__}"
 
 
-# --------------------------------------------------------------------- trace
+# --------------------------------------------------------------------- tracebacks
 
 _PACKAGE_PREFIX: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120 - compared as text
 _HIDDEN_PREFIXES: Final = (
@@ -198,7 +198,7 @@ def _strip_internal_frames(told: traceback.TracebackException) -> bool:
     return bool(stack) or hasattr(told, "lineno")  # a syntax error names its line by itself
 
 
-# --------------------------------------------------------------------- watch
+# --------------------------------------------------------------------- changed files
 
 FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
 """When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
@@ -233,7 +233,7 @@ def read_file_state(path: str) -> FileState:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-# --------------------------------------------------------------------- fresh
+# --------------------------------------------------------------------- loading without bytecode
 
 
 class UncachedLoader(SourceFileLoader):
@@ -270,7 +270,7 @@ class UncachedFinder:
         return spec
 
 
-# --------------------------------------------------------------------- found
+# --------------------------------------------------------------------- the server's source
 
 _SOURCE_HINT: Final = "write weather.py, weather.py:server, or package.module:server"
 _RUN_METHODS: Final = ("run", "serve_stdio", "serve_http")
@@ -354,8 +354,6 @@ class ServerSource:
         """Whether a file is below its folder, and was not installed there."""
         below = path.is_relative_to(self._root)
         return below and _INSTALL_FOLDERS.isdisjoint(path.relative_to(self._root).parts)
-
-    # ----------------------------------------------------------------- loading
 
     def _import(self) -> ModuleType:
         if self._is_module:

@@ -66,8 +66,6 @@ class Reloader:
                 async with asyncio.timeout(THREAD_STOP_TIMEOUT):
                     await ended.wait()
 
-    # ----------------------------------------------------------------- in the thread
-
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop_event.wait(POLL_INTERVAL):
             if self._module_count != len(sys.modules):  # a function may have imported one more

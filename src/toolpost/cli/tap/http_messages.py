@@ -103,8 +103,6 @@ class TrackedExchange:
         self._events: sse.EventStreamDecoder | None = None
         self._label = f"{verb} {place.partition('?')[0]}"
 
-    # ----------------------------------------------------------------- the request
-
     def feed_request(self, piece: bytes, *, last: bool) -> None:
         """Take a piece of the request's body, before it is passed on."""
         self._body.add(piece)
@@ -149,8 +147,6 @@ class TrackedExchange:
         except InvalidJSONValue:
             pass  # the witness has said so
         return [each.removeprefix("Invalid request: ").removeprefix("Invalid params: ") for each in wrong]
-
-    # ----------------------------------------------------------------- the response
 
     def start_response(self, status: int, received: Mapping[str, str]) -> None:
         """Take the status and the headers of the response, before they are passed on."""
@@ -207,8 +203,6 @@ class TrackedExchange:
     def abort(self, why: str) -> None:
         """There is no response, or not all of it."""
         self._tracker.on_note(SERVER, f"{self._label}: {why}", failed=True)
-
-    # ----------------------------------------------------------------- both
 
     def _report_messages(self, data: bytes | OversizedLine) -> None:
         for seen in self._inspect(SERVER, data):

@@ -139,7 +139,7 @@ _RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-# --------------------------------------------------------------------- witness
+# --------------------------------------------------------------------- the inspector
 
 MAX_PENDING: Final = 10_000
 """How many requests of one side are remembered; of more, the oldest are forgotten."""
@@ -191,8 +191,6 @@ class MessageInspector:
         self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
         self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
         self._outputs = OutputSchemas(Stats())
-
-    # ----------------------------------------------------------------- what goes by
 
     def inspect(self, by: Role, data: bytes, at: float) -> list[ObservedMessage]:
         """What one text is: a message, the messages of a batch, or junk."""
@@ -426,7 +424,7 @@ class MessageInspector:
         self._pop_request(seen, message.id)
         seen.summary = shorten(f"{message.code} {message.message}")
 
-    # ----------------------------------------------------------------- notices
+    # ----------------------------------------------------------------- notifications
 
     def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
         seen.kind, seen.method = "notification", message.method

@@ -53,8 +53,6 @@ class ObservedMessage(Struct, kw_only=True):
     body: bytes = b""
 
 
-# --------------------------------------------------------------------- sight
-
 MAX_JUNK_TEXT: Final = 120
 """How many characters are shown of what is no message."""
 

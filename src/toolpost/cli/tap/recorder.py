@@ -104,8 +104,6 @@ def write_all(descriptor: int, data: bytes) -> None:
             select.select([], [descriptor], [])
 
 
-# --------------------------------------------------------------------- teller
-
 MAX_NAME_ATTEMPTS: Final = 10_000
 """How many names are tried for a tape before somebody has to tidy up."""
 

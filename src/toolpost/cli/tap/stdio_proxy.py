@@ -163,8 +163,6 @@ def _close_descriptor(descriptor: int) -> None:
     os.close(nothing)
 
 
-# --------------------------------------------------------------------- ear
-
 MAX_QUEUED_CHUNKS: Final = 256
 """How many pieces may wait, each of at most what a pipe holds: 16 MiB."""
 
