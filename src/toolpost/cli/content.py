@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from toolpost.cli.errors import FAILED, USAGE, CommandError
+from toolpost.cli.errors import FAILED, CommandError, usage_error
 from toolpost.cli.output import CommandOutput
 from toolpost.types.base import UNSET
 from toolpost.types.content import (
@@ -81,10 +81,9 @@ class OutputFolder:
                     continue
                 return path
         except OSError as error:
-            raise CommandError(
+            raise usage_error(
                 f"{self._path} cannot be written to: {error.strerror or error}",
-                USAGE,
-                hint="--save DIR names another folder",
+                "--save DIR names another folder",
             ) from error
         raise AssertionError("a number is always free")
 

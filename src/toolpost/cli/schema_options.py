@@ -1,22 +1,17 @@
-"""The options of one tool or prompt, made from its fields, and the arguments that come of what was typed.
+"""Options made from the fields of a tool or prompt: `call weather.py forecast --city Oslo`.
 
-Owns the second half of a line such as `call weather.py forecast --city Oslo`: what is typed there, its help,
-and what is missing. Asks nobody anything.
-
-PART named: Commands about one thing that a server has: `call TARGET TOOL …`, `prompt TARGET PROMPT …`.
-
-Owns where our own options end on such a line, that what follows is read by the thing itself, and how both are
-completed by a shell. What is done with it is the command's business.
+`SchemaCommand` parses the words behind the name, shows their help and finds out what is missing;
+`NamedItemCommand` is the command before it, which ends at the name, with the completion of both in a shell.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TextIO, TypeVar, cast
 
 import click
 import msgspec
 
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters
 from toolpost.cli.schema_fields import NumberParam, SchemaField
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
@@ -24,6 +19,7 @@ from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, buil
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from toolpost.cli.questions import TerminalPrompter
     from toolpost.client.client import Client
 
 
@@ -151,12 +147,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
                 text = file.read()
         return msgspec.json.decode(text, type=dict[str, Any])
     except OSError as error:
-        raise CommandError(f"--args: {text[1:]} cannot be read: {error.strerror}", USAGE) from error
+        raise usage_error(f"--args: {text[1:]} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise CommandError(
+        raise usage_error(
             f"--args: this is no JSON object: {error}",
-            USAGE,
-            hint="""such as '{"city": "Oslo"}', @arguments.json, or - for stdin""",
+            """such as '{"city": "Oslo"}', @arguments.json, or - for stdin""",
         ) from error
 
 
@@ -251,8 +246,10 @@ def get_remaining_words(ctx: click.Context) -> list[str]:
 class NamedItemCommand(TargetCommand, ABC):
     """A command whose words, after TARGET and a name, belong to what is named.
 
-    Subclasses say what there is by `fetch`, and what one of it wants to know by `get_schema`.
+    Subclasses list the items by `fetch`, and return the JSON Schema of one by `get_schema`.
     """
+
+    item_kind: ClassVar[str]
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words up to the name."""
@@ -282,6 +279,22 @@ class NamedItemCommand(TargetCommand, ABC):
     @abstractmethod
     def get_schema(self, item: Any) -> Mapping[str, Any]:
         """The JSON Schema of what one of them wants to know."""
+
+    async def read_item(
+        self,
+        client: "Client",
+        reach: TargetConnector,
+        prompter: "TerminalPrompter",
+        name: str | None,
+        args: str | None,
+    ) -> tuple[Any, "ParsedArguments"]:
+        """Find the item of this name, and read its arguments from the words behind it."""
+        item = find_item(await self.fetch(client), name, self.item_kind, reach)
+        form = self.create_schema_command(item, reach.target)
+        words = get_remaining_words(click.get_current_context())
+        typed = await prompter.run_in_thread(lambda: prompter.read_arguments(form, words, args))
+        reach.output.json = reach.json or bool(typed.options.get("json"))
+        return item, typed
 
     def create_schema_command(self, item: Any, target: "TargetSpec") -> "SchemaCommand":
         """The options of one of them."""
@@ -367,4 +380,4 @@ def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetCo
         *(["…"] if len(names) > MAX_SUGGESTED_NAMES else []),
     ]
     there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
-    raise CommandError(problem, USAGE, hint=there)
+    raise usage_error(problem, there)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
 
-from toolpost.cli.errors import USAGE, CommandError, translate_errors
+from toolpost.cli.errors import translate_errors, usage_error
 from toolpost.cli.output import CommandOutput, add_json_option
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class TargetConnector:
         from msgspec.structs import replace  # noqa: PLC0415 - for commands only
 
         if self.headers:
-            raise CommandError(
-                "--header is for a server with a URL", USAGE, hint="a command gets --env NAME=VALUE"
-            )
+            raise usage_error("--header is for a server with a URL", "a command gets --env NAME=VALUE")
         return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
 
     def _show_stderr_line(self, line: str) -> None:
@@ -140,8 +138,8 @@ class TargetConnector:
 
     def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
         if self.env:
-            raise CommandError(
-                "--env is for a server that is started", USAGE, hint="one with a URL gets --header NAME:VALUE"
+            raise usage_error(
+                "--env is for a server that is started", "one with a URL gets --header NAME:VALUE"
             )
         from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
 
@@ -187,9 +185,7 @@ def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
     first, *rest = words
     if first == _COMMAND_SEPARATOR:
         if not rest:
-            raise CommandError(
-                "there is no command after the --", USAGE, hint="for example: -- npx some-server"
-            )
+            raise usage_error("there is no command after the --", "for example: -- npx some-server")
         return TargetSpec("command", tuple(rest), _label_command(rest))
     if _URL_PREFIX.match(first):
         from toolpost.transports.targets import display_url  # noqa: PLC0415 - for URLs only
@@ -197,7 +193,7 @@ def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
         return TargetSpec("url", (first,), display_url(first))
     found = _FILE_PATTERN.fullmatch(first)
     if found is not None and not Path(found["path"]).is_file():
-        raise CommandError(f"there is no file {found['path']}", USAGE)
+        raise usage_error(f"there is no file {found['path']}")
     if found is not None or _MODULE_PATTERN.fullmatch(first):
         return TargetSpec("file", (sys.executable, "-m", "toolpost", "run", first), first)
     return _find_in_configs(first, config)
@@ -221,9 +217,7 @@ def _find_in_configs(name: str, config: str | None) -> TargetSpec:
         if name in servers:
             return TargetSpec("name", (name, str(file)), name)
         known += servers
-    raise CommandError(
-        f"there is no server {name!r}{_describe_search(files)}", USAGE, hint=_suggest_target(name, known)
-    )
+    raise usage_error(f"there is no server {name!r}{_describe_search(files)}", _suggest_target(name, known))
 
 
 def _describe_search(files: Sequence[str]) -> str:

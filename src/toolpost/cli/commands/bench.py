@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from toolpost.cli.errors import FAILED, INTERRUPTED, OK, USAGE, CommandError
+from toolpost.cli.errors import FAILED, INTERRUPTED, OK, usage_error
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 from toolpost.errors import MCPError, RPCError
 
@@ -193,9 +193,9 @@ def command(
     exit code is 1 if there were any.
     """  # noqa: D301 - click wants this character where lines are to stay
     if tool is None and arguments is not None:
-        raise CommandError("--args is for a tool", USAGE, hint="name the tool after the target")
+        raise usage_error("--args is for a tool", "name the tool after the target")
     if tool is not None and lists:
-        raise CommandError("--list is instead of a tool", USAGE, hint="leave out one of them")
+        raise usage_error("--list is instead of a tool", "leave out one of them")
     what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
     load = LoadGenerator(seconds, concurrency, rate)
     told: dict[str, Any] = {"target": reach.target.label, "what": what}

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import CommandError, usage_error
 from toolpost.cli.output import CommandOutput, add_json_option
 
 _PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
@@ -156,17 +156,15 @@ def command(*, name: str, http: bool, json: bool) -> None:
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     """What stands in the places of the texts."""
     if not _PROJECT_NAME.fullmatch(name):
-        raise CommandError(
+        raise usage_error(
             f"{name!r} cannot be the name of a project",
-            USAGE,
-            hint="it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
+            "it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
         )
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:
-        raise CommandError(
+        raise usage_error(
             f"{name!r} cannot be the name of a project: Python has a module or a word {module!r} already",
-            USAGE,
-            hint=f"{name}-server would do",
+            f"{name}-server would do",
         )
     words = {
         "name": name,
@@ -189,10 +187,9 @@ def _fill_templates(texts: dict[str, str], words: dict[str, str]) -> dict[str, s
 def _write_files(folder: Path, files: dict[str, str]) -> None:
     present = [file for file in files if (folder / file).exists()]
     if present:
-        raise CommandError(
+        raise usage_error(
             f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
-            USAGE,
-            hint="choose another name; nothing was written",
+            "choose another name; nothing was written",
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():

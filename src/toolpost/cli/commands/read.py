@@ -1,10 +1,9 @@
-"""`toolpost read`: what a resource holds, to stdout or to files.
+"""`toolpost read`: prints a resource, or saves it to files.
 
-Owns that text is printed as it is, and that nothing binary is printed on a terminal.
+Text is printed as it is; nothing binary is printed on a terminal.
 """
 
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -30,24 +29,19 @@ def command(reach: TargetConnector, uri: str, save: str | None) -> None:
 
     Text is printed as it is. What is binary goes to a pipe or a file as it is, or with --save to a folder.
     """
-    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
-    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for reading only
+    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
 
-    meter = ProgressDisplay(reach.output, lines=reach.verbose)
+    with open_prompter(reach) as prompter:
 
-    async def read(client: "Client") -> "ReadResourceResult":
-        return await client.read_resource(uri, progress=meter.show_progress)
+        async def read(client: "Client") -> "ReadResourceResult":
+            return await client.read_resource(uri, progress=prompter.progress.show_progress)
 
-    with closing(meter), closing(TerminalPrompter(meter, interactive=reach.is_interactive)) as answers:
-        result = reach.run(read, **answers.client_options())
+        result = reach.run(read, **prompter.client_options())
     _print_resource(reach, uri, result, save)
 
 
 def _print_resource(reach: TargetConnector, uri: str, result: "ReadResourceResult", save: str | None) -> None:
-    from toolpost.cli.content import (  # noqa: PLC0415 - loaded when it is needed
-        OutputFolder,
-        convert_result,
-    )
+    from toolpost.cli.content import OutputFolder, convert_result  # noqa: PLC0415 - as above
 
     folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
     if reach.json:

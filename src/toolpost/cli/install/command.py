@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.errors import FAILED, UNAUTHORIZED, USAGE, CommandError, translate_errors
+from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_errors, usage_error
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import CommandOutput, add_json_option
@@ -109,7 +109,7 @@ def command(
     """  # noqa: D301 - click wants this character where lines are to stay
     page = CommandOutput(json=json)
     if only_print and remove:
-        raise CommandError("--print shows what --remove would take out", USAGE, hint="leave out one of them")
+        raise usage_error("--print shows what --remove would take out", "leave out one of them")
     if server is not None and url is None and _URL_PATTERN.match(server):
         server, url = None, server
     wish = _build_request(HOSTS[host], scope, server=server, url=url, name=name, env=env, remove=remove)
@@ -143,34 +143,25 @@ def _build_request(
 ) -> InstallRequest:
     path = host.find_config_path(scope, os.environ)
     if path is None:
-        raise CommandError(
-            f"{host.title} has no configuration for one project", USAGE, hint="leave out --scope"
-        )
+        raise usage_error(f"{host.title} has no configuration for one project", "leave out --scope")
     if server is None and url is None and not (remove and name):
-        raise CommandError("there is no server to install", USAGE, hint="name the Python file that it is in")
+        raise usage_error("there is no server to install", "name the Python file that it is in")
     if url is not None and host.remote is None:
-        raise CommandError(
+        raise usage_error(
             f"{host.title} reads no URLs from its file",
-            USAGE,
-            hint="add it in its settings, under Connectors, or install a Python file, which it starts itself",
+            "add it in its settings, under Connectors, or install a Python file, which it starts itself",
         )
     if url is not None and not _URL_PATTERN.match(url):
-        raise CommandError(
-            f"{url!r} is not the URL of a server", USAGE, hint="such as http://127.0.0.1:8000/mcp"
-        )
+        raise usage_error(f"{url!r} is not the URL of a server", "such as http://127.0.0.1:8000/mcp")
     if url is not None and env:
-        raise CommandError(
-            "--env is for a server that is started", USAGE, hint="leave it out, or leave out --http"
-        )
+        raise usage_error("--env is for a server that is started", "leave it out, or leave out --http")
     name = _choose_name(name, server)
     if remove:
         return InstallRequest(host, path, name, {}, None)
     words = [sys.executable, "-m", "toolpost", "run", *([_make_absolute(server)] if server else [])]
     for word in (*words, *env, *env.values()):
         if not _is_utf8(word):
-            raise CommandError(
-                f"{word!r} cannot be written down: it is not UTF-8", USAGE, hint="call it otherwise"
-            )
+            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", "call it otherwise")
     return InstallRequest(host, path, name, host.build_entry(words, url, env), _build_target(words, url, env))
 
 
@@ -201,28 +192,26 @@ def _make_absolute(server: str) -> str:
     found = _FILE_PATTERN.fullmatch(server)
     if found is None:
         if ":" not in server or Path(server).exists():
-            raise CommandError(
-                f"{server} is not a Python file", USAGE, hint="such as weather.py, or package.module:server"
+            raise usage_error(
+                f"{server} is not a Python file", "such as weather.py, or package.module:server"
             )
         return server
     path = Path(found["path"])
     if not path.is_file():
-        raise CommandError(f"there is no file {path}", USAGE)
+        raise usage_error(f"there is no file {path}")
     return f"{path.resolve()}{found['object'] or ''}"
 
 
 def _choose_name(name: str | None, server: str | None) -> str:
     if name is None:
         if server is None:
-            raise CommandError("a server with a URL needs a name", USAGE, hint="say --name NAME")
+            raise usage_error("a server with a URL needs a name", "say --name NAME")
         found = _FILE_PATTERN.fullmatch(server)
         path = Path(found["path"]) if found else Path(server.partition(":")[0].rpartition(".")[2])
         stem = path.stem if path.stem not in _GENERIC_NAMES or not found else path.resolve().parent.name
         name = "-".join(_SERVER_NAME.findall(stem)) or "server"
     if not _SERVER_NAME.fullmatch(name):
-        raise CommandError(
-            f"{name!r} is not a name that every host accepts", USAGE, hint="use letters, digits, - and _"
-        )
+        raise usage_error(f"{name!r} is not a name that every host accepts", "use letters, digits, - and _")
     return name
 
 
@@ -266,9 +255,7 @@ def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
     """Return if somebody agrees."""
     if page.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         details = {"file": str(wish.path), "diff": diff}
-        raise CommandError(
-            "nothing was written: there is nobody to ask", USAGE, hint="--yes writes it", details=details
-        )
+        raise usage_error("nothing was written: there is nobody to ask", "--yes writes it", details=details)
     if not click.confirm(f"Change {wish.path}?"):
         raise CommandError("nothing was written", FAILED)
 

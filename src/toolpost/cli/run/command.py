@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.errors import OK, UNREACHABLE, USAGE, CommandError, translate_errors
+from toolpost.cli.errors import OK, UNREACHABLE, USAGE, CommandError, translate_errors, usage_error
 from toolpost.cli.output import CommandOutput
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _make_reloadable(source: "ServerSource", found: "Handler", page: CommandOutp
     try:
         return Reloader(source, found, page.print_note).server
     except TypeError as error:
-        raise CommandError(f"--reload: {error}", USAGE) from None
+        raise usage_error(f"--reload: {error}") from None
 
 
 def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: CommandOutput) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from stat import S_ISDIR
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from toolpost.cli.errors import UNREACHABLE, USAGE, CommandError
+from toolpost.cli.errors import UNREACHABLE, CommandError, usage_error
 from toolpost.server.elicitation import forms
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
@@ -52,7 +52,7 @@ def find_server(module: ModuleType, name: str, label: str) -> Handler:
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
-        raise CommandError(f"{label} {error}", USAGE, hint=_suggest_name(module, label)) from None
+        raise usage_error(f"{label} {error}", _suggest_name(module, label)) from None
 
 
 class _ServerNotFound(Exception):
@@ -295,12 +295,10 @@ class ServerSource:
             elif _is_dotted(place):
                 self._module, self._is_module = place, True
             else:
-                raise CommandError(
-                    f"{place!r} is neither a Python file nor a module", USAGE, hint=_SOURCE_HINT
-                )
+                raise usage_error(f"{place!r} is neither a Python file nor a module", _SOURCE_HINT)
             self._root = Path.cwd() if self.path is None else self.path.parent
         except OSError as error:
-            raise CommandError(f"{place} cannot be found: {error.strerror or error}", USAGE) from None
+            raise usage_error(f"{place} cannot be found: {error.strerror or error}") from None
         _make_importable(self._root)
         self._preloaded_modules = frozenset(sys.modules)
         self._failed_files: set[str] = set()
@@ -370,9 +368,7 @@ class ServerSource:
         """Find out which files belong to a module."""
         file = _get_source_file(module)
         if file is None:
-            raise CommandError(
-                f"{self.label} is no module that was written in Python", USAGE, hint=_SOURCE_HINT
-            )
+            raise usage_error(f"{self.label} is no module that was written in Python", _SOURCE_HINT)
         self.path = Path(file)
         if not self._is_own_file(self.path):  # somebody has installed it: its package is all of it
             depth = self._module.count(".") + (self.path.name == "__init__.py")
@@ -391,8 +387,8 @@ class ServerSource:
         except BaseException as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
-                raise CommandError(
-                    f"there is no module {missing}, nor a file {self.label}", USAGE, hint=_SOURCE_HINT
+                raise usage_error(
+                    f"there is no module {missing}, nor a file {self.label}", _SOURCE_HINT
                 ) from None
             text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
             raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
@@ -426,11 +422,11 @@ def _find_file(place: str) -> Path:
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
         hint = f"name one of the files in it: {there}" if there else "name a Python file"
-        raise CommandError(f"{path} is a folder", USAGE, hint=hint)
+        raise usage_error(f"{path} is a folder", hint)
     if not path.is_file():
-        raise CommandError(f"there is no file {place}", USAGE, hint=f"the current folder is {Path.cwd()}")
+        raise usage_error(f"there is no file {place}", f"the current folder is {Path.cwd()}")
     if path.suffix != ".py":
-        raise CommandError(f"{place} is no Python file: its name does not end in .py", USAGE)
+        raise usage_error(f"{place} is no Python file: its name does not end in .py")
     return path.resolve()
 
 
@@ -475,7 +471,7 @@ def _forbid_serving(label: str) -> Generator[None]:
 
     def refuse(*_: Any, **__: Any) -> None:
         hint = 'put `server.run()` below `if __name__ == "__main__":`'
-        raise CommandError(f"{label} serves while it is loaded", USAGE, hint=hint)
+        raise usage_error(f"{label} serves while it is loaded", hint)
 
     before = {name: getattr(Handler, name) for name in _RUN_METHODS}
     for name in before:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import usage_error
 from toolpost.cli.output import is_plain
 from toolpost.cli.tap.message import MessageFormatter, ObservedMessage
 from toolpost.protocol.framing import OversizedLine
@@ -181,7 +181,7 @@ def open_recorder(
                 path = find_unused_path(path)
                 tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
         except OSError as error:
-            raise CommandError(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
+            raise usage_error(f"{error.filename} cannot be written: {error.strerror}") from error
         outlet = BackgroundWriter(descriptor)
         stack.callback(outlet.close)
         teller = TapRecorder(
