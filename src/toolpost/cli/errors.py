@@ -5,9 +5,10 @@ Translates the exceptions of `toolpost.errors` into what a user of the command l
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -66,6 +67,15 @@ def usage_error(
 ) -> CommandError:
     """An error in what was typed."""
     return CommandError(message, USAGE, hint=hint, details=details)
+
+
+def describe_exit(code: int) -> str:
+    """How a process has ended: with an exit code, or, if that is negative, by a signal."""
+    if code >= 0:
+        return f"with exit code {code}"
+    with suppress(ValueError):
+        return f"by {signal.Signals(-code).name}"
+    return f"by signal {-code}"
 
 
 def show_error(error: click.ClickException, *, as_json: bool) -> None:

@@ -1,7 +1,6 @@
-"""What a command shows: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
+"""What a command prints: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
 
-Owns when there are colours and boxes, and that nothing which a server says is obeyed by a terminal. What is
-worth showing is not known here.
+Decides about colours and boxes, and escapes what a terminal would obey in the strings of a server.
 """
 
 import json as _json
@@ -29,13 +28,9 @@ def escape_control_characters(text: str) -> str:
     return "".join(
         char
         if char.isprintable() or char in _UNESCAPED or (char.isspace() and char > "\x85")
-        else _escape_character(char)
+        else _json.dumps(char)[1:-1]  # so that JSON stays JSON
         for char in text.replace("\r\n", "\n")
     )
-
-
-def _escape_character(char: str) -> str:
-    return _json.dumps(char)[1:-1]  # so that JSON stays JSON
 
 
 def is_plain(stream: IO[Any]) -> bool:
@@ -127,18 +122,18 @@ class CommandOutput:
         elif _is_tabular(plain):
             self._print_items(None, plain)
         else:
-            _write_and_flush(
-                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(plain))
-            )
+            self._print_lines(plain)
+
+    def _print_lines(self, value: Any) -> None:
+        lines = [f"{escape_control_characters(line)}\n" for line in _format_lines(value)]
+        _write_and_flush(sys.stdout, "".join(lines))
 
     def _print_object(self, members: dict[str, Any]) -> None:
         """Print the members of an object: pairs first, and then each list that is a table."""
         tables = {key: member for key, member in members.items() if _is_tabular(member)}
         pairs = {key: member for key, member in members.items() if key not in tables}
         if pairs or not tables:
-            _write_and_flush(
-                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(pairs))
-            )
+            self._print_lines(pairs)
         for number, (key, items) in enumerate(tables.items()):
             if number or pairs:
                 self.print_text()
@@ -206,11 +201,10 @@ def _is_tabular(value: Any) -> bool:
     """Whether a value is a list of objects that are flat enough for rows."""
     if not isinstance(value, list) or not value:
         return False
-    items = cast("list[object]", value)
-    return all(isinstance(item, dict) and _is_flat(cast("dict[str, object]", item)) for item in items)
+    return all(isinstance(item, dict) and _is_flat(cast("Any", item)) for item in cast("list[Any]", value))
 
 
-def _is_flat(value: dict[str, object]) -> bool:
+def _is_flat(value: dict[str, Any]) -> bool:
     return bool(value) and not any(isinstance(member, dict | list) for member in value.values())
 
 

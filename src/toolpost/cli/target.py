@@ -1,12 +1,7 @@
-"""TARGET: which server a command is about, read from the words of the command line.
+"""TARGET: which server a command is about, the options about the way there, and a client for it.
 
-Owns what a target may be, and the argument and the options that all commands with a target have. The way to
-the server is told in `reach`.
-
-PART reach: The way to a target: a client of the server that the words of a command line name.
-
-Owns what the options about the way come to, whether there is a person to ask, and that a person can log in.
-How words become a target is told in `target`.
+A target is a URL, a command, a Python file or a name in an `mcp.json`. A command gets a `TargetConnector`,
+which applies the options, connects and runs the command's work with a client.
 """
 
 import math
@@ -30,6 +25,7 @@ if TYPE_CHECKING:
     from toolpost.client.client import Client
     from toolpost.transports.targets import Http, Stdio
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT: Final = 60.0
@@ -38,132 +34,11 @@ DEFAULT_TIMEOUT: Final = 60.0
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for a server to start and to agree, likewise."""
 
-
-@dataclass
-class TargetConnector:
-    """A target, and what the options say about the way there."""
-
-    target: "TargetSpec"
-    output: CommandOutput
-    revision: str | None = None
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    timeout: float | None = DEFAULT_TIMEOUT
-    verbose: bool = False
-    hidden_line_count: int = 0
-
-    @property
-    def json(self) -> bool:
-        """Whether stdout is for programs."""
-        return self.output.json
-
-    @property
-    def is_interactive(self) -> bool:
-        """Whether there is a person to ask."""
-        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
-
-    def resolve_target(self) -> "Http | Stdio":
-        """Where the server is, or how it is started, with all that the options say."""
-        with translate_errors():
-            return (
-                self._build_stdio()
-                if self.target.kind in {"command", "file"}
-                else self._resolve_url_or_name()
-            )
-
-    def create_client(self, **options: Any) -> "Client":
-        """A client of the server, not yet opened. Takes the options of `Client`."""
-        from toolpost.client.client import Client  # noqa: PLC0415 - most of what there is to load
-
-        settings: dict[str, Any] = {
-            "revision": self.revision,
-            "timeout": self.timeout,
-            "max_timeout": None,  # a person who has seen enough presses Ctrl-C
-            "connect_timeout": CONNECT_TIMEOUT if self.timeout == DEFAULT_TIMEOUT else self.timeout,
-            "name": "toolpost-cli",
-        }
-        place = self.resolve_target()
-        if self.is_interactive and _is_unauthenticated(place):
-            settings["auth"] = "oauth"  # a person can log in, if the server wants that
-        with translate_errors():
-            return Client(place, **(settings | options))
-
-    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
-        """What comes of some work with the server, which is connected to for it and left afterwards."""
-        import asyncio  # noqa: PLC0415 - 25 ms that help does not need
-
-        client = self.create_client(**options)
-
-        async def connect_and_work() -> T:
-            async with client:
-                return await work(client)
-
-        with translate_errors(self.target.label):
-            return asyncio.run(connect_and_work())
-
-    def _build_stdio(self) -> "Stdio":
-        from toolpost.transports.targets import Stdio  # noqa: PLC0415 - for commands only
-
-        command, *args = self.target.words
-        return self._prepare_stdio(Stdio(command, args, name=self.target.label))
-
-    def _prepare_stdio(self, stdio: "Stdio") -> "Stdio":
-        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
-
-        if self.headers:
-            raise usage_error("--header is for a server with a URL", "a command gets --env NAME=VALUE")
-        return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
-
-    def _show_stderr_line(self, line: str) -> None:
-        if self.verbose:
-            self.output.print_note(f"{self.target.label} | {line}", style="dim")
-        else:
-            self.hidden_line_count += 1
-
-    def _resolve_url_or_name(self) -> "Http | Stdio":
-        from toolpost.client import config  # noqa: PLC0415 - for names and URLs only
-
-        if self.target.kind == "url":
-            return self._build_http({"url": self.target.words[0]})
-        name, file = self.target.words
-        with config.error_context(f"{file}, server {name!r}"):
-            entry = config.expand_variables(
-                config.choose_server({"servers": config.read_servers(file)}, name)[1]
-            )
-            if "url" in entry:
-                return self._build_http(entry)
-            from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
-
-            return self._prepare_stdio(Stdio.from_target(entry))
-
-    def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
-        if self.env:
-            raise usage_error(
-                "--env is for a server that is started", "one with a URL gets --header NAME:VALUE"
-            )
-        from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
-
-        given = cast("dict[str, str]", entry.get("headers") or {})
-        headers = {key.lower(): value for key, value in given.items()} | self.headers
-        return Http.from_target({**entry, "headers": headers})
-
-
-def _is_unauthenticated(place: "Http | Stdio") -> bool:
-    """Whether it is reached over HTTP, and nothing is said about who we are."""
-    from toolpost.transports.targets import Http  # noqa: PLC0415 - there is a client to be made
-
-    return isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})
-
-
-# --------------------------------------------------------------------- targets
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 CONFIG_PATHS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
 """Where names are looked for, in this order, unless `--config` says where."""
 
 _COMMAND_SEPARATOR: Final = "--"
-"""What a command follows on the line; in its place stands this word where a target is expected."""
+"""The word before a command at the end of the line."""
 
 _URL_PREFIX: Final = re.compile(r"https?://", re.IGNORECASE)
 _MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -173,7 +48,10 @@ _FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A server that somebody named."""
+    """A server as it was named on the command line.
+
+    `words` are the URL, the command, or the name and the path of the `mcp.json`.
+    """
 
     kind: Literal["url", "command", "file", "name"]
     words: tuple[str, ...]
@@ -181,7 +59,7 @@ class TargetSpec:
 
 
 def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
-    """The server that somebody means."""
+    """Read a target: one word, or `--` and a command. Names are looked up in `config` or `CONFIG_PATHS`."""
     first, *rest = words
     if first == _COMMAND_SEPARATOR:
         if not rest:
@@ -217,17 +95,13 @@ def _find_in_configs(name: str, config: str | None) -> TargetSpec:
         if name in servers:
             return TargetSpec("name", (name, str(file)), name)
         known += servers
-    raise usage_error(f"there is no server {name!r}{_describe_search(files)}", _suggest_target(name, known))
-
-
-def _describe_search(files: Sequence[str]) -> str:
-    return (
-        f" in {', '.join(files)}" if files else ": no mcp.json is here, and it is no URL and no Python file"
-    )
+    nothing = ": no mcp.json is here, and it is no URL and no Python file"
+    where = f" in {', '.join(files)}" if files else nothing
+    raise usage_error(f"there is no server {name!r}{where}", _suggest_target(name, known))
 
 
 def _suggest_target(name: str, known: Sequence[str]) -> str:
-    """What might have been meant."""
+    """A hint for a target that is unknown."""
     if _HOST_PORT_PATTERN.fullmatch(name):
         return f"a URL begins so: http://{name}"
     if name.endswith(".json"):
@@ -252,6 +126,105 @@ def list_config_names(config: str | None = None) -> list[str]:
         except MCPError:
             continue
     return names
+
+
+@dataclass
+class TargetConnector:
+    """A target, and what the options say about the way there."""
+
+    target: TargetSpec
+    output: CommandOutput
+    revision: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    timeout: float | None = DEFAULT_TIMEOUT
+    verbose: bool = False
+    hidden_line_count: int = 0
+
+    @property
+    def json(self) -> bool:
+        """Whether stdout is for programs."""
+        return self.output.json
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether there is a person to ask."""
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
+
+    def resolve_target(self) -> "Http | Stdio":
+        """Where the server is, or how it is started, with all that the options say."""
+        from toolpost.client import config  # noqa: PLC0415 - start-up time
+        from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
+
+        with translate_errors():
+            if self.target.kind in {"command", "file"}:
+                command, *args = self.target.words
+                return self._prepare_stdio(Stdio(command, args, name=self.target.label))
+            if self.target.kind == "url":
+                return self._build_http({"url": self.target.words[0]})
+            name, file = self.target.words
+            with config.error_context(f"{file}, server {name!r}"):
+                entry = config.choose_server({"servers": config.read_servers(file)}, name)[1]
+                entry = config.expand_variables(entry)
+                if "url" in entry:
+                    return self._build_http(entry)
+                return self._prepare_stdio(Stdio.from_target(entry))
+
+    def create_client(self, **options: Any) -> "Client":
+        """A client of the server, not yet opened. Takes the options of `Client`."""
+        from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
+        from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
+
+        settings: dict[str, Any] = {
+            "revision": self.revision,
+            "timeout": self.timeout,
+            "max_timeout": None,  # a person who has seen enough presses Ctrl-C
+            "connect_timeout": CONNECT_TIMEOUT if self.timeout == DEFAULT_TIMEOUT else self.timeout,
+            "name": "toolpost-cli",
+        }
+        place = self.resolve_target()
+        http = isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})
+        if http and self.is_interactive:
+            settings["auth"] = "oauth"  # a person can log in, if the server wants that
+        with translate_errors():
+            return Client(place, **(settings | options))
+
+    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
+        """What comes of some work with the server, which is connected to for it and left afterwards."""
+        import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+
+        client = self.create_client(**options)
+
+        async def connect_and_work() -> T:
+            async with client:
+                return await work(client)
+
+        with translate_errors(self.target.label):
+            return asyncio.run(connect_and_work())
+
+    def _prepare_stdio(self, stdio: "Stdio") -> "Stdio":
+        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
+
+        if self.headers:
+            raise usage_error("--header is for a server with a URL", "a command gets --env NAME=VALUE")
+        return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
+
+    def _show_stderr_line(self, line: str) -> None:
+        if self.verbose:
+            self.output.print_note(f"{self.target.label} | {line}", style="dim")
+        else:
+            self.hidden_line_count += 1
+
+    def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
+        if self.env:
+            raise usage_error(
+                "--env is for a server that is started", "one with a URL gets --header NAME:VALUE"
+            )
+        from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
+
+        given = cast("dict[str, str]", entry.get("headers") or {})
+        headers = {key.lower(): value for key, value in given.items()} | self.headers
+        return Http.from_target({**entry, "headers": headers})
 
 
 # --------------------------------------------------------------------- options of the command line

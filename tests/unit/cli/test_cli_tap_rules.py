@@ -112,10 +112,10 @@ def test_a_line_that_is_too_long_is_told_by_its_ends():
     witness = session()
     hear(witness, (CLIENT, say("resources/read", {"uri": "x:y"}, 7)))
     head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"contents":[', b"]}}"
-    seen = witness.inspect_oversize(SERVER, OversizedLine(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
+    (seen,) = witness.inspect(SERVER, OversizedLine(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
     assert (seen.kind, seen.id, seen.method, seen.size) == ("result", 7, "resources/read", MAX_LINE + 1)
     assert seen.duration == 9.0
-    assert witness.inspect_oversize(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0).duration is None
+    assert witness.inspect(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0)[0].duration is None
 
 
 def test_what_waits_for_an_answer_is_bounded():

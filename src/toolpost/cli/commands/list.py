@@ -1,6 +1,6 @@
-"""`toolpost list`: what a server has, as tables or as JSON.
+"""`toolpost list`: what a server offers, as tables or as JSON.
 
-Owns which lists there are and what of each is worth a column.
+The lists and their columns are one table here.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ MAX_PARAMETERS: Final = 12
 
 
 class _ListTable(NamedTuple):
-    """One of the lists."""
+    """One of the lists: its name in JSON and for people, the capability and the client's method, its rows."""
 
     member: str
     title: str
@@ -48,14 +48,9 @@ def _format_tool_row(tool: "Tool") -> Sequence[object]:
     return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
 
 
-def _format_resource_row(resource: "Resource") -> Sequence[object]:
-    about = resource.description or resource.title or resource.name
-    return resource.uri, resource.mime_type, _first_line(about)
-
-
-def _format_template_row(template: "ResourceTemplate") -> Sequence[object]:
-    about = template.description or template.title or template.name
-    return template.uri_template, template.mime_type, _first_line(about)
+def _format_resource_row(item: "Resource | ResourceTemplate") -> Sequence[object]:
+    uri: str = getattr(item, "uri", None) or getattr(item, "uri_template", "")
+    return uri, item.mime_type, _first_line(item.description or item.title or item.name)
 
 
 def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
@@ -64,34 +59,23 @@ def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
 
 
 _LIST_TABLES: Final = {
-    "tools": _ListTable(
-        "tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _format_tool_row
-    ),
+    "tools": _ListTable("tools", "Tools", "tools", "list_tools", ("name", "parameters"), _format_tool_row),
     "resources": _ListTable(
-        "resources",
-        "Resources",
-        "resources",
-        "list_resources",
-        ("uri", "type", "description"),
-        _format_resource_row,
+        "resources", "Resources", "resources", "list_resources", ("uri", "type"), _format_resource_row
     ),
     "templates": _ListTable(
         "resourceTemplates",
         "Resource templates",
         "resources",
         "list_resource_templates",
-        ("uri template", "type", "description"),
-        _format_template_row,
+        ("uri template", "type"),
+        _format_resource_row,
     ),
     "prompts": _ListTable(
-        "prompts",
-        "Prompts",
-        "prompts",
-        "list_prompts",
-        ("name", "arguments", "description"),
-        _format_prompt_row,
+        "prompts", "Prompts", "prompts", "list_prompts", ("name", "arguments"), _format_prompt_row
     ),
 }
+"""Option → its list. The last column of each is the description."""
 
 
 @click.command("list", cls=TargetCommand)
@@ -151,6 +135,6 @@ def _print_list(page: CommandOutput, kind: _ListTable, items: list[Any] | None, 
     if items:
         if not alone:
             page.print_text()
-        page.print_table(None if alone else kind.title, kind.columns, map(kind.row, items))
+        page.print_table(None if alone else kind.title, (*kind.columns, "description"), map(kind.row, items))
     else:
         page.print_text(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")

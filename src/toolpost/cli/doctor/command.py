@@ -1,4 +1,7 @@
-"""`toolpost doctor`: examines a server, and says what to do about what is wrong."""
+"""`toolpost doctor`: examines a server, and says what to do about what is wrong.
+
+The checks are loaded when it runs: `examination` has their order.
+"""
 
 import logging
 from contextlib import suppress

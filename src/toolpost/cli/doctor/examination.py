@@ -4,7 +4,6 @@ Decides when going on makes no sense. The checks are in `process`, `network`, `h
 """
 
 import asyncio
-import signal
 import time
 from typing import Any, Final, NoReturn
 
@@ -17,6 +16,7 @@ from toolpost.cli.doctor.network import check_url
 from toolpost.cli.doctor.process import check_command, check_source
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.cli.doctor.session import check_messages, check_revisions, check_session
+from toolpost.cli.errors import describe_exit
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.config import OAUTH
@@ -33,7 +33,7 @@ _IMPORT_ERROR_NAMES: Final = ("ModuleNotFoundError", "ImportError")
 
 
 def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
-    """Look at everything, one thing after the other."""
+    """Run all checks; `DoctorAborted` ends them early."""
     place = reach.resolve_target()
     if isinstance(place, Http):
         asyncio.run(_check_http_target(checkup, reach, place))
@@ -88,7 +88,7 @@ def _report_connected(checkup: DoctorReport, client: Client, took: float) -> Non
 def _report_connect_failure(
     checkup: DoctorReport, process: CapturedProcess, notes: Capture, error: MCPError
 ) -> NoReturn:
-    """Say why there is no conversation with a process."""
+    """Report why a process did not connect, and raise `DoctorAborted`."""
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if process.failure is not None:
@@ -101,15 +101,10 @@ def _report_connect_failure(
             details=junk,
         )
     if process.returncode is not None:
-        how = (
-            f"with exit code {process.returncode}"
-            if process.returncode >= 0
-            else _describe_signal(process.returncode)
-        )
         said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
         checkup.stop_unreachable(
             "start",
-            f"it ended {how}, before it answered{said}",
+            f"it ended {describe_exit(process.returncode)}, before it answered{said}",
             _suggest_fix(process.returncode, words),
             details=words,
         )
@@ -119,13 +114,6 @@ def _report_connect_failure(
         "does it read stdin? is it a server at all? --timeout SECONDS waits longer",
         details=words,
     )
-
-
-def _describe_signal(code: int) -> str:
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
 
 
 def _suggest_fix(code: int, words: list[str]) -> str:
@@ -168,7 +156,7 @@ async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, plac
 
 
 async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) -> None:
-    """Look whether a stream of events begins at once, or is held back by somebody on the way."""
+    """Check whether an event stream begins at once, or is held back on the way."""
     if client.era == "stateless":
         began = time.monotonic()
         try:

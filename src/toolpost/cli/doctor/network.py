@@ -1,14 +1,12 @@
-"""Whether a URL leads to a server: its form, the name, the port, the certificate.
+"""Checks of the way to a URL: its form, the host name, the port, the certificate.
 
-Step by step from the outside in, each with what it took and what to do if it fails. Ends where HTTP begins,
-which `check_http` looks at.
+From the outside in; `http` goes on from there.
 """
 
 import asyncio
 import socket
 import ssl
 import time
-from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
@@ -151,8 +149,8 @@ async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str)
     certificate = secured.getpeercert() or {}
     version = secured.version()
     writer.transport.abort()  # a polite end would wait for the server's
-    until = _read_expiry(cast("dict[str, Any]", certificate))
-    days = None if until is None else (until - datetime.now(UTC)).days
+    until = cast("dict[str, Any]", certificate).get("notAfter")
+    days = None if until is None else int((ssl.cert_time_to_seconds(until) - time.time()) // 86_400)
     if days is not None and days < EXPIRY_WARNING_DAYS:
         checkup.warn("tls", f"{version}, but the certificate expires in {days} day(s)", "renew it")
     else:
@@ -167,8 +165,3 @@ def _explain_certificate_error(error: ssl.SSLCertVerificationError) -> tuple[str
         if part in said:
             return f"{meaning} ({said})", hint or _TRUST_HINT
     return said, ""
-
-
-def _read_expiry(certificate: dict[str, Any]) -> datetime | None:
-    text = certificate.get("notAfter")
-    return None if text is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)

@@ -1,7 +1,6 @@
-"""Whether a command can be started: the program, its first line, what is commonly wrong with the words.
+"""Checks of a command before it is started: the program, its interpreter line, common mistakes in the words.
 
-Looks at files and at the PATH that the server would get; starts nothing. What becomes of the process is
-looked at where somebody talks to it.
+Looks at files and at the PATH that the server would get, and starts nothing.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""What a server does when somebody talks to it: revisions, capabilities, lists, schemas, how fast it answers.
+"""Checks of a server in conversation: revisions, capabilities, lists and schemas, latency, broken rules.
 
-Holds conversations as clients do, and calls no tool. How the server is reached is told by whoever hands over
-a way to make clients of it.
+Acts as a client does, and calls no tool. `examination` says how clients of the server are made.
 """
 
 import time
@@ -14,7 +13,6 @@ import msgspec
 from toolpost.cli.doctor.capture import Capture
 from toolpost.cli.doctor.lint import LintFinding, lint_prompts, lint_resources, lint_templates, lint_tools
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.tap.message import ObservedMessage
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound
 from toolpost.protocol.jsonrpc import shorten
@@ -74,7 +72,10 @@ async def check_session(checkup: DoctorReport, client: Client) -> None:
         if has_capability(client.capabilities, each.needs):
             await _check_list(checkup, client, each)
     if has_capability(client.capabilities, "logging") and client.era == "session":
-        await _check_logging(checkup, client)
+        try:
+            await client.set_log_level("warning")
+        except MCPError as error:
+            checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
     await _check_ping(checkup, client)
 
 
@@ -108,13 +109,6 @@ async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -
         checkup.warn(kind.name, f"it declares {kind.needs!r} and has none")
     elif not found and items:
         checkup.ok(kind.name, counted)
-
-
-async def _check_logging(checkup: DoctorReport, client: Client) -> None:
-    try:
-        await client.set_log_level("warning")
-    except MCPError as error:
-        checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
 
 
 async def _check_ping(checkup: DoctorReport, client: Client) -> None:
@@ -171,7 +165,7 @@ async def check_revisions(
 def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:
     """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
     if notes.junk:
-        lines = dict.fromkeys(_quote_message(seen) for seen in notes.junk)
+        lines = dict.fromkeys(shorten(seen.body.decode("utf-8", "replace"), 100) for seen in notes.junk)
         checkup.fail(
             "stdout" if process else "bodies",
             "it says what is no message:",
@@ -189,7 +183,3 @@ def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> N
         )
     else:
         checkup.ok("messages", "all as the protocol has them")
-
-
-def _quote_message(seen: ObservedMessage) -> str:
-    return shorten(seen.body.decode("utf-8", "replace"), 100)

@@ -1,10 +1,9 @@
-"""`toolpost install`: write a server into the configuration of a host, or take it out again.
+"""`toolpost install`: writes a server into the configuration of a host, or removes it.
 
-Owns the conversation: what will change is shown before it is asked for, and a server that does not work is
-not installed. What a host wants to read is told in `hosts`, how its file is changed in `hostfile`.
+Shows the change and asks first, and does not install a server that does not answer. `hosts` knows what each
+host wants to read, `config_file` changes the file.
 """
 
-import asyncio
 import os
 import re
 import sys
@@ -41,7 +40,7 @@ CONNECT_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What somebody wants to have written, and where."""
+    """What to write, and where."""
 
     host: HostDefinition
     path: Path
@@ -124,9 +123,11 @@ def command(
         return
     if wish.target is not None and not no_check:
         _check_server(page, wish.target)
-    _print_diff(page, file.diff(text))
+    diff = file.diff(text)
+    for line in diff.splitlines():
+        page.print_text(line, style="bold" if line.startswith(("---", "+++")) else _DIFF_STYLES.get(line[:1]))
     if not yes:
-        _confirm(page, wish, file.diff(text))
+        _confirm(page, wish, diff)
     copy = file.write(text)
     _print_report(page, wish, "removed" if remove else "written", f"Written: {wish.path}", copy)
 
@@ -160,25 +161,16 @@ def _build_request(
         return InstallRequest(host, path, name, {}, None)
     words = [sys.executable, "-m", "toolpost", "run", *([_make_absolute(server)] if server else [])]
     for word in (*words, *env, *env.values()):
-        if not _is_utf8(word):
-            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", "call it otherwise")
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            hint = "call it otherwise"
+            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", hint) from None
     return InstallRequest(host, path, name, host.build_entry(words, url, env), _build_target(words, url, env))
 
 
-def _is_utf8(word: str) -> bool:
-    """Whether all of it is characters, and no bytes that somebody could not read as such."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _build_target(words: list[str], url: str | None, env: Mapping[str, str]) -> "Stdio | Http":
-    from toolpost.transports.targets import (  # noqa: PLC0415 - loaded when it is needed
-        Http,
-        Stdio,
-    )
+    from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - start-up time
 
     with translate_errors():
         if url is not None:
@@ -225,8 +217,10 @@ def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
 
 
 def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
-    """Return if the server answers as it would answer a host."""
-    from toolpost.client.client import Client  # noqa: PLC0415 - not needed for help
+    """Raise a `CommandError` unless the server answers as it would answer a host."""
+    import asyncio  # noqa: PLC0415 - start-up time
+
+    from toolpost.client.client import Client  # noqa: PLC0415 - as above
 
     async def connect_and_describe() -> str:
         async with Client(target, name="toolpost-cli", connect_timeout=CONNECT_TIMEOUT) as client:
@@ -246,13 +240,8 @@ def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
         raise CommandError(message, error.exit_code, hint=hint, details=error.details) from error
 
 
-def _print_diff(page: CommandOutput, diff: str) -> None:
-    for line in diff.splitlines():
-        page.print_text(line, style="bold" if line.startswith(("---", "+++")) else _DIFF_STYLES.get(line[:1]))
-
-
 def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
-    """Return if somebody agrees."""
+    """Raise a `CommandError` unless the user agrees."""
     if page.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         details = {"file": str(wish.path), "diff": diff}
         raise usage_error("nothing was written: there is nobody to ask", "--yes writes it", details=details)
@@ -263,7 +252,7 @@ def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
 def _print_report(
     page: CommandOutput, wish: InstallRequest, status: str, text: str, copy: Path | None = None
 ) -> None:
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "status": status,
         "host": next(name for name, host in HOSTS.items() if host is wish.host),
         "file": str(wish.path),
@@ -272,7 +261,7 @@ def _print_report(
         "backup": None if copy is None else str(copy),
     }
     if page.json:
-        page.print_value(told)
+        page.print_value(report)
         return
     page.print_text(text)
     if copy is not None:

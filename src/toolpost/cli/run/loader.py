@@ -1,25 +1,6 @@
-"""Where a server is: in a Python file or a module, under a name that may be left out.
+"""Loads a server from a Python file or a module, and again after a change, and finds it in there.
 
-Owns how the code is loaded, and loaded again, which files are its own, and what is said when it cannot be
-loaded. Which object in it is the server is told in `pick`; what is done with that is not known here.
-
-PART pick: Which object in a module is the server: the one that is named, or the only one that there is.
-
-Owns what is said when there is none, or more than one: what there is, and what to write instead. How the
-module came about is not known here.
-
-PART trace: What went wrong in somebody's own code, in its own lines: a traceback without ours.
-
-Owns which frames are shown. Why the code ran, and what is said besides, others know.
-
-PART fresh: Modules that are read from their source whenever they are imported, and never from bytecode.
-
-Which of the two is newer is told by whole seconds and by the length, which is not enough for a file that
-somebody is working on. Which modules are meant is not known here.
-
-PART watch: Files that may change: how each looked when it was last looked at.
-
-Owns the looks. Nothing here waits, and what a change means is not known.
+Errors show the user's own lines of a traceback, and what to write instead. `reload` decides when to reload.
 """
 
 import asyncio
@@ -44,7 +25,12 @@ from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
 
 MAX_LISTED_NAMES: Final = 10
-"""Names that are told when none of them is a server: enough to see what the file is."""
+"""How many names to list when none of them is a server."""
+
+_NO_SERVER_HINT: Final = (
+    "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
+    "or name a function that returns one"
+)
 
 
 def find_server(module: ModuleType, name: str, label: str) -> Handler:
@@ -52,7 +38,11 @@ def find_server(module: ModuleType, name: str, label: str) -> Handler:
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
-        raise usage_error(f"{label} {error}", _suggest_name(module, label)) from None
+        names = [*_collect_servers(module)] or [
+            name for name, value in _list_own_objects(module) if _is_server_factory(value)
+        ]
+        hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
+        raise usage_error(f"{label} {error}", hint if names else _NO_SERVER_HINT) from None
 
 
 class _ServerNotFound(Exception):
@@ -107,25 +97,12 @@ def _call_factory(make: Callable[..., Any], name: str) -> Handler:
     raise _ServerNotFound(f"has {name}, whose result is {_describe_type(made)}, and no server")
 
 
-def _suggest_name(module: ModuleType, label: str) -> str:
-    """What to write instead."""
-    names = [*_collect_servers(module)] or [
-        name for name, value in _list_own_objects(module) if _is_server_factory(value)
-    ]
-    if names:
-        return "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
-    return (
-        "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
-        "or name a function that returns one"
-    )
-
-
 def _collect_servers(module: ModuleType) -> dict[str, Handler]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
 
 
 def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
-    """What a module has: objects, and the functions and classes that it does not import."""
+    """The public objects of a module, without imported modules, functions and classes."""
     return [
         (name, value)
         for name, value in vars(module).items()
@@ -136,7 +113,7 @@ def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
 
 
 def _is_server_factory(value: Any) -> bool:
-    """Whether a function says that it returns a server."""
+    """Whether a function is annotated to return a server."""
     returned = value.__annotations__.get("return") if isinstance(value, FunctionType) else None
     if isinstance(returned, type):
         return issubclass(returned, Handler)
@@ -160,14 +137,14 @@ _HIDDEN_PREFIXES: Final = (
     contextmanager.__code__.co_filename,
     "uvloop",
 )
-"""What only leads from one line of somebody's own to the next."""
+"""Frames of these files are not shown."""
 
 
 def format_user_traceback(error: BaseException) -> str:
-    """An exception as Python shows it, but for lines that are ours or only lead to other ones."""
-    told = traceback.TracebackException.from_exception(error)
-    _strip_internal_frames(told)
-    return "".join(told.format()).rstrip()
+    """A traceback as Python shows it, without our own lines and those that only lead to other ones."""
+    shown = traceback.TracebackException.from_exception(error)
+    _strip_internal_frames(shown)
+    return "".join(shown.format()).rstrip()
 
 
 def list_traceback_files(error: BaseException) -> set[str]:
@@ -177,7 +154,7 @@ def list_traceback_files(error: BaseException) -> set[str]:
 
 
 def is_internal_error(error: BaseException) -> bool:
-    """Whether our code has raised it, and not somebody else's that we call."""
+    """Whether our own code has raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return not frames or frames[-1].filename.startswith(_PACKAGE_PREFIX)
 
@@ -205,18 +182,18 @@ FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
 
 
 class FileWatcher:
-    """Some files and folders."""
+    """Compares files and folders with how they were before."""
 
     def __init__(self) -> None:
         self._states: dict[str, FileState] = {}
 
     def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
-        """Look at these from here on. What was looked at before is compared with how it was then."""
+        """Watch these from here on. What was watched before is compared with how it was then."""
         known = {**looks, **self._states}
         self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
 
     def poll_changes(self) -> set[str]:
-        """Those that look different than the last time, or have gone, or have come."""
+        """Return those that have changed, gone or come since the last time."""
         now = {path: read_file_state(path) for path in self._states}
         before, self._states = self._states, now
         return {path for path, seen in now.items() if seen != before[path]}
@@ -237,7 +214,7 @@ def read_file_state(path: str) -> FileState:
 
 
 class UncachedLoader(SourceFileLoader):
-    """Loads a file as it is now."""
+    """Loads a file as it is now, never from bytecode, which is compared by whole seconds only."""
 
     file_states: ClassVar[dict[str, FileState]] = {}
     """How each file was when it was loaded: it may change before anybody else looks at it."""
@@ -250,23 +227,20 @@ class UncachedLoader(SourceFileLoader):
 
 
 class UncachedFinder:
-    """Finds modules for the import system, as it does itself, but lets some of them be loaded fresh."""
+    """Finds modules as the import system does, but has own files loaded by `UncachedLoader`."""
 
-    def __init__(self, concerns: Callable[[str], bool]) -> None:
-        self._is_own_file = concerns
+    def __init__(self, is_own_file: Callable[[str], bool]) -> None:
+        self._is_own_file = is_own_file
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """How to load a module; None if that is none of our business."""
+        """The spec of a module in an own file, else None."""
         spec = PathFinder.find_spec(name, path, target)
-        if (
-            spec is None
-            or type(spec.loader) is not SourceFileLoader
-            or not self._is_own_file(spec.loader.path)
-        ):
+        loader = spec and spec.loader
+        if spec is None or type(loader) is not SourceFileLoader or not self._is_own_file(loader.path):
             return None
-        spec.loader = UncachedLoader(name, spec.loader.path)
+        spec.loader = UncachedLoader(name, loader.path)
         return spec
 
 
@@ -291,7 +265,9 @@ class ServerSource:
         try:
             if place.endswith(".py") or os.sep in place or _is_not_importable(Path(place)):
                 self.path = _find_file(place)
-                self._module = _choose_module_name(self.path)
+                stem = self.path.stem
+                taken = stem in sys.modules or stem in sys.stdlib_module_names
+                self._module = f"served_{stem}" if taken else stem
             elif _is_dotted(place):
                 self._module, self._is_module = place, True
             else:
@@ -299,7 +275,8 @@ class ServerSource:
             self._root = Path.cwd() if self.path is None else self.path.parent
         except OSError as error:
             raise usage_error(f"{place} cannot be found: {error.strerror or error}") from None
-        _make_importable(self._root)
+        if sys.path[:1] != [str(self._root)]:  # as when a file in it is run
+            sys.path.insert(0, str(self._root))
         self._preloaded_modules = frozenset(sys.modules)
         self._failed_files: set[str] = set()
         self._loader = UncachedLoader if fresh else SourceFileLoader
@@ -319,7 +296,8 @@ class ServerSource:
         before = dict(self._own_modules())
         for name in before:
             del sys.modules[name]
-        _clear_type_caches()
+        for clear in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
+            clear()  # a type in a cache would keep its module in memory
         importlib.invalidate_caches()
         try:
             server = self.load()
@@ -376,7 +354,7 @@ class ServerSource:
 
     @contextmanager
     def _translate_errors(self) -> Generator[None]:
-        """Say what goes wrong in the code that is loaded, in its own lines."""
+        """Turn what the loaded code raises into a `CommandError`."""
         try:
             yield
         except (CommandError, KeyboardInterrupt):
@@ -430,18 +408,6 @@ def _find_file(place: str) -> Path:
     return path.resolve()
 
 
-def _make_importable(folder: Path) -> None:
-    """Let modules in a folder be found before all others, as when a file in it is run."""
-    if sys.path[:1] != [str(folder)]:
-        sys.path.insert(0, str(folder))
-
-
-def _choose_module_name(path: Path) -> str:
-    """What to call a file as a module: by its name, as its neighbours do, unless that is taken."""
-    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
-    return f"served_{path.stem}" if taken else path.stem
-
-
 def _get_source_file(module: ModuleType) -> str | None:
     """The source of a module, if it has any."""
     file = getattr(module, "__dict__", {}).get("__file__")
@@ -459,15 +425,9 @@ def _get_source_paths(module: ModuleType) -> list[str]:
     return []
 
 
-def _clear_type_caches() -> None:
-    """Let go of types that are remembered beyond their modules: each keeps all of its module in memory."""
-    for forget in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
-        forget()
-
-
 @contextmanager
 def _forbid_serving(label: str) -> Generator[None]:
-    """No server serves while the code is loaded that makes it: that would never be done."""
+    """Refuse to serve while the code is loaded: that would never end."""
 
     def refuse(*_: Any, **__: Any) -> None:
         hint = 'put `server.run()` below `if __name__ == "__main__":`'

@@ -41,6 +41,7 @@ from toolpost.types.initialize import (
     CacheableResult,
     ClientCapabilities,
     DiscoverResult,
+    Implementation,
     InitializeParams,
     InitializeResult,
     RequestMeta,
@@ -58,32 +59,17 @@ from toolpost.types.resources import (
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
 MAX_SUMMARY_LENGTH: Final = 72
-"""How many characters are told: a line of a terminal has to hold more than this."""
+"""Characters of a summary: it shares a line of the terminal."""
 
 
-def summarize_params(params: Any) -> str:
-    """What a request or a notice is about; empty if its method tells it all."""
-    return _summarize(_PARAMS_SUMMARIES, params)
+def summarize(value: object) -> str:
+    """What params or a result are about, in a few words; empty if the method says it all."""
+    describe = _SUMMARIES.get(type(value))
+    return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def summarize_result(result: Any) -> str:
-    """What a result says; empty if nothing but its size is to be told."""
-    return _summarize(_RESULT_SUMMARIES, result)
-
-
-def _summarize(table: dict[type, Callable[[Any], str]], value: object) -> str:
-    tell = table.get(type(value))
-    if tell is None:
-        return ""
-    return shorten(" ".join(tell(value).split()), MAX_SUMMARY_LENGTH)
-
-
-def _summarize_initialize(params: InitializeParams) -> str:
-    return f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
-
-
-def _summarize_initialize_result(result: InitializeResult) -> str:
-    return f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
+def _summarize_implementation(info: Implementation, verb: str, version: str) -> str:
+    return f"{info.name} {info.version}, {verb} {version}"
 
 
 def _summarize_versions(versions: Sequence[str]) -> str:
@@ -109,8 +95,10 @@ def _summarize_client_requests(result: InputRequiredResult) -> str:
     return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
-_PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeParams: _summarize_initialize,
+_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeParams: lambda params: _summarize_implementation(
+        params.client_info, "offers", params.protocol_version
+    ),
     CallToolParams: lambda params: params.name,
     GetPromptParams: lambda params: params.name,
     ReadResourceParams: lambda params: params.uri,
@@ -123,10 +111,9 @@ _PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
     ProgressParams: format_progress,
     LogParams: _summarize_log,
     CancelledParams: _summarize_cancellation,
-}
-
-_RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeResult: _summarize_initialize_result,
+    InitializeResult: lambda result: _summarize_implementation(
+        result.server_info, "speaks", result.protocol_version
+    ),
     DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
     ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
     ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
@@ -142,18 +129,18 @@ _RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 # --------------------------------------------------------------------- the inspector
 
 MAX_PENDING: Final = 10_000
-"""How many requests of one side are remembered; of more, the oldest are forgotten."""
+"""How many requests of one side are remembered."""
 
 MAX_VIOLATION_LENGTH: Final = 300
-"""How much is said of what is wrong: it may repeat what somebody sent."""
+"""Characters of a violation: it may quote a message."""
 
 SIMILARITY_CUTOFF: Final = 0.85
-"""How much a method that nobody knows has to be like another to be taken for a slip of the hand."""
+"""How similar an unknown method has to be to a known one to be called a typing error."""
 
 _OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
 _KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
 _PRE_SESSION_METHODS: Final = frozenset({"initialize", "ping"})
-"""What may be asked before a session is open."""
+"""Requests that may come before a session is open."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -181,7 +168,7 @@ _RESULT_KIND_READER: Final = JSONReader(_ResultKind)
 
 
 class MessageInspector:
-    """Hears one conversation."""
+    """Follows one conversation; `revision` is given where it was negotiated elsewhere, as over HTTP."""
 
     def __init__(self, revision: Revision | None = None) -> None:
         self.revision = revision if revision is not None and not revision.stateless else None
@@ -192,28 +179,29 @@ class MessageInspector:
         self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
         self._outputs = OutputSchemas(Stats())
 
-    def inspect(self, by: Role, data: bytes, at: float) -> list[ObservedMessage]:
-        """What one text is: a message, the messages of a batch, or junk."""
+    def inspect(self, by: Role, data: bytes | OversizedLine, at: float) -> list[ObservedMessage]:
+        """Return the message, the messages of a batch, or junk."""
+        if isinstance(data, OversizedLine):
+            return [self._inspect_oversize(by, data, at)]
         if not is_batch(data):
             return [self._inspect_one(by, data, at)]
         try:
             messages = decode_batch(data)
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
-        size, wrong = len(data), list[str]()
-        if not any(revision.batches for revision in self.seen_revisions.values()):
-            wrong.append("several messages come in one array, which the revision spoken does not have")
+        batches = any(revision.batches for revision in self.seen_revisions.values())
         seen = [
             _create_junk(by, data, at, message)
             if isinstance(message, RemoteProtocolError)
-            else self._classify(ObservedMessage(at=at, by=by, size=size, body=data), message)
+            else self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
             for message in messages
         ]
-        seen[0].violations[:0] = wrong
+        if not batches:
+            text = "several messages come in one array, which the revision spoken does not have"
+            seen[0].violations.insert(0, text)
         return seen
 
-    def inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
-        """What a text was that is too long to be looked at."""
+    def _inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
         refusal = dropped.make_error()
         asked = self._pending[_OTHER_ROLE[by]].pop(refusal.id, None) if refusal.id is not None else None
         return ObservedMessage(
@@ -269,13 +257,13 @@ class MessageInspector:
                 self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
         if isinstance(asked.params, InitializeParams):
             self._capabilities[CLIENT] = asked.params.capabilities
-        seen.summary = summarize_params(asked.params)
+        seen.summary = summarize(asked.params)
         _remember(pending, message.id, asked)
         if asked.token is not None:
             _remember(self._progress_tokens[seen.by], asked.token, asked)
 
     def _determine_revision(self, seen: ObservedMessage, meta: RequestMeta) -> Revision | None:
-        """The revision that a request is held against; None if nobody can tell."""
+        """The revision whose rules apply to a request; None if it is unknown."""
         if seen.by == CLIENT and meta.protocol_version is not UNSET:
             revision = REVISIONS.get(meta.protocol_version)
             if revision is None:
@@ -306,7 +294,7 @@ class MessageInspector:
 
     @property
     def _has_extensions(self) -> bool:
-        """Whether somebody has declared extensions, whose methods nobody here knows."""
+        """Whether either side has declared extensions, which may have methods of their own."""
         return any(
             each is not None and (each.extensions or each.experimental)
             for each in self._capabilities.values()
@@ -320,7 +308,7 @@ class MessageInspector:
     # ----------------------------------------------------------------- answers
 
     def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
-        """The request that is answered; it waits no more."""
+        """Remove and return the request that is answered."""
         seen.id = request_id
         if request_id is None:
             return None
@@ -357,13 +345,13 @@ class MessageInspector:
         result = _attempt(seen.violations, row.read_result, message.result, kind)
         if result is None:
             return
-        seen.summary = summarize_result(result) or summarize_params(asked.params)
+        seen.summary = summarize(result) or summarize(asked.params)
         seen.failed = isinstance(result, CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
         self._check_result(seen, asked, result, revision)
 
     def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: Result) -> None:
-        """Take note of what was agreed upon, and of what the tools promise."""
+        """Remember what was negotiated, and the output schemas of the tools."""
         if isinstance(result, InitializeResult):
             self._capabilities[SERVER] = result.capabilities
             self.revision = REVISIONS.get(result.protocol_version)
@@ -406,7 +394,7 @@ class MessageInspector:
     def _check_client_requests(
         self, seen: ObservedMessage, asked: _PendingRequest, result: InputRequiredResult, revision: Revision
     ) -> None:
-        """The questions in a result that wants input."""
+        """Check the requests in a result that requires input."""
         if not result.input_requests and result.request_state is None:
             seen.violations.append("it wants input, but asks for none")
         for name, ask in (result.input_requests or {}).items():
@@ -439,7 +427,7 @@ class MessageInspector:
             return
         params = _attempt(seen.violations, row.read_params, message.params)
         self._check_capability(seen, row.needs, seen.by)
-        seen.summary = summarize_params(params)
+        seen.summary = summarize(params)
         if isinstance(params, CancelledParams):
             self._inspect_cancellation(seen, params)
         elif isinstance(params, ProgressParams):
@@ -468,7 +456,7 @@ class MessageInspector:
 
 
 def _list_content_types(result: Result) -> list[str]:
-    """The kinds of content in a result of which revisions differ."""
+    """The types of content in a result: not every revision has all of them."""
     blocks: Sequence[object] = ()
     if isinstance(result, CallToolResult):
         blocks = result.content
@@ -479,7 +467,7 @@ def _list_content_types(result: Result) -> list[str]:
 
 
 def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
-    """What comes of it; None if it breaks a rule, which is noted."""
+    """Return the result of a call; None if it breaks a rule, which is noted."""
     try:
         return work(*args)
     except InvalidParams as error:
@@ -501,7 +489,7 @@ def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:
-    """Remember something, and forget the oldest if it is too much."""
+    """Add an entry, and drop the oldest beyond the limit."""
     kept[key] = value
     if len(kept) > MAX_PENDING:
         del kept[next(iter(kept))]

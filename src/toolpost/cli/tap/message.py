@@ -1,12 +1,6 @@
-"""One message as it went by, and what was found out about it.
+"""One message as it passed, with what the inspector found out about it, and how it is shown.
 
-A plain record: a witness fills it, and whoever shows messages reads it.
-
-PART sight: How a message looks: a line for a person, with or without colours, all of it, or an object for a
-program.
-
-Owns the columns and the marks. What a message is was found out before, and where the text goes is decided
-elsewhere.
+`MessageFormatter` makes a line for a person or a JSON object for a program; `recorder` writes it.
 """
 
 from typing import Any, Final, Literal, TypeAlias
@@ -76,7 +70,7 @@ _MARGIN: Final = " " * 13
 
 
 class MessageFormatter:
-    """How messages are shown."""
+    """Formats messages as text, with the whole message if `full`, or as JSON objects."""
 
     def __init__(self, *, json: bool = False, full: bool = False, colour: bool = False) -> None:
         self._json = json
@@ -84,30 +78,26 @@ class MessageFormatter:
         self._colour = colour and not json
 
     def format_message(self, seen: ObservedMessage, body: Any = None) -> str:
-        """The text of a message."""
+        """The text of a message; `body` is the decoded message without secrets, or junk as a string."""
         return self._format_json(seen, body) if self._json else self._format_text(seen, body)
 
     def _format_json(self, seen: ObservedMessage, body: Any) -> str:
-        told: dict[str, Any] = {"at": round(seen.at, 6), "from": seen.by, "kind": seen.kind}
-        told |= {
-            name: value
-            for name, value in (
-                ("id", seen.id),
-                ("method", seen.method or None),
-                ("summary", seen.summary or None),
-                ("ms", None if seen.duration is None else round(1000 * seen.duration, 3)),
-            )
-            if value is not None
+        members = {
+            "at": round(seen.at, 6),
+            "from": seen.by,
+            "kind": seen.kind,
+            "id": seen.id,
+            "method": seen.method or None,
+            "summary": seen.summary or None,
+            "ms": None if seen.duration is None else round(1000 * seen.duration, 3),
+            "bytes": None if seen.kind == "note" else seen.size,
+            "failed": seen.failed or None,
+            "violations": seen.violations or None,
         }
-        if seen.kind != "note":
-            told["bytes"] = seen.size
-        if seen.failed:
-            told["failed"] = True
-        if seen.violations:
-            told["violations"] = seen.violations
+        shown: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
         if seen.kind == "junk" or (self.full and body is not None):
-            told["message"] = body
-        return msgspec.json.encode(told).decode()
+            shown["message"] = body
+        return msgspec.json.encode(shown).decode()
 
     def _format_text(self, seen: ObservedMessage, body: Any) -> str:
         name = _flatten(shorten("" if seen.id is None else str(seen.id), MAX_ID))
@@ -143,7 +133,7 @@ class MessageFormatter:
 
 
 def _flatten(text: str) -> str:
-    """A text on one line."""
+    """Put a string on one line."""
     return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
 
 
