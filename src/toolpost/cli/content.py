@@ -1,12 +1,6 @@
-"""How what a server says is shown: blocks of content, results of tools.
+"""How content of a server is shown: text as it is, structured results as tables, binary content as files.
 
-Owns which form suits what: text as it is, structured results as tables, pictures and sounds as files. Where
-it is written to is told in `page`, what files are called in `folder`.
-
-PART folder: Files that a command makes of what a server sends: pictures, sounds, anything binary.
-
-Owns their names, which come from the words of the user and never from the server, and that no file that is
-there already is overwritten.
+Names of files come from the user and never from the server, and no file is overwritten.
 """
 
 import base64
@@ -104,14 +98,12 @@ def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFo
         page.print_value(result.data)
         same = (result.structured_content, result.data)
         blocks = [
-            block
-            for block in blocks
-            if not (isinstance(block, TextContent) and _decode_json_text(block) in same)
+            each for each in blocks if not isinstance(each, TextContent) or _decode_json(each) not in same
         ]
     show_blocks(page, blocks, folder)
 
 
-def _decode_json_text(block: TextContent) -> Any:
+def _decode_json(block: TextContent) -> Any:
     """The JSON in a text; the text itself if there is none."""
     try:
         return msgspec.json.decode(block.text)
@@ -143,14 +135,16 @@ def _print_text_block(page: CommandOutput, text: str) -> None:
 
 
 def _save_block(page: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
-    content = decode_base64(data, f"content of type {mime}")
-    path = folder.save(content, mime)
-    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {format_byte_count(len(content))})")
+    save_content(page, decode_base64(data, f"content of type {mime}"), mime, folder)
 
 
-def format_byte_count(count: int) -> str:
-    """A number of bytes, for people."""
-    return f"{count} bytes" if count < 10_000 else f"{count / 1000:.0f} kB"
+def save_content(
+    page: CommandOutput, data: bytes, mime: str | None, folder: OutputFolder, *, text: bool = False
+) -> None:
+    """Save content to a file, and say so. `text` is for text of unknown type."""
+    path = folder.save(data, mime or ("text/plain" if text else None))
+    size = f"{len(data)} bytes" if len(data) < 10_000 else f"{len(data) / 1000:.0f} kB"
+    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {size})")
 
 
 def convert_result(raw: bytes | None, folder: OutputFolder | None) -> Any:

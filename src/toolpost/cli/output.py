@@ -33,6 +33,11 @@ def escape_control_characters(text: str) -> str:
     )
 
 
+def first_line(text: str | None) -> str:
+    """The first line of a description."""
+    return (text or "").strip().partition("\n")[0]
+
+
 def is_plain(stream: IO[Any]) -> bool:
     """Whether a stream gets neither colours nor boxes: it is no terminal, or `NO_COLOR` is set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -165,7 +170,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _create_console(stream: IO[str]) -> "Console":
-    from rich.console import Console  # noqa: PLC0415 - 50 ms that few commands need
+    from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
 

@@ -54,18 +54,15 @@ class ProgressDisplay:
             return
         total = None if params.total is None else _clamp_number(params.total)
         if self._bar is None:
-            self._bar = self._create_bar()
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
+
+            columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._output.error_console, transient=True)
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
         self._bar.update(
             self._task, completed=_clamp_number(params.progress), total=total, description=text, refresh=True
         )
-
-    def _create_bar(self) -> "Progress":
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
-
-        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        return Progress(*columns, console=self._output.error_console, transient=True)
 
     def print_note(self, text: str, *, style: str | None = None) -> None:
         """Print a line on stderr, above the bar."""

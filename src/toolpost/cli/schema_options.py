@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from toolpost.cli.errors import usage_error
-from toolpost.cli.output import escape_control_characters
+from toolpost.cli.output import escape_control_characters, first_line
 from toolpost.cli.schema_fields import NumberParam, SchemaField
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
 
@@ -77,7 +77,7 @@ class SchemaCommand(click.Command):
             raise
 
     def collect_arguments(self, ctx: click.Context, args: str | None = None) -> ParsedArguments:
-        """What was typed. What `--args` says, here or before the name, is taken first."""
+        """Collect the arguments; those of options override those of `--args`, here or before the name."""
         own = {option.name or "": ctx.params[option.name or ""] for option in self._own_options}
         whole = own.get("args") or args
         arguments = {} if whole is None else parse_arguments(whole)
@@ -88,7 +88,7 @@ class SchemaCommand(click.Command):
         return ParsedArguments(arguments, {name: value for name, value in own.items() if value})
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Tell the parameters apart from our own options."""
+        """Show the parameters apart from our own options."""
         parameters = [_build_help_record(*both) for both in zip(self.fields, self._options, strict=True)]
         if parameters:
             with formatter.section("Parameters"):
@@ -100,7 +100,7 @@ class SchemaCommand(click.Command):
 
 
 def set_argument(arguments: dict[str, Any], field: SchemaField, value: Any) -> None:
-    """Set the value of a field, in the objects that it stands in."""
+    """Set the value of a field, in nested objects where it has a path."""
     inner = arguments
     for step in field.path[:-1]:
         if not isinstance(inner.get(step), dict):
@@ -110,9 +110,9 @@ def set_argument(arguments: dict[str, Any], field: SchemaField, value: Any) -> N
 
 
 def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> list[SchemaField]:
-    """The fields that have to be there and are not, after what has a default has been set to it.
+    """The required fields that are missing, after those with a default have been set to it.
 
-    A member of an object is missing if the object is there, or has to be; then it stands for the object.
+    A member of an object is missing if the object is there or is required; it replaces the object then.
     """
     gone: dict[tuple[str, ...], SchemaField] = {}
     for each in fields:
@@ -156,7 +156,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Option:
-    """The option for a field, called as in the schema, or with hyphens; what it is called is taken then."""
+    """The option for a field, named as in the schema, or with hyphens. Adds its names to `taken`."""
     names = [f"--{field.name}"]
     hyphened = f"--{field.name.replace('_', '-')}"
     if hyphened not in taken:
@@ -178,22 +178,17 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
         typed = f"{name} [{'|'.join(map(_format_value, field.kind.choices))}]"
     else:
         typed = f"{name} {field.kind.name.upper()}"
+    required = "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
     facts = [
-        _describe_requirement(field),
+        required if field.required else "",
         "may be repeated" if field.many else "",
         field.kind.range if isinstance(field.kind, NumberParam) else "",
         "or its members, below" if field.group else "",
         "" if field.default is None else f"default: {_format_value(field.default)}",
     ]
     extra = "; ".join(filter(None, facts))
-    told = (" ".join(field.description.split()), f"[{extra}]" if extra else "")
-    return typed, "  ".join(filter(None, told))
-
-
-def _describe_requirement(field: SchemaField) -> str:
-    if not field.required:
-        return ""
-    return "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
+    description = " ".join(field.description.split())
+    return typed, "  ".join(filter(None, (description, f"[{extra}]" if extra else "")))
 
 
 def _format_value(value: Any) -> str:
@@ -356,14 +351,10 @@ class ItemNameParam(click.ParamType[str]):
         del param
         assert isinstance(ctx.command, NamedItemCommand), "nobody else takes names"
         return [
-            CompletionItem(each.name, help=_first_line(each.description))
+            CompletionItem(each.name, help=first_line(each.description) or None)
             for each in ctx.command.fetch_candidates(ctx)
             if each.name.startswith(incomplete)
         ]
-
-
-def _first_line(text: str | None) -> str | None:
-    return text.strip().partition("\n")[0] if text else None
 
 
 def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:

@@ -191,7 +191,7 @@ class TargetConnector:
 
     def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
         """What comes of some work with the server, which is connected to for it and left afterwards."""
-        import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+        import asyncio  # noqa: PLC0415 - start-up time
 
         client = self.create_client(**options)
 
@@ -389,7 +389,7 @@ _TARGET_OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[repo
 
 
 _TARGET_PARAMETERS: Final = frozenset(
-    {"target", "config", "json", "revision", "headers", "env", "timeout", "verbose"}
+    ["target", "config", "json", "revision", "headers", "env", "timeout", "verbose"]
 )
 
 

@@ -225,9 +225,7 @@ def command(
 
 
 def _build_report(load: LoadGenerator) -> dict[str, Any]:
-    milliseconds = {
-        name: round(value * 1000, 3) for name, value in summarize_durations(load.durations).items()
-    }
+    latency = summarize_durations(load.durations)
     return {
         "seconds": round(load.elapsed, 3),
         "concurrency": load.workers,
@@ -235,7 +233,7 @@ def _build_report(load: LoadGenerator) -> dict[str, Any]:
         "answered": len(load.durations),
         "failed": load.errors.total(),
         "per_second": round(len(load.durations) / load.elapsed, 1),
-        "milliseconds": milliseconds,
+        "milliseconds": {name: round(value * 1000, 3) for name, value in latency.items()},
         "errors": [
             {"kind": kind, "count": count, "example": load.examples[kind]}
             for kind, count in load.errors.most_common()

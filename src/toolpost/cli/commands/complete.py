@@ -1,6 +1,6 @@
-"""`toolpost complete`: how an argument of a prompt, or a variable of a resource template, might go on.
+"""`toolpost complete`: completions of an argument of a prompt, or of a variable of a resource template.
 
-Owns how the question is put on a command line. What is proposed is the server's business.
+Prints what the server proposes.
 """
 
 from typing import TYPE_CHECKING, Literal

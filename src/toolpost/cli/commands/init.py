@@ -1,7 +1,6 @@
-"""`toolpost init`: a small project of a server that works at once, with a test and a README.
+"""`toolpost init`: makes a small project of a server that works at once, with a test and a README.
 
-Owns the few files that such a project needs, as texts, and the rules for its name. Writes only what was not
-there before.
+The files are templates here. Writes only what was not there before.
 """
 
 import keyword
@@ -107,18 +106,12 @@ _README_STEPS: Final = {
 }
 """What to do with a project, and what for."""
 
-_GITIGNORE: Final = """\
-.venv/
-__pycache__/
-.pytest_cache/
-"""
-
 FILE_TEMPLATES: Final = {
     "$module.py": _SERVER_TEMPLATE,
     "test_$module.py": _TEST_TEMPLATE,
     "pyproject.toml": _PYPROJECT_TEMPLATE,
     "README.md": _README_TEMPLATE,
-    ".gitignore": _GITIGNORE,
+    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
 }
 """The name and the text of each file, with places for the names."""
 

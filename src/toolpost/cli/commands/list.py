@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from toolpost.cli.output import CommandOutput
+from toolpost.cli.output import CommandOutput, first_line
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
@@ -35,27 +35,23 @@ class _ListTable(NamedTuple):
     row: Callable[[Any], Sequence[object]]
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
-
-
 def _format_tool_row(tool: "Tool") -> Sequence[object]:
     from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - of use here only
 
     fields = [each for each in extract_fields(tool.input_schema) if len(each.path) == 1]
     named = [each.name if each.required else f"[{each.name}]" for each in fields[:MAX_PARAMETERS]]
     more = ["…"] if len(fields) > MAX_PARAMETERS else []
-    return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
+    return tool.name, " ".join([*named, *more]), first_line(tool.description or tool.title)
 
 
 def _format_resource_row(item: "Resource | ResourceTemplate") -> Sequence[object]:
     uri: str = getattr(item, "uri", None) or getattr(item, "uri_template", "")
-    return uri, item.mime_type, _first_line(item.description or item.title or item.name)
+    return uri, item.mime_type, first_line(item.description or item.title or item.name)
 
 
 def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
     named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
-    return prompt.name, " ".join(named), _first_line(prompt.description or prompt.title)
+    return prompt.name, " ".join(named), first_line(prompt.description or prompt.title)
 
 
 _LIST_TABLES: Final = {
@@ -94,10 +90,8 @@ def command(reach: TargetConnector, **only: bool) -> None:
             if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
                 found[name] = await getattr(client, _LIST_TABLES[name].method)()
         if reach.json:
-            told = _describe_server(client) | {
-                _LIST_TABLES[name].member: items for name, items in found.items()
-            }
-            reach.output.print_value(told)
+            lists = {_LIST_TABLES[name].member: items for name, items in found.items()}
+            reach.output.print_value(_describe_server(client) | lists)
         else:
             if not wanted:
                 _print_header(reach.output, client)
@@ -108,13 +102,8 @@ def command(reach: TargetConnector, **only: bool) -> None:
 
 
 def _describe_server(client: "Client") -> dict[str, Any]:
-    about = {
-        "server": client.server_info,
-        "revision": client.revision,
-        "era": client.era,
-        "capabilities": client.capabilities,
-        "instructions": client.instructions,
-    }
+    about = {name: getattr(client, name) for name in ("revision", "era", "capabilities", "instructions")}
+    about = {"server": client.server_info} | about
     return {key: value for key, value in about.items() if value is not None}
 
 
@@ -126,9 +115,8 @@ def _print_header(page: CommandOutput, client: "Client") -> None:
     for line in lines[:MAX_INSTRUCTION_LINES]:
         page.print_text(line)
     if len(lines) > MAX_INSTRUCTION_LINES:
-        page.print_text(
-            f"… ({len(lines) - MAX_INSTRUCTION_LINES} more lines; --json has all of it)", style="dim"
-        )
+        more = len(lines) - MAX_INSTRUCTION_LINES
+        page.print_text(f"… ({more} more lines; --json has all of it)", style="dim")
 
 
 def _print_list(page: CommandOutput, kind: _ListTable, items: list[Any] | None, *, alone: bool) -> None:

@@ -1,6 +1,6 @@
-"""`toolpost ping`: whether a server answers, and how soon.
+"""`toolpost ping`: whether a server answers, and how fast.
 
-Owns how often it is asked and what is said of it.
+Asks once, or `--count` times.
 """
 
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""
-    import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+    import asyncio  # noqa: PLC0415 - start-up time
 
     async def ping(client: "Client") -> None:
         took: list[float] = []

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -107,7 +107,9 @@ class CapturingBackend:
     def __init__(self, engine: object, notes: Capture) -> None:
         self._backend = open_backend(engine)
         self._capture = notes
-        self._tracker = ExchangeTracker(notes.record, _ignore, _ignore, notes.now)
+        self._tracker = ExchangeTracker(
+            notes.record, lambda *_, **__: None, lambda _by, _data, _link: None, notes.now
+        )
 
     @contextlib.asynccontextmanager
     async def send(
@@ -134,10 +136,6 @@ class CapturingBackend:
     async def finish(self) -> None:
         """Close every connection."""
         await self._backend.close()
-
-
-def _ignore(*_args: Any, **_named: Any) -> None:
-    """What is neither shown nor kept."""
 
 
 class _CapturedResponse(Response):

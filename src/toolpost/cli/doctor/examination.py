@@ -172,12 +172,8 @@ async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) 
         if each.media_type == "text/event-stream" or (each.method == "GET" and not each.status)
     ]
     held = [each for each in streams if each.head_delay is None or each.head_delay > STREAM_START_TIMEOUT]
-    odd = [
-        name
-        for each in streams
-        for name in ("content-length", "content-encoding")
-        if name in (each.headers or {})
-    ]
+    names = {name for each in streams for name in each.headers or ()}
+    odd = [name for name in ("content-length", "content-encoding") if name in names]
     if held:
         checkup.warn(
             "stream",

@@ -17,9 +17,7 @@ MAX_PROGRAMS: Final = 20_000
 """How many names along the PATH are looked at for one that is similar."""
 
 _INSTALL_HINTS: Final = {
-    "node": "it comes with Node.js: install that",
-    "npm": "it comes with Node.js: install that",
-    "npx": "it comes with Node.js: install that",
+    **dict.fromkeys(("node", "npm", "npx"), "it comes with Node.js: install that"),
     "bun": "install Bun",
     "bunx": "it comes with Bun: install that",
     "deno": "install Deno",
@@ -77,18 +75,14 @@ def _explain_missing(command: str, named: Path | None, path: str) -> tuple[str, 
     if named is not None:
         return f"there is no file {command}", "correct the path"
     hints = [_INSTALL_HINTS[command]] if command in _INSTALL_HINTS else []
-    near = get_close_matches(command, _list_programs(path), 3, 0.75)
+    folders = [Path(folder) for folder in dict.fromkeys(path.split(os.pathsep)) if Path(folder).is_dir()]
+    programs = dict.fromkeys(each.name for folder in folders for each in folder.iterdir())
+    near = get_close_matches(command, list(islice(programs, MAX_PROGRAMS)), 3, 0.75)
     if near:
         hints.append(f"did you mean {' or '.join(near)}?")
     hints.append("a host that is started from a desktop has a short PATH: give it the full path")
     sentences = (hint if hint.endswith("?") else f"{hint}." for hint in hints)
     return f"there is no program {command} along the PATH", " ".join(sentences)
-
-
-def _list_programs(path: str) -> list[str]:
-    folders = [Path(folder) for folder in dict.fromkeys(path.split(os.pathsep)) if Path(folder).is_dir()]
-    names = dict.fromkeys(each.name for folder in folders for each in folder.iterdir())
-    return list(islice(names, MAX_PROGRAMS))
 
 
 def _find_missing_interpreter(program: Path) -> str:

@@ -1,7 +1,6 @@
-"""A checkup: one line for each thing that was looked at, as it is found out, and the verdict at the end.
+"""The report of `toolpost doctor`: one line for each check as it is done, and the verdict at the end.
 
-Owns how findings look and the exit code that follows from them. What is looked at, and in which order, is
-told elsewhere.
+Knows how checks look, and the exit code that follows from them.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ _NAME_WIDTH: Final = 13
 
 
 class CheckResult(Struct, omit_defaults=True):
-    """One thing that was looked at."""
+    """One check: its name, the verdict, what was found, and what to do about it."""
 
     name: str
     verdict: Verdict
@@ -46,7 +45,7 @@ class DoctorAborted(Exception):
 
 
 class DoctorReport:
-    """Collects checks, and shows each at once."""
+    """Collects checks, and shows each at once; with `--json`, all at the end."""
 
     def __init__(self, page: CommandOutput) -> None:
         self._output = page
@@ -110,25 +109,17 @@ class DoctorReport:
         plain = self._output.is_plain
         margin = " " * (_NAME_WIDTH + (6 if plain else 3))
         head = f"{check.verdict:<5}" if plain else f"{mark} "
-        # The style of a line is its mark's; the text is for reading.
         first, *more = check.text.splitlines() or [""]
-        name = f"{check.name:<{_NAME_WIDTH}}"
-        self._print_line(
-            f"{head} {name}{first}", colour if check.verdict != "ok" else None, len(head), colour
-        )
+        text = f" {check.name:<{_NAME_WIDTH}}{first}"
+        if plain or check.verdict != "ok":
+            self._output.print_text(head + text, style=colour)
+        else:  # only its mark is coloured
+            click.echo(click.style(head, fg=colour), nl=False, color=True)
+            self._output.print_text(text)
         for line in (*more, *check.details[:MAX_DETAIL_LINES]):
             self._output.print_text(f"{margin}{line}", style="dim")
         if len(check.details) > MAX_DETAIL_LINES:
-            self._output.print_text(
-                f"{margin}… and {len(check.details) - MAX_DETAIL_LINES} more: see --json", style="dim"
-            )
+            more_count = len(check.details) - MAX_DETAIL_LINES
+            self._output.print_text(f"{margin}… and {more_count} more: see --json", style="dim")
         if check.hint:
             self._output.print_text(f"{margin}→ {check.hint}", style="cyan")
-
-    def _print_line(self, line: str, style: str | None, mark: int, colour: str) -> None:
-        """Show a line: all of it in a colour, or its mark only."""
-        if style is not None or self._output.is_plain:
-            self._output.print_text(line, style=style)
-            return
-        click.echo(click.style(line[:mark], fg=colour), nl=False, color=True)
-        self._output.print_text(line[mark:])

@@ -38,7 +38,7 @@ _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
 
 class HostConfigFile:
-    """A file with a host's configuration, which need not be there yet."""
+    """The configuration file of a host, which need not exist yet."""
 
     def __init__(self, path: Path, form: Literal["json", "toml"]) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class HostConfigFile:
         self._parse()
 
     def get_entry(self, path: Sequence[str]) -> JSON:
-        """What stands at a path, or None."""
+        """The value at a path, or None."""
         value: Any = self._parse()
         for key in path:
             value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
@@ -82,7 +82,9 @@ class HostConfigFile:
         gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
         stay = gone & come  # but for a comma
         return "\n".join(
-            _STRING.sub(_mask_value, line) if line[0] == " " or line[1:].rstrip(" ,") in stay else line
+            _STRING.sub(lambda found: found[0] if found[2] else '"…"', line)
+            if line[0] == " " or line[1:].rstrip(" ,") in stay
+            else line
             for line in lines
         )
 
@@ -92,9 +94,8 @@ class HostConfigFile:
             self._real_path.parent.mkdir(parents=True, exist_ok=True)
             with _lock_folder(self._real_path.parent):
                 if self._read() != self._original:
-                    raise CommandError(
-                        f"{self.path} has changed meanwhile; nothing was written", hint="do it once more"
-                    )
+                    text = f"{self.path} has changed meanwhile; nothing was written"
+                    raise CommandError(text, hint="do it once more")
                 copy = None if self._original is None else self._back_up(self._original)
                 self._replace(text.encode())
         except OSError as error:
@@ -105,9 +106,8 @@ class HostConfigFile:
         try:
             return (self._original or b"").decode()
         except UnicodeDecodeError as error:
-            raise CommandError(
-                f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
-            ) from error
+            text = f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
+            raise CommandError(text) from error
 
     def _parse_text(self, text: str) -> Any:
         if not text.strip():
@@ -135,7 +135,8 @@ class HostConfigFile:
                     text = jsonc.drop(text, path) if text.strip() else text
                 for path, value in put.items():
                     text = jsonc.put(text, path, value)
-            _check_equal(self._parse_text(text), _apply_changes(self._parse(), put, gone))
+            if _drop_empty(self._parse_text(text)) != _drop_empty(_apply_changes(self._parse(), put, gone)):
+                raise ConfigSyntaxError("it is written in another way than expected")
         except ConfigSyntaxError as error:
             raise CommandError(
                 f"{self.path} cannot be changed safely: {error}",
@@ -151,9 +152,8 @@ class HostConfigFile:
         except OSError as error:
             raise CommandError(f"{self.path} cannot be read: {error.strerror or error}") from error
         if not os.access(self._real_path, os.W_OK):
-            raise CommandError(
-                f"{self.path} is read-only", hint="whatever has made it is the place for a change"
-            )
+            hint = "whatever has made it is the place for a change"
+            raise CommandError(f"{self.path} is read-only", hint=hint)
         return data
 
     def _back_up(self, data: bytes) -> Path:
@@ -171,7 +171,7 @@ class HostConfigFile:
             return copy
 
     def _replace(self, data: bytes) -> None:
-        """Puts a new file in the place of the old, with the same owner and permissions."""
+        """Replace the file, with the same owner and permissions."""
         handle, name = tempfile.mkstemp(dir=self._real_path.parent, prefix=f".{self._real_path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -191,7 +191,7 @@ class HostConfigFile:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Generator[None]:
-    """Let others who do the same wait meanwhile, where the system can."""
+    """Lock a folder against other runs of `install`, where the system can."""
     if sys.platform == "win32":
         yield
         return
@@ -206,13 +206,8 @@ def _lock_folder(folder: Path) -> Generator[None]:
         os.close(handle)
 
 
-def _mask_value(found: "re.Match[str]") -> str:
-    """A string, if it is a key; of others that there is one."""
-    return found[0] if found[2] else '"…"'
-
-
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
-    """A value after changes, made where they cannot go wrong."""
+    """Apply the changes to a parsed value."""
     for *outer, key in gone:
         holder = value
         for word in outer:
@@ -229,13 +224,8 @@ def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequen
     return value
 
 
-def _check_equal(changed: JSON, wanted: JSON) -> None:
-    if _drop_empty(changed) != _drop_empty(wanted):
-        raise ConfigSyntaxError("it is written in another way than expected")
-
-
 def _drop_empty(value: Any) -> Any:
-    """A value without what is empty: TOML has no table that holds nothing but tables that are gone."""
+    """A value without empty mappings: TOML has no table that holds nothing but dropped tables."""
     if not isinstance(value, dict):
         return value
     tidy = {key: _drop_empty(inner) for key, inner in cast("dict[str, Any]", value).items()}

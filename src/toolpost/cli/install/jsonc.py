@@ -1,7 +1,6 @@
-"""JSON as people keep it, with comments and trailing commas, changed in place.
+"""Edits JSON with comments and trailing commas in place: a member is put or dropped, all else stays.
 
-Owns the text: a member is put or dropped, and every other character stays where it was. Knows nothing of
-files, nor of what the members mean.
+Works on text; knows nothing of files, nor of what the members mean.
 """
 
 import json
@@ -122,7 +121,8 @@ def put(text: str, path: Sequence[str], value: JSON) -> str:
     if not rest:
         member = holder.members[holder.find_last(path[-1])]
         margin = _get_indent(text, member.start)
-        written = _format_value(value, margin, _detect_indent(text, plain.text), _detect_newline(text))
+        newline = "\r\n" if "\r\n" in text else "\n"
+        written = _format_value(value, margin, _detect_indent(text, plain.text), newline)
         return text[: member.value] + written + text[member.end :]
     for key in reversed(rest[1:]):
         value = {key: value}
@@ -137,9 +137,7 @@ def drop(text: str, path: Sequence[str]) -> str:
     at = holder.find_last(path[-1])
     member = holder.members[at]
     behind = _find_comma(plain, member.end)
-    before = (
-        _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1
-    )  # not needed any more
+    before = _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1  # to be dropped, too
     start, end = member.start, max(member.end, behind + 1)
     line, rest_of_line = _find_line_start(text, start), _LINE_REST.match(text, end)
     assert rest_of_line is not None, "it matches nothing as well"
@@ -175,7 +173,7 @@ def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _Object
 
 
 def _insert_member(text: str, plain: _StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
-    newline = _detect_newline(text)
+    newline = "\r\n" if "\r\n" in text else "\n"
     outer = _get_indent(text, holder.start)
     unit = _detect_indent(text, plain.text)
     margin = outer + unit
@@ -233,10 +231,6 @@ def _get_indent(text: str, at: int) -> str:
     start = _find_line_start(text, at)
     line = text[start:at]
     return line[: len(line) - len(line.lstrip(" \t"))]
-
-
-def _detect_newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _find_line_start(text: str, at: int) -> int:

@@ -100,16 +100,11 @@ def _proxy_process(stdio: "Stdio", recorder: "TapRecorder", env: Mapping[str, st
     return code
 
 
-def _hide_unused_options(tap: click.Command) -> None:
-    """Show only the options that say something to a tap, which takes part in nothing."""
-    for option in tap.params:
-        if isinstance(option, click.Option):
-            option.hidden = option.name in {"revision", "timeout", "verbose"}
-            if option.name == "json":
-                option.help = "Show each message as a JSON object on one line, for programs."
-
-
-_hide_unused_options(command)
+for _option in command.params:  # a tap only watches, so that some options of a target say nothing to it
+    if isinstance(_option, click.Option):
+        _option.hidden = _option.name in {"revision", "timeout", "verbose"}
+        if _option.name == "json":
+            _option.help = "Show each message as a JSON object on one line, for programs."
 
 
 def _exit_like_server(code: int) -> int:

@@ -183,20 +183,19 @@ class MessageInspector:
         """Return the message, the messages of a batch, or junk."""
         if isinstance(data, OversizedLine):
             return [self._inspect_oversize(by, data, at)]
-        if not is_batch(data):
-            return [self._inspect_one(by, data, at)]
+        batch = is_batch(data)
         try:
-            messages = decode_batch(data)
+            messages = decode_batch(data) if batch else [decode(data)]
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
-        batches = any(revision.batches for revision in self.seen_revisions.values())
+        allowed = not batch or any(revision.batches for revision in self.seen_revisions.values())
         seen = [
             _create_junk(by, data, at, message)
             if isinstance(message, RemoteProtocolError)
             else self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
             for message in messages
         ]
-        if not batches:
+        if not allowed:
             text = "several messages come in one array, which the revision spoken does not have"
             seen[0].violations.insert(0, text)
         return seen
@@ -215,13 +214,6 @@ class MessageInspector:
             duration=None if asked is None else at - asked.at,
             body=dropped.head,
         )
-
-    def _inspect_one(self, by: Role, data: bytes, at: float) -> ObservedMessage:
-        try:
-            message = decode(data)
-        except RemoteProtocolError as error:
-            return _create_junk(by, data, at, error)
-        return self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
 
     def _classify(self, seen: ObservedMessage, message: JSONRPCMessage) -> ObservedMessage:
         match message:
@@ -281,24 +273,17 @@ class MessageInspector:
     def _find_row(self, seen: ObservedMessage, revision: Revision, rows: Any) -> Row | None:
         row: Row | None = rows.get(seen.method)
         if row is None and seen.method in _KNOWN_METHODS:
-            seen.violations.append(
-                f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
-            )
-        elif (
-            row is None
-            and not self._has_extensions
-            and (near := get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF))
-        ):
-            seen.violations.append(f"nobody has defined this: did you mean {near[0]}?")
+            text = f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
+            seen.violations.append(text)
+        elif row is None and not self._has_extensions:
+            near = get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF)
+            seen.violations += [f"nobody has defined this: did you mean {name}?" for name in near]
         return row
 
     @property
     def _has_extensions(self) -> bool:
         """Whether either side has declared extensions, which may have methods of their own."""
-        return any(
-            each is not None and (each.extensions or each.experimental)
-            for each in self._capabilities.values()
-        )
+        return any(each and (each.extensions or each.experimental) for each in self._capabilities.values())
 
     def _check_capability(self, seen: ObservedMessage, needed: str | None, who: Role) -> None:
         declared = self._capabilities[who]
@@ -314,13 +299,11 @@ class MessageInspector:
             return None
         side = _OTHER_ROLE[seen.by]
         asked = self._pending[side].pop(request_id, None)
+        asked = asked or self._cancelled_requests[side].pop(request_id, None)
         if asked is None:
-            asked = self._cancelled_requests[side].pop(request_id, None)
-            if asked is None:
-                seen.violations.append(
-                    f"no request with the id {shorten(repr(request_id))} waits for an answer"
-                )
-                return None
+            text = f"no request with the id {shorten(repr(request_id))} waits for an answer"
+            seen.violations.append(text)
+            return None
         if asked.token is not None:
             self._progress_tokens[side].pop(asked.token, None)
         seen.method, seen.duration = asked.method, seen.at - asked.at
@@ -381,11 +364,7 @@ class MessageInspector:
             structured = result.structured_content
             if structured is not UNSET and revision.structured is None:
                 seen.violations.append(f"{revision.date} has no structuredContent")
-            elif (
-                structured is not UNSET
-                and revision.structured == "object"
-                and not isinstance(structured, dict)
-            ):
+            elif revision.structured == "object" and not isinstance(structured, dict | Unset):
                 seen.violations.append(f"structuredContent has to be an object in {revision.date}")
         for tag in _list_content_types(result):
             if tag not in revision.content:

@@ -109,7 +109,9 @@ class MessageFormatter:
             about = f"✗ {about}"
         if seen.kind == "note":
             word, about = about, ""
-        took = "" if seen.duration is None else _format_duration(seen.duration)
+        took = "" if seen.duration is None else f"{1000 * seen.duration:.1f} ms"
+        if seen.duration is not None and seen.duration >= 1:
+            took = f"{seen.duration:.2f} s"
         size = "" if seen.kind == "note" else _format_size(seen.size)
         time = f"{seen.at:9.3f}"
         word, about = _flatten(word), _flatten(f"  {about}" if about else "")
@@ -135,10 +137,6 @@ class MessageFormatter:
 def _flatten(text: str) -> str:
     """Put a string on one line."""
     return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
-
-
-def _format_duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def _format_size(count: int) -> str:
