@@ -149,10 +149,8 @@ def parse_arguments(text: str) -> dict[str, Any]:
     except OSError as error:
         raise usage_error(f"--args: {text[1:]} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise usage_error(
-            f"--args: this is no JSON object: {error}",
-            """such as '{"city": "Oslo"}', @arguments.json, or - for stdin""",
-        ) from error
+        hint = """such as '{"city": "Oslo"}', @arguments.json, or - for stdin"""
+        raise usage_error(f"--args: this is no JSON object: {error}", hint) from error
 
 
 def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Option:

@@ -29,8 +29,6 @@ ANSWER_TIMEOUT: Final = 15.0
 STREAM_START_TIMEOUT: Final = 3.0
 """Seconds until a stream begins that nobody holds back."""
 
-_IMPORT_ERROR_NAMES: Final = ("ModuleNotFoundError", "ImportError")
-
 
 def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
     """Run all checks; `DoctorAborted` ends them early."""
@@ -120,7 +118,7 @@ def _suggest_fix(code: int, words: list[str]) -> str:
     if any(word.startswith("Hint:") for word in words):
         return ""  # it was one of ours, and has said what to do
     last = words[-1] if words else ""
-    if last.startswith(_IMPORT_ERROR_NAMES):
+    if last.startswith(("ModuleNotFoundError", "ImportError")):
         return (
             "install it for the Python that starts the server: a host may take another than your shell does"
         )

@@ -46,11 +46,8 @@ def check_command(checkup: DoctorReport, stdio: Stdio) -> None:
         checkup.stop_unreachable("command", text, hint)
     lost = _find_missing_interpreter(Path(found))
     if lost:
-        checkup.stop_unreachable(
-            "command",
-            f"{found} is a script for {lost}, which is not there",
-            "correct its first line, behind #!",
-        )
+        text = f"{found} is a script for {lost}, which is not there"
+        checkup.stop_unreachable("command", text, "correct its first line, behind #!")
     checkup.ok("command", found)
     if Path(found).stem in _CONFIRMING_PROGRAMS and not _YES_FLAGS.intersection(stdio.args):
         checkup.warn(

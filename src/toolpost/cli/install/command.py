@@ -148,10 +148,8 @@ def _build_request(
     if server is None and url is None and not (remove and name):
         raise usage_error("there is no server to install", "name the Python file that it is in")
     if url is not None and host.remote is None:
-        raise usage_error(
-            f"{host.title} reads no URLs from its file",
-            "add it in its settings, under Connectors, or install a Python file, which it starts itself",
-        )
+        hint = "add it in its settings, under Connectors, or install a Python file, which it starts itself"
+        raise usage_error(f"{host.title} reads no URLs from its file", hint)
     if url is not None and not _URL_PATTERN.match(url):
         raise usage_error(f"{url!r} is not the URL of a server", "such as http://127.0.0.1:8000/mcp")
     if url is not None and env:

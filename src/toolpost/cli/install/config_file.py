@@ -119,10 +119,8 @@ class HostConfigFile:
         try:
             return self._parse_text(text)
         except ConfigSyntaxError as error:
-            raise CommandError(
-                f"{self.path} is not {self._format.upper()}: {error}",
-                hint="correct it there; it is left as it is",
-            ) from error
+            hint = "correct it there; it is left as it is"
+            raise CommandError(f"{self.path} is not {self._format.upper()}: {error}", hint=hint) from error
 
     def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
         """Return the text after these changes, and verify that it has no others."""

@@ -88,11 +88,9 @@ def _proxy_process(stdio: "Stdio", recorder: "TapRecorder", env: Mapping[str, st
             [stdio.command, *stdio.args], thread.feed, thread.start, env=env, cwd=stdio.cwd
         )
     except OSError as error:
-        raise CommandError(
-            f"{stdio.command} cannot be started: {error.strerror}",
-            UNREACHABLE,
-            hint="`toolpost doctor` with the same command looks for the reason",
-        ) from error
+        hint = "`toolpost doctor` with the same command looks for the reason"
+        text = f"{stdio.command} cannot be started: {error.strerror}"
+        raise CommandError(text, UNREACHABLE, hint=hint) from error
     thread.close()
     end = f"the server {'has ended,' if code >= 0 else 'was ended'} {describe_exit(code)}"
     recorder.show_note("server", end)
