@@ -1,12 +1,6 @@
-"""How what a server says is shown: blocks of content, results of tools.
+"""How content of a server is shown: text as it is, structured results as tables, binary content as files.
 
-Owns which form suits what: text as it is, structured results as tables, pictures and sounds as files. Where
-it is written to is told in `page`, what files are called in `folder`.
-
-PART folder: Files that a command makes of what a server sends: pictures, sounds, anything binary.
-
-Owns their names, which come from the words of the user and never from the server, and that no file that is
-there already is overwritten.
+Names of files come from the user and never from the server, and no file is overwritten.
 """
 
 import base64
@@ -19,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from toolpost.cli.errors import FAILED, USAGE, CommandError
+from toolpost.cli.errors import FAILED, CommandError, usage_error
 from toolpost.cli.output import CommandOutput
 from toolpost.types.base import UNSET
 from toolpost.types.content import (
@@ -51,11 +45,7 @@ _FILE_EXTENSIONS: Final = {
 
 
 def decode_base64(text: str, what: str) -> bytes:
-    """The bytes that base64 stands for.
-
-    Raises:
-        CommandError: it is no base64.
-    """
+    """The bytes that base64 stands for."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -63,12 +53,7 @@ def decode_base64(text: str, what: str) -> bytes:
 
 
 class OutputFolder:
-    """Where files are saved.
-
-    Args:
-        path: the folder; it is made when the first file is.
-        stem: what files are called, in the words of the user.
-    """
+    """Where files are saved."""
 
     def __init__(self, path: Path, stem: str) -> None:
         self._path = path
@@ -76,11 +61,7 @@ class OutputFolder:
         self._stem = _UNSAFE_CHARACTERS.sub("_", stem).strip("._") or "saved"
 
     def save(self, data: bytes, mime: str | None) -> Path:
-        """The path of a new file with this data.
-
-        Raises:
-            CommandError: it cannot be written.
-        """
+        """The path of a new file with this data."""
         ending = _guess_extension(mime)
         stem = self._stem.removesuffix(ending)
         try:
@@ -94,10 +75,9 @@ class OutputFolder:
                     continue
                 return path
         except OSError as error:
-            raise CommandError(
+            raise usage_error(
                 f"{self._path} cannot be written to: {error.strerror or error}",
-                USAGE,
-                hint="--save DIR names another folder",
+                "--save DIR names another folder",
             ) from error
         raise AssertionError("a number is always free")
 
@@ -111,9 +91,6 @@ def _guess_extension(mime: str | None) -> str:
     return mimetypes.guess_extension(kind) or ".bin"
 
 
-# --------------------------------------------------------------------- show
-
-
 def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFolder) -> None:
     """Print what a tool said. Text that repeats the structured result is left out."""
     blocks = result.content
@@ -121,14 +98,12 @@ def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFo
         page.print_value(result.data)
         same = (result.structured_content, result.data)
         blocks = [
-            block
-            for block in blocks
-            if not (isinstance(block, TextContent) and _decode_json_text(block) in same)
+            each for each in blocks if not isinstance(each, TextContent) or _decode_json(each) not in same
         ]
     show_blocks(page, blocks, folder)
 
 
-def _decode_json_text(block: TextContent) -> Any:
+def _decode_json(block: TextContent) -> Any:
     """The JSON in a text; the text itself if there is none."""
     try:
         return msgspec.json.decode(block.text)
@@ -160,17 +135,16 @@ def _print_text_block(page: CommandOutput, text: str) -> None:
 
 
 def _save_block(page: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
-    content = decode_base64(data, f"content of type {mime}")
-    path = folder.save(content, mime)
-    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {format_byte_count(len(content))})")
+    save_content(page, decode_base64(data, f"content of type {mime}"), mime, folder)
 
 
-def format_byte_count(count: int) -> str:
-    """A number of bytes, for people."""
-    return f"{count} bytes" if count < 10_000 else f"{count / 1000:.0f} kB"
-
-
-# --------------------------------------------------------------------- for programs
+def save_content(
+    page: CommandOutput, data: bytes, mime: str | None, folder: OutputFolder, *, text: bool = False
+) -> None:
+    """Save content to a file, and say so. `text` is for text of unknown type."""
+    path = folder.save(data, mime or ("text/plain" if text else None))
+    size = f"{len(data)} bytes" if len(data) < 10_000 else f"{len(data) / 1000:.0f} kB"
+    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {size})")
 
 
 def convert_result(raw: bytes | None, folder: OutputFolder | None) -> Any:

@@ -1,14 +1,14 @@
-"""How a command ends: the exit codes, and errors in the words of a person.
+"""Exit codes, and how an error looks on stderr: as text or, with `--json`, as a JSON document.
 
-Owns the table of codes and how an error looks on stderr, as text or, with `--json`, as a JSON document. Why
-something went wrong is told by whoever raised it.
+Translates the exceptions of `toolpost.errors` into what a user of the command line needs to know.
 """
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -32,18 +32,11 @@ CLOSED_PIPE: Final = 141
 
 
 _API_HINT_WORDS: Final = ("auth=", "headers=")
-"""What a hint for programs says that authorization is given by: here it is an option."""
+"""Words of hints about Python code: the command line has options instead."""
 
 
 class CommandError(click.ClickException):
-    """The end of a command that could not do what it was asked.
-
-    Args:
-        message: what happened, and where.
-        code: one of the exit codes.
-        hint: what to do about it.
-        details: what else a program may want to know, for `--json`.
-    """
+    """Ends a command with a message, an exit code and a hint what to do."""
 
     def __init__(
         self,
@@ -56,11 +49,11 @@ class CommandError(click.ClickException):
         super().__init__(message)
         self.exit_code = code  # pyright: ignore[reportAttributeAccessIssue] - click reads it from the object
         self.hint = hint
-        self.details = dict(details or {})
+        self.details = dict(details or {})  # for `--json`
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it as text, by default to stderr."""
-        from toolpost.cli.output import escape_control_characters, is_plain  # noqa: PLC0415 - `page` is loaded by who prints
+        from toolpost.cli.output import escape_control_characters, is_plain  # noqa: PLC0415 - start-up time
 
         stream: IO[Any] = sys.stderr if file is None else file
         word = "Error:" if is_plain(stream) else click.style("Error:", fg="red", bold=True)
@@ -69,28 +62,37 @@ class CommandError(click.ClickException):
             click.echo(f"Hint: {escape_control_characters(self.hint)}", file=stream)
 
 
+def usage_error(
+    message: str, hint: str | None = None, *, details: Mapping[str, Any] | None = None
+) -> CommandError:
+    """An error in what was typed."""
+    return CommandError(message, USAGE, hint=hint, details=details)
+
+
+def describe_exit(code: int) -> str:
+    """How a process has ended: with an exit code, or, if that is negative, by a signal."""
+    if code >= 0:
+        return f"with exit code {code}"
+    with suppress(ValueError):
+        return f"by {signal.Signals(-code).name}"
+    return f"by signal {-code}"
+
+
 def show_error(error: click.ClickException, *, as_json: bool) -> None:
     """Write an error to stderr."""
     if not as_json:
         error.show()
         return
-    told: dict[str, Any] = {"message": error.format_message(), "exit": error.exit_code}
+    document: dict[str, Any] = {"message": error.format_message(), "exit": error.exit_code}
     if isinstance(error, CommandError):
-        told |= ({"hint": error.hint} if error.hint else {}) | error.details
-    sys.stderr.write(json.dumps({"error": told}, indent=2, default=str) + os.linesep)
+        document |= ({"hint": error.hint} if error.hint else {}) | error.details
+    sys.stderr.write(json.dumps({"error": document}, indent=2, default=str) + os.linesep)
 
 
 @contextmanager
 def translate_errors(target: str | None = None) -> Generator[None]:
-    """Turns what toolpost raises inside into a `CommandError`: what happened, where, what to do.
-
-    Args:
-        target: the server that is talked to, if one is.
-
-    Raises:
-        CommandError: something of `toolpost.errors` was raised.
-    """
-    from toolpost.errors import MCPError  # noqa: PLC0415 - whoever needs it has loaded it
+    """Turn an `MCPError` into a `CommandError`: what happened, where (`target`), what to do."""
+    from toolpost.errors import MCPError  # noqa: PLC0415 - start-up time
 
     try:
         yield
@@ -101,12 +103,8 @@ def translate_errors(target: str | None = None) -> Generator[None]:
 def _to_command_error(error: "MCPError", target: str | None) -> CommandError:
     from toolpost import errors  # noqa: PLC0415 - as above
 
-    codes: dict[type[Exception], int] = {
-        errors.AuthError: UNAUTHORIZED,
-        errors.TransportError: UNREACHABLE,
-        errors.MCPError: FAILED,
-    }
-    code = next(code for kind, code in codes.items() if isinstance(error, kind))
+    unreachable = UNREACHABLE if isinstance(error, errors.TransportError) else FAILED
+    code = UNAUTHORIZED if isinstance(error, errors.AuthError) else unreachable
     details: dict[str, Any] = {"kind": type(error).__name__}
     message = error.message
     if isinstance(error, errors.RPCError):
@@ -118,12 +116,12 @@ def _to_command_error(error: "MCPError", target: str | None) -> CommandError:
     if where and not message.startswith(where):
         message = f"{where}: {message}"
     message = "\n".join([message, *getattr(error, "__notes__", ())])
-    said = error.hint if error.hint and not any(word in error.hint for word in _API_HINT_WORDS) else None
-    return CommandError(message, code, hint=said or _suggest_hint(error, target), details=details)
+    hint = error.hint if error.hint and not any(word in error.hint for word in _API_HINT_WORDS) else None
+    return CommandError(message, code, hint=hint or _suggest_hint(error, target), details=details)
 
 
 def _suggest_hint(error: "MCPError", target: str | None) -> str | None:
-    """What to do about an error that does not say so itself, or says it to programs."""
+    """A hint for an error that has none, or one about Python code."""
     from toolpost import errors  # noqa: PLC0415 - as above
 
     if isinstance(error, errors.RequestTimeout):

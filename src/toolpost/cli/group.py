@@ -1,12 +1,11 @@
-"""`toolpost` itself, as click sees it: the group of all commands, each loaded when it is named.
+"""The click group of all commands, with `--version`, `--help` and the handling of what a command raises.
 
-Owns `--version`, `--help` and what becomes of whatever a command raises. Which module has a command is a
-table in `main`.
+The table of commands is in `main`.
 """
 
 import sys
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -14,43 +13,27 @@ from toolpost.cli import errors
 from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
 
-COMMAND_SUMMARIES: Final = {
-    "run": "Serve the server in a file, over stdio or HTTP.",
-    "list": "List tools, resources, templates and prompts.",
-    "call": "Call a tool.",
-    "read": "Read a resource.",
-    "prompt": "Fill in a prompt, and print the messages.",
-    "complete": "Ask how an argument might go on.",
-    "ping": "Ask a server whether it answers, and tell how long that takes.",
-    "listen": "Show what changes on a server, and its log, until Ctrl-C.",
-    "doctor": "Examine a server, and say what to do about what is wrong.",
-    "tap": "Show every message between a host and a server.",
-    "install": "Write a server into the configuration of a host.",
-    "init": "Make a project of a server, a test and a README.",
-    "bench": "Load a server, and measure throughput and latency.",
-}
-"""What help says of each command, so that it need not load them: that is slow, and one may be broken."""
-
 
 class LazyCommandGroup(click.Group):
     """The commands of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's promise
-        """Their names, in the order of the table."""
+        """The names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        """One of them; None if there is none of that name."""
-        module = COMMANDS.get(cmd_name)
-        return None if module is None else import_module(f"toolpost.cli.{module}").command
+        """Load a command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f"toolpost.cli.{COMMANDS[cmd_name][0]}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         """List them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMAND_SUMMARIES.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """What the command returns."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click would say that something failed
@@ -68,7 +51,7 @@ def toolpost() -> None:
 
 
 def run_command_line() -> int:
-    """Do what the command line says; the exit code. A command that returns an integer ends with it."""
+    """Run the command of `sys.argv`; return the exit code, which may be what the command returns."""
     words = sys.argv[1:]
     try:
         code = toolpost.main(words, prog_name="toolpost", standalone_mode=False)
@@ -77,8 +60,8 @@ def run_command_line() -> int:
         errors.show_error(error, as_json="--json" in own)
         return error.exit_code
     except OSError as error:  # a full disk, most of the time
-        said = ": ".join(filter(None, (error.filename, error.strerror))) or repr(error)
-        errors.show_error(errors.CommandError(said, errors.FAILED), as_json="--json" in words)
+        message = ": ".join(filter(None, (error.filename, error.strerror))) or repr(error)
+        errors.show_error(errors.CommandError(message, errors.FAILED), as_json="--json" in words)
         return errors.FAILED
     except click.Abort:
         return errors.INTERRUPTED

@@ -1,7 +1,6 @@
-"""The beginning and the end of every run of `toolpost`: which commands there are, and how a run ends.
+"""Entry point of `toolpost`: the table of commands, the signals that end a run, and the exit code.
 
-Owns the table of commands, each in a module that is loaded when it is needed, the signals that end a run, and
-the exit code. What a command does is not known here, nor is anything imported that may not be installed.
+Each command is in a module that is loaded when it is needed. Imports nothing that may not be installed.
 """
 
 import os
@@ -15,50 +14,52 @@ from types import FrameType
 from typing import Final, NoReturn
 
 COMMANDS: Final = {
-    "run": "run.command",
-    "list": "commands.list",
-    "call": "commands.call",
-    "read": "commands.read",
-    "prompt": "commands.prompt",
-    "complete": "commands.complete",
-    "ping": "commands.ping",
-    "listen": "commands.listen",
-    "doctor": "doctor.command",
-    "tap": "tap.command",
-    "install": "install.command",
-    "init": "commands.init",
-    "bench": "commands.bench",
+    "run": ("run.command", "Serve the server in a file, over stdio or HTTP."),
+    "list": ("commands.list", "List tools, resources, templates and prompts."),
+    "call": ("commands.call", "Call a tool."),
+    "read": ("commands.read", "Read a resource."),
+    "prompt": ("commands.prompt", "Fill in a prompt, and print the messages."),
+    "complete": ("commands.complete", "Ask how an argument might go on."),
+    "ping": ("commands.ping", "Ask a server whether it answers, and tell how long that takes."),
+    "listen": ("commands.listen", "Show what changes on a server, and its log, until Ctrl-C."),
+    "doctor": ("doctor.command", "Examine a server, and say what to do about what is wrong."),
+    "tap": ("tap.command", "Show every message between a host and a server."),
+    "install": ("install.command", "Write a server into the configuration of a host."),
+    "init": ("commands.init", "Make a project of a server, a test and a README."),
+    "bench": ("commands.bench", "Load a server, and measure throughput and latency."),
 }
-"""Command → the module in `toolpost.cli` that has it, as `command`. They are listed in this order."""
+"""Command → the module in `toolpost.cli` that defines it, and its line of `toolpost --help`, in this order.
+
+Help loads no command: that is slow, and one may be broken.
+"""
 
 _INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
-"""As shells count. The codes stand in `cli.errors`, which may not be loadable."""
+"""As in `cli.errors`, which needs click."""
 
 _TERMINATION_SIGNALS: Final = ("SIGTERM", "SIGHUP")
-"""Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends SIGHUP."""
+"""Signals that end a run as Ctrl-C does, with a clean shutdown. A closed terminal sends SIGHUP."""
 
 _REQUIRED_PACKAGES: Final = ("click", "rich")
-_MISSING_PACKAGES_MESSAGE: Final = "The command line needs click and rich: pip install 'toolpost[cli]'\n"
 
 
 def main() -> NoReturn:
     """Run the command that the words of this process name, and end the process."""
     _reopen_closed_streams()
-    told = _trap_termination_signals()
+    received = _trap_termination_signals()
     code = _INTERRUPTED_EXIT_CODE
     with suppress(KeyboardInterrupt):
         code = _flush_stdout(_run_if_installed())
-    if code == _INTERRUPTED_EXIT_CODE and told:
-        signal.signal(told[0], signal.SIG_DFL)
-        signal.raise_signal(told[0])
+    if code == _INTERRUPTED_EXIT_CODE and received:
+        signal.signal(received[0], signal.SIG_DFL)
+        signal.raise_signal(received[0])
     if code == _INTERRUPTED_EXIT_CODE and threading.active_count() > 1:
-        # One of them waits for a person at the keyboard, and would not let the interpreter end in peace.
+        # A thread that waits for the keyboard would keep the interpreter from exiting.
         os._exit(_flush_stdout(code))
     sys.exit(code)
 
 
 def _reopen_closed_streams() -> None:
-    """Let stdout and stderr lead nowhere if they are closed, and nothing else be opened in their place."""
+    """Open the null device in place of closed standard streams, before another file takes their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -68,33 +69,33 @@ def _reopen_closed_streams() -> None:
 
 
 def _trap_termination_signals() -> list[int]:
-    """The signals that were heard so far: each becomes a Ctrl-C, unless it is ignored, as by nohup."""
-    heard: list[int] = []
+    """Turn termination signals into Ctrl-C, unless they are ignored, as by nohup. Returns those received."""
+    received: list[int] = []
 
     def record_signal(number: int, _frame: FrameType | None) -> None:
-        heard.append(number)
+        received.append(number)
         signal.raise_signal(signal.SIGINT)
 
     for number in (getattr(signal, name) for name in _TERMINATION_SIGNALS if hasattr(signal, name)):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, record_signal)
-    return heard
+    return received
 
 
 def _run_if_installed() -> int:
     if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
-        sys.stderr.write(_MISSING_PACKAGES_MESSAGE)
+        sys.stderr.write("The command line needs click and rich: pip install 'toolpost[cli]'\n")
         return 1
     from toolpost.cli import group  # noqa: PLC0415 - it imports what may not be installed
 
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what the terminal cannot show is spelled out
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     return group.run_command_line()
 
 
 def _flush_stdout(code: int) -> int:
-    """The exit code, once all that was written is taken. If it is not, nothing more is said about it."""
+    """Flush stdout; return the exit code, or another if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:

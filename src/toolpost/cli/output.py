@@ -1,7 +1,6 @@
-"""What a command shows: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
+"""What a command prints: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
 
-Owns when there are colours and boxes, and that nothing which a server says is obeyed by a terminal. What is
-worth showing is not known here.
+Decides about colours and boxes, and escapes what a terminal would obey in the strings of a server.
 """
 
 import json as _json
@@ -29,13 +28,14 @@ def escape_control_characters(text: str) -> str:
     return "".join(
         char
         if char.isprintable() or char in _UNESCAPED or (char.isspace() and char > "\x85")
-        else _escape_character(char)
+        else _json.dumps(char)[1:-1]  # so that JSON stays JSON
         for char in text.replace("\r\n", "\n")
     )
 
 
-def _escape_character(char: str) -> str:
-    return _json.dumps(char)[1:-1]  # so that JSON stays JSON
+def first_line(text: str | None) -> str:
+    """The first line of a description."""
+    return (text or "").strip().partition("\n")[0]
 
 
 def is_plain(stream: IO[Any]) -> bool:
@@ -54,17 +54,10 @@ def add_json_option(function: F) -> F:
 
 
 class CommandOutput:
-    """Where a command writes to.
-
-    Args:
-        json: whether stdout is for programs. Then `print_text` and `table` write nothing there;
-            `data` writes the result once, or `row` one object per line.
-    """
+    """Where a command writes to."""
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
-
-    # ----------------------------------------------------------------- what it is written on
 
     @property
     def is_plain(self) -> bool:
@@ -85,8 +78,6 @@ class CommandOutput:
     def error_console(self) -> "Console":
         """Rich's idea of stderr, for what moves: bars, spinners."""
         return _create_console(sys.stderr)
-
-    # ----------------------------------------------------------------- text
 
     def print_text(self, text: str = "", *, style: str | None = None) -> None:
         """Print text for a person, on stdout. `style` is one of rich's, such as "bold red"."""
@@ -126,8 +117,6 @@ class CommandOutput:
             table.add_row(*(Text(cell) for cell in row))
         self.console.print(table)
 
-    # ----------------------------------------------------------------- values
-
     def print_value(self, value: Any) -> None:
         """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
         plain = to_json_value(value)
@@ -138,18 +127,18 @@ class CommandOutput:
         elif _is_tabular(plain):
             self._print_items(None, plain)
         else:
-            _write_and_flush(
-                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(plain))
-            )
+            self._print_lines(plain)
+
+    def _print_lines(self, value: Any) -> None:
+        lines = [f"{escape_control_characters(line)}\n" for line in _format_lines(value)]
+        _write_and_flush(sys.stdout, "".join(lines))
 
     def _print_object(self, members: dict[str, Any]) -> None:
         """Print the members of an object: pairs first, and then each list that is a table."""
         tables = {key: member for key, member in members.items() if _is_tabular(member)}
         pairs = {key: member for key, member in members.items() if key not in tables}
         if pairs or not tables:
-            _write_and_flush(
-                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(pairs))
-            )
+            self._print_lines(pairs)
         for number, (key, items) in enumerate(tables.items()):
             if number or pairs:
                 self.print_text()
@@ -180,11 +169,8 @@ def to_json_value(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=enc_hook)
 
 
-# --------------------------------------------------------------------- streams
-
-
 def _create_console(stream: IO[str]) -> "Console":
-    from rich.console import Console  # noqa: PLC0415 - 50 ms that few commands need
+    from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
 
@@ -204,9 +190,6 @@ def _write_and_flush(stream: IO[str], text: str) -> None:
     stream.flush()  # whoever reads it may wait for it
 
 
-# --------------------------------------------------------------------- layout
-
-
 def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as text: a line for each row, two spaces between columns."""
     table = [[column.upper() for column in columns], *rows]
@@ -223,11 +206,10 @@ def _is_tabular(value: Any) -> bool:
     """Whether a value is a list of objects that are flat enough for rows."""
     if not isinstance(value, list) or not value:
         return False
-    items = cast("list[object]", value)
-    return all(isinstance(item, dict) and _is_flat(cast("dict[str, object]", item)) for item in items)
+    return all(isinstance(item, dict) and _is_flat(cast("Any", item)) for item in cast("list[Any]", value))
 
 
-def _is_flat(value: dict[str, object]) -> bool:
+def _is_flat(value: dict[str, Any]) -> bool:
     return bool(value) and not any(isinstance(member, dict | list) for member in value.values())
 
 

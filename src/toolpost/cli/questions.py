@@ -1,10 +1,10 @@
-"""What is asked of the person at the terminal: arguments that are missing, and what a server wants to know.
+"""Questions to the person at the terminal: missing arguments, and what a server wants to know (elicitation).
 
-Owns when there is somebody to ask, and what is answered where there is nobody. How a server's question looks
-is told in `toolpost.prompting`.
+Where there is no terminal, elicitations are declined. `toolpost.prompting` shows a server's question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ from toolpost.cli.output import escape_control_characters
 from toolpost.cli.progress import ProgressDisplay
 from toolpost.cli.schema_fields import SchemaField
 from toolpost.cli.schema_options import ParsedArguments, SchemaCommand, find_missing, set_argument
+from toolpost.cli.target import TargetConnector
 from toolpost.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -21,57 +22,49 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@contextmanager
+def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
+    """A prompter and its progress display, closed at the end."""
+    prompter = TerminalPrompter(ProgressDisplay(reach.output, lines=reach.verbose), reach.is_interactive)
+    try:
+        yield prompter
+    finally:
+        prompter.close()
+        prompter.progress.close()
+
+
 class TerminalPrompter:
-    """Who answers what is asked on the way to a result.
+    """Asks the person at the terminal, if there is one."""
 
-    Args:
-        meter: gives way to questions.
-        interactive: whether there is a person to ask.
-    """
-
-    def __init__(self, meter: ProgressDisplay, *, interactive: bool) -> None:
-        self._progress = meter
+    def __init__(self, progress: ProgressDisplay, interactive: bool) -> None:
+        self.progress = progress
         self._interactive = interactive
         self._threads = ThreadPool(1)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """What comes of work that may wait for a person, while the conversation with the server goes on."""
+        """Run work that may wait for a person, while the conversation with the server goes on."""
         return await self._threads.run_in_thread(work)
 
     def close(self) -> None:
-        """Let go of whoever still waits for a person."""
+        """End the thread."""
         self._threads.close()
 
-    # ----------------------------------------------------------------- arguments
-
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
-        """What the words say, and what the person types because they do not say it.
-
-        Args:
-            form: what is wanted.
-            words: what stands after its name.
-            args: what `--args` before the name says.
-
-        Raises:
-            click.UsageError: the words make no sense, or something is missing and there is nobody to ask.
-            click.Abort: the person would rather not say.
-        """
+        """Parse the words behind the name, and ask for required arguments that are missing."""
         ctx = form.parse_words(words)
         typed = form.collect_arguments(ctx, args)
-        gone = find_missing(form.fields, typed.arguments)
-        if gone and not self._interactive:
-            names = ", ".join(f"--{each.name}" for each in gone)
+        missing = find_missing(form.fields, typed.arguments)
+        if missing and not self._interactive:
+            names = ", ".join(f"--{each.name}" for each in missing)
             raise click.UsageError(f"{form.name} needs {names}", ctx)
-        for each in gone:
+        for each in missing:
             if each.description:
                 click.echo(f"  {each.description}", err=True)
             set_argument(typed.arguments, each, _prompt_list(each) if each.many else _prompt_value(each))
         return typed
 
-    # ----------------------------------------------------------------- what a server asks
-
     def client_options(self) -> dict[str, Any]:
-        """What to give to a client, so that questions come here."""
+        """Options for a client that sends elicitations here."""
         from toolpost.types.initialize import ClientCapabilities, ElicitationCapability  # noqa: PLC0415 - as below
 
         both = ElicitationCapability(form={}, url={})
@@ -81,24 +74,24 @@ class TerminalPrompter:
         }
 
     def elicit(self, params: "ElicitParams") -> "ElicitResult":
-        """What the person answers."""
+        """Ask the person."""
         from toolpost.prompting import terminal  # noqa: PLC0415 - few are asked
 
-        with self._progress.pause():
+        with self.progress.pause():
             return terminal(params)
 
     async def decline(self, params: "ElicitParams") -> "ElicitResult":
-        """No, with a note of what was asked."""
+        """Decline, with a note of what was asked."""
         from toolpost.types.client_requests import ElicitResult  # noqa: PLC0415 - few are asked
 
         where = f" (at {params.url})" if params.url else ""
-        self._progress.print_note(
+        self.progress.print_note(
             f"The server asks: {params.message}{where}\nDeclined: there is no terminal to ask on."
         )
         return ElicitResult(action="decline")
 
     def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:
-        """Whether the person has been at all the pages that a server wants visited first."""
+        """Send the person to pages that have to be visited first. Returns whether all were."""
         from toolpost.types.client_requests import ElicitParams  # noqa: PLC0415 - few are asked
 
         if not self._interactive or not elicitations:

@@ -1,56 +1,37 @@
-"""The options of one tool or prompt, made from its fields, and the arguments that come of what was typed.
+"""Options made from the fields of a tool or prompt: `call weather.py forecast --city Oslo`.
 
-Owns the second half of a line such as `call weather.py forecast --city Oslo`: what is typed there, its help,
-and what is missing. Asks nobody anything.
-
-PART named: Commands about one thing that a server has: `call TARGET TOOL …`, `prompt TARGET PROMPT …`.
-
-Owns where our own options end on such a line, that what follows is read by the thing itself, and how both are
-completed by a shell. What is done with it is the command's business.
+`SchemaCommand` parses the words behind the name, shows their help and finds out what is missing;
+`NamedItemCommand` is the command before it, which ends at the name, with the completion of both in a shell.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TextIO, TypeVar, cast
 
 import click
 import msgspec
 
-from toolpost.cli.errors import USAGE, CommandError
-from toolpost.cli.output import escape_control_characters
+from toolpost.cli.errors import usage_error
+from toolpost.cli.output import escape_control_characters, first_line
 from toolpost.cli.schema_fields import NumberParam, SchemaField
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from toolpost.cli.questions import TerminalPrompter
     from toolpost.client.client import Client
 
 
 class ParsedArguments(NamedTuple):
-    """What was typed after the name of a tool or a prompt.
-
-    Args:
-        arguments: what it is to be called with.
-        options: the options of ours among it, by name.
-    """
+    """What was typed after the name of a tool or a prompt."""
 
     arguments: dict[str, Any]
     options: dict[str, Any]
 
 
 class SchemaCommand(click.Command):
-    """A tool or a prompt, as a command of its own: its fields are options.
-
-    Args:
-        verb: the command that it is for, such as "call".
-        name: what it is called.
-        target: the server that has it.
-        fields: what it wants to know.
-        own: options of ours that may stand here as well, unless a field is called so.
-        elsewhere: options of ours that stand before the name.
-        description: what it does, in the server's words.
-    """
+    """A tool or a prompt, as a command of its own: its fields are options."""
 
     def __init__(
         self,
@@ -86,12 +67,7 @@ class SchemaCommand(click.Command):
         return [*(["[PARAMETERS]"] if self.fields else []), "[OPTIONS]", *self._usage_suffix]
 
     def parse_words(self, words: Sequence[str]) -> click.Context:
-        """The context in which these words have been read.
-
-        Raises:
-            click.UsageError: they cannot be meant.
-            click.exceptions.Exit: help was wanted, and has been shown.
-        """
+        """The context in which these words have been read."""
         try:
             return self.make_context(self._usage_prefix, list(words))
         except click.NoSuchOption as error:
@@ -101,11 +77,7 @@ class SchemaCommand(click.Command):
             raise
 
     def collect_arguments(self, ctx: click.Context, args: str | None = None) -> ParsedArguments:
-        """What was typed. What `--args` says, here or before the name, is taken first.
-
-        Raises:
-            CommandError: what it says is no JSON object.
-        """
+        """Collect the arguments; those of options override those of `--args`, here or before the name."""
         own = {option.name or "": ctx.params[option.name or ""] for option in self._own_options}
         whole = own.get("args") or args
         arguments = {} if whole is None else parse_arguments(whole)
@@ -116,7 +88,7 @@ class SchemaCommand(click.Command):
         return ParsedArguments(arguments, {name: value for name, value in own.items() if value})
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Tell the parameters apart from our own options."""
+        """Show the parameters apart from our own options."""
         parameters = [_build_help_record(*both) for both in zip(self.fields, self._options, strict=True)]
         if parameters:
             with formatter.section("Parameters"):
@@ -128,7 +100,7 @@ class SchemaCommand(click.Command):
 
 
 def set_argument(arguments: dict[str, Any], field: SchemaField, value: Any) -> None:
-    """Set the value of a field, in the objects that it stands in."""
+    """Set the value of a field, in nested objects where it has a path."""
     inner = arguments
     for step in field.path[:-1]:
         if not isinstance(inner.get(step), dict):
@@ -138,9 +110,9 @@ def set_argument(arguments: dict[str, Any], field: SchemaField, value: Any) -> N
 
 
 def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> list[SchemaField]:
-    """The fields that have to be there and are not, after what has a default has been set to it.
+    """The required fields that are missing, after those with a default have been set to it.
 
-    A member of an object is missing if the object is there, or has to be; then it stands for the object.
+    A member of an object is missing if the object is there or is required; it replaces the object then.
     """
     gone: dict[tuple[str, ...], SchemaField] = {}
     for each in fields:
@@ -167,11 +139,7 @@ def _find_object(arguments: dict[str, Any], path: Sequence[str]) -> dict[str, An
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """The arguments that `--args` gives: JSON, `@` and a file of it, or `-` for stdin.
-
-    Raises:
-        CommandError: it is no JSON object.
-    """
+    """The arguments that `--args` gives: JSON, `@` and a file of it, or `-` for stdin."""
     try:
         source = "-" if text == "-" else text[1:] if text.startswith("@") else None
         if source is not None:
@@ -179,20 +147,14 @@ def parse_arguments(text: str) -> dict[str, Any]:
                 text = file.read()
         return msgspec.json.decode(text, type=dict[str, Any])
     except OSError as error:
-        raise CommandError(f"--args: {text[1:]} cannot be read: {error.strerror}", USAGE) from error
+        raise usage_error(f"--args: {text[1:]} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise CommandError(
-            f"--args: this is no JSON object: {error}",
-            USAGE,
-            hint="""such as '{"city": "Oslo"}', @arguments.json, or - for stdin""",
-        ) from error
-
-
-# --------------------------------------------------------------------- one option
+        hint = """such as '{"city": "Oslo"}', @arguments.json, or - for stdin"""
+        raise usage_error(f"--args: this is no JSON object: {error}", hint) from error
 
 
 def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Option:
-    """The option for a field, called as in the schema, or with hyphens; what it is called is taken then."""
+    """The option for a field, named as in the schema, or with hyphens. Adds its names to `taken`."""
     names = [f"--{field.name}"]
     hyphened = f"--{field.name.replace('_', '-')}"
     if hyphened not in taken:
@@ -214,22 +176,17 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
         typed = f"{name} [{'|'.join(map(_format_value, field.kind.choices))}]"
     else:
         typed = f"{name} {field.kind.name.upper()}"
+    required = "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
     facts = [
-        _describe_requirement(field),
+        required if field.required else "",
         "may be repeated" if field.many else "",
         field.kind.range if isinstance(field.kind, NumberParam) else "",
         "or its members, below" if field.group else "",
         "" if field.default is None else f"default: {_format_value(field.default)}",
     ]
     extra = "; ".join(filter(None, facts))
-    told = (" ".join(field.description.split()), f"[{extra}]" if extra else "")
-    return typed, "  ".join(filter(None, told))
-
-
-def _describe_requirement(field: SchemaField) -> str:
-    if not field.required:
-        return ""
-    return "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
+    description = " ".join(field.description.split())
+    return typed, "  ".join(filter(None, (description, f"[{extra}]" if extra else "")))
 
 
 def _format_value(value: Any) -> str:
@@ -244,7 +201,7 @@ def _preserve_line_breaks(text: str) -> str:
     return "\n\n".join(f"\b\n{part}" if "\n" in part else part for part in kept)
 
 
-# --------------------------------------------------------------------- named
+# --------------------------------------------------------------------- commands about one tool or prompt
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -282,8 +239,10 @@ def get_remaining_words(ctx: click.Context) -> list[str]:
 class NamedItemCommand(TargetCommand, ABC):
     """A command whose words, after TARGET and a name, belong to what is named.
 
-    Subclasses say what there is by `fetch`, and what one of it wants to know by `get_schema`.
+    Subclasses list the items by `fetch`, and return the JSON Schema of one by `get_schema`.
     """
+
+    item_kind: ClassVar[str]
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words up to the name."""
@@ -314,6 +273,22 @@ class NamedItemCommand(TargetCommand, ABC):
     def get_schema(self, item: Any) -> Mapping[str, Any]:
         """The JSON Schema of what one of them wants to know."""
 
+    async def read_item(
+        self,
+        client: "Client",
+        reach: TargetConnector,
+        prompter: "TerminalPrompter",
+        name: str | None,
+        args: str | None,
+    ) -> tuple[Any, "ParsedArguments"]:
+        """Find the item of this name, and read its arguments from the words behind it."""
+        item = find_item(await self.fetch(client), name, self.item_kind, reach)
+        form = self.create_schema_command(item, reach.target)
+        words = get_remaining_words(click.get_current_context())
+        typed = await prompter.run_in_thread(lambda: prompter.read_arguments(form, words, args))
+        reach.output.json = reach.json or bool(typed.options.get("json"))
+        return item, typed
+
     def create_schema_command(self, item: Any, target: "TargetSpec") -> "SchemaCommand":
         """The options of one of them."""
         from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - with what it needs, for no help of ours
@@ -327,8 +302,6 @@ class NamedItemCommand(TargetCommand, ABC):
             elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
             description=item.description or item.title,
         )
-
-    # ----------------------------------------------------------------- completion
 
     def fetch_candidates(self, ctx: click.Context) -> Sequence[Any]:
         """All that may be named, or nothing if that takes too long or fails."""
@@ -376,22 +349,14 @@ class ItemNameParam(click.ParamType[str]):
         del param
         assert isinstance(ctx.command, NamedItemCommand), "nobody else takes names"
         return [
-            CompletionItem(each.name, help=_first_line(each.description))
+            CompletionItem(each.name, help=first_line(each.description) or None)
             for each in ctx.command.fetch_candidates(ctx)
             if each.name.startswith(incomplete)
         ]
 
 
-def _first_line(text: str | None) -> str | None:
-    return text.strip().partition("\n")[0] if text else None
-
-
 def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
-    """The one of this name.
-
-    Raises:
-        CommandError: there is none; the text says which there are, the closest first.
-    """
+    """The one of this name."""
     names = [each.name for each in items]
     if name in names:
         return items[names.index(name)]
@@ -404,4 +369,4 @@ def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetCo
         *(["…"] if len(names) > MAX_SUGGESTED_NAMES else []),
     ]
     there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
-    raise CommandError(problem, USAGE, hint=there)
+    raise usage_error(problem, there)

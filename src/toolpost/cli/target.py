@@ -1,12 +1,7 @@
-"""TARGET: which server a command is about, read from the words of the command line.
+"""TARGET: which server a command is about, the options about the way there, and a client for it.
 
-Owns what a target may be, and the argument and the options that all commands with a target have. The way to
-the server is told in `reach`.
-
-PART reach: The way to a target: a client of the server that the words of a command line name.
-
-Owns what the options about the way come to, whether there is a person to ask, and that a person can log in.
-How words become a target is told in `target`.
+A target is a URL, a command, a Python file or a name in an `mcp.json`. A command gets a `TargetConnector`,
+which applies the options, connects and runs the command's work with a client.
 """
 
 import math
@@ -21,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
 
-from toolpost.cli.errors import USAGE, CommandError, translate_errors
+from toolpost.cli.errors import translate_errors, usage_error
 from toolpost.cli.output import CommandOutput, add_json_option
 
 if TYPE_CHECKING:
@@ -30,6 +25,7 @@ if TYPE_CHECKING:
     from toolpost.client.client import Client
     from toolpost.transports.targets import Http, Stdio
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT: Final = 60.0
@@ -38,159 +34,11 @@ DEFAULT_TIMEOUT: Final = 60.0
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for a server to start and to agree, likewise."""
 
-
-@dataclass
-class TargetConnector:
-    """A target, and what the options say about the way there.
-
-    Args:
-        target: the server.
-        output: where to write to.
-        revision: the revision to speak; None finds out.
-        headers: what to send with each HTTP request.
-        env: variables for a server that is started.
-        timeout: seconds to wait, None for ever.
-        verbose: whether to show what a server that is started says on stderr.
-        hidden_line_count: how many lines it has said there that were not shown.
-    """
-
-    target: "TargetSpec"
-    output: CommandOutput
-    revision: str | None = None
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    timeout: float | None = DEFAULT_TIMEOUT
-    verbose: bool = False
-    hidden_line_count: int = 0
-
-    @property
-    def json(self) -> bool:
-        """Whether stdout is for programs."""
-        return self.output.json
-
-    @property
-    def is_interactive(self) -> bool:
-        """Whether there is a person to ask."""
-        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
-
-    def resolve_target(self) -> "Http | Stdio":
-        """Where the server is, or how it is started, with all that the options say.
-
-        Raises:
-            CommandError: the options do not fit the target, or the `mcp.json` cannot be used.
-        """
-        with translate_errors():
-            return (
-                self._build_stdio()
-                if self.target.kind in {"command", "file"}
-                else self._resolve_url_or_name()
-            )
-
-    def create_client(self, **options: Any) -> "Client":
-        """A client of the server, not yet opened. Takes the options of `Client`.
-
-        Raises:
-            CommandError: the options do not fit the target, or the `mcp.json` cannot be used.
-        """
-        from toolpost.client.client import Client  # noqa: PLC0415 - most of what there is to load
-
-        settings: dict[str, Any] = {
-            "revision": self.revision,
-            "timeout": self.timeout,
-            "max_timeout": None,  # a person who has seen enough presses Ctrl-C
-            "connect_timeout": CONNECT_TIMEOUT if self.timeout == DEFAULT_TIMEOUT else self.timeout,
-            "name": "toolpost-cli",
-        }
-        place = self.resolve_target()
-        if self.is_interactive and _is_unauthenticated(place):
-            settings["auth"] = "oauth"  # a person can log in, if the server wants that
-        with translate_errors():
-            return Client(place, **(settings | options))
-
-    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
-        """What comes of some work with the server, which is connected to for it and left afterwards.
-
-        Raises:
-            CommandError: the server cannot be reached, or it answers with an error.
-        """
-        import asyncio  # noqa: PLC0415 - 25 ms that help does not need
-
-        client = self.create_client(**options)
-
-        async def connect_and_work() -> T:
-            async with client:
-                return await work(client)
-
-        with translate_errors(self.target.label):
-            return asyncio.run(connect_and_work())
-
-    # ----------------------------------------------------------------- the way there
-
-    def _build_stdio(self) -> "Stdio":
-        from toolpost.transports.targets import Stdio  # noqa: PLC0415 - for commands only
-
-        command, *args = self.target.words
-        return self._prepare_stdio(Stdio(command, args, name=self.target.label))
-
-    def _prepare_stdio(self, stdio: "Stdio") -> "Stdio":
-        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
-
-        if self.headers:
-            raise CommandError(
-                "--header is for a server with a URL", USAGE, hint="a command gets --env NAME=VALUE"
-            )
-        return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
-
-    def _show_stderr_line(self, line: str) -> None:
-        if self.verbose:
-            self.output.print_note(f"{self.target.label} | {line}", style="dim")
-        else:
-            self.hidden_line_count += 1
-
-    def _resolve_url_or_name(self) -> "Http | Stdio":
-        from toolpost.client import config  # noqa: PLC0415 - for names and URLs only
-
-        if self.target.kind == "url":
-            return self._build_http({"url": self.target.words[0]})
-        name, file = self.target.words
-        with config.error_context(f"{file}, server {name!r}"):
-            entry = config.expand_variables(
-                config.choose_server({"servers": config.read_servers(file)}, name)[1]
-            )
-            if "url" in entry:
-                return self._build_http(entry)
-            from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
-
-            return self._prepare_stdio(Stdio.from_target(entry))
-
-    def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
-        if self.env:
-            raise CommandError(
-                "--env is for a server that is started", USAGE, hint="one with a URL gets --header NAME:VALUE"
-            )
-        from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
-
-        given = cast("dict[str, str]", entry.get("headers") or {})
-        headers = {key.lower(): value for key, value in given.items()} | self.headers
-        return Http.from_target({**entry, "headers": headers})
-
-
-def _is_unauthenticated(place: "Http | Stdio") -> bool:
-    """Whether it is reached over HTTP, and nothing is said about who we are."""
-    from toolpost.transports.targets import Http  # noqa: PLC0415 - there is a client to be made
-
-    return isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})
-
-
-# --------------------------------------------------------------------- target
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 CONFIG_PATHS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
 """Where names are looked for, in this order, unless `--config` says where."""
 
 _COMMAND_SEPARATOR: Final = "--"
-"""What a command follows on the line; in its place stands this word where a target is expected."""
+"""The word before a command at the end of the line."""
 
 _URL_PREFIX: Final = re.compile(r"https?://", re.IGNORECASE)
 _MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -200,14 +48,9 @@ _FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A server that somebody named.
+    """A server as it was named on the command line.
 
-    Args:
-        kind: how it was named: by URL, by the command that starts it, by the file or module that it is in, or
-            by its name in an `mcp.json`.
-        words: the URL; the words of the command, which for a file are those that start it as hosts do; the
-            name and the path of the `mcp.json`.
-        label: what to call it.
+    `words` are the URL, the command, or the name and the path of the `mcp.json`.
     """
 
     kind: Literal["url", "command", "file", "name"]
@@ -215,25 +58,12 @@ class TargetSpec:
     label: str
 
 
-# --------------------------------------------------------------------- from words to a target
-
-
 def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
-    """The server that somebody means.
-
-    Args:
-        words: one word, or `--` and the words of a command.
-        config: the `mcp.json` to look for a name in; by default one of `CONFIG_PATHS`.
-
-    Raises:
-        CommandError: there is no such server.
-    """
+    """Read a target: one word, or `--` and a command. Names are looked up in `config` or `CONFIG_PATHS`."""
     first, *rest = words
     if first == _COMMAND_SEPARATOR:
         if not rest:
-            raise CommandError(
-                "there is no command after the --", USAGE, hint="for example: -- npx some-server"
-            )
+            raise usage_error("there is no command after the --", "for example: -- npx some-server")
         return TargetSpec("command", tuple(rest), _label_command(rest))
     if _URL_PREFIX.match(first):
         from toolpost.transports.targets import display_url  # noqa: PLC0415 - for URLs only
@@ -241,7 +71,7 @@ def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
         return TargetSpec("url", (first,), display_url(first))
     found = _FILE_PATTERN.fullmatch(first)
     if found is not None and not Path(found["path"]).is_file():
-        raise CommandError(f"there is no file {found['path']}", USAGE)
+        raise usage_error(f"there is no file {found['path']}")
     if found is not None or _MODULE_PATTERN.fullmatch(first):
         return TargetSpec("file", (sys.executable, "-m", "toolpost", "run", first), first)
     return _find_in_configs(first, config)
@@ -265,19 +95,13 @@ def _find_in_configs(name: str, config: str | None) -> TargetSpec:
         if name in servers:
             return TargetSpec("name", (name, str(file)), name)
         known += servers
-    raise CommandError(
-        f"there is no server {name!r}{_describe_search(files)}", USAGE, hint=_suggest_target(name, known)
-    )
-
-
-def _describe_search(files: Sequence[str]) -> str:
-    return (
-        f" in {', '.join(files)}" if files else ": no mcp.json is here, and it is no URL and no Python file"
-    )
+    nothing = ": no mcp.json is here, and it is no URL and no Python file"
+    where = f" in {', '.join(files)}" if files else nothing
+    raise usage_error(f"there is no server {name!r}{where}", _suggest_target(name, known))
 
 
 def _suggest_target(name: str, known: Sequence[str]) -> str:
-    """What might have been meant."""
+    """A hint for a target that is unknown."""
     if _HOST_PORT_PATTERN.fullmatch(name):
         return f"a URL begins so: http://{name}"
     if name.endswith(".json"):
@@ -304,7 +128,106 @@ def list_config_names(config: str | None = None) -> list[str]:
     return names
 
 
-# --------------------------------------------------------------------- options
+@dataclass
+class TargetConnector:
+    """A target, and what the options say about the way there."""
+
+    target: TargetSpec
+    output: CommandOutput
+    revision: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    timeout: float | None = DEFAULT_TIMEOUT
+    verbose: bool = False
+    hidden_line_count: int = 0
+
+    @property
+    def json(self) -> bool:
+        """Whether stdout is for programs."""
+        return self.output.json
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether there is a person to ask."""
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
+
+    def resolve_target(self) -> "Http | Stdio":
+        """Where the server is, or how it is started, with all that the options say."""
+        from toolpost.client import config  # noqa: PLC0415 - start-up time
+        from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
+
+        with translate_errors():
+            if self.target.kind in {"command", "file"}:
+                command, *args = self.target.words
+                return self._prepare_stdio(Stdio(command, args, name=self.target.label))
+            if self.target.kind == "url":
+                return self._build_http({"url": self.target.words[0]})
+            name, file = self.target.words
+            with config.error_context(f"{file}, server {name!r}"):
+                entry = config.choose_server({"servers": config.read_servers(file)}, name)[1]
+                entry = config.expand_variables(entry)
+                if "url" in entry:
+                    return self._build_http(entry)
+                return self._prepare_stdio(Stdio.from_target(entry))
+
+    def create_client(self, **options: Any) -> "Client":
+        """A client of the server, not yet opened. Takes the options of `Client`."""
+        from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
+        from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
+
+        settings: dict[str, Any] = {
+            "revision": self.revision,
+            "timeout": self.timeout,
+            "max_timeout": None,  # a person who has seen enough presses Ctrl-C
+            "connect_timeout": CONNECT_TIMEOUT if self.timeout == DEFAULT_TIMEOUT else self.timeout,
+            "name": "toolpost-cli",
+        }
+        place = self.resolve_target()
+        http = isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})
+        if http and self.is_interactive:
+            settings["auth"] = "oauth"  # a person can log in, if the server wants that
+        with translate_errors():
+            return Client(place, **(settings | options))
+
+    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
+        """What comes of some work with the server, which is connected to for it and left afterwards."""
+        import asyncio  # noqa: PLC0415 - start-up time
+
+        client = self.create_client(**options)
+
+        async def connect_and_work() -> T:
+            async with client:
+                return await work(client)
+
+        with translate_errors(self.target.label):
+            return asyncio.run(connect_and_work())
+
+    def _prepare_stdio(self, stdio: "Stdio") -> "Stdio":
+        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
+
+        if self.headers:
+            raise usage_error("--header is for a server with a URL", "a command gets --env NAME=VALUE")
+        return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
+
+    def _show_stderr_line(self, line: str) -> None:
+        if self.verbose:
+            self.output.print_note(f"{self.target.label} | {line}", style="dim")
+        else:
+            self.hidden_line_count += 1
+
+    def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
+        if self.env:
+            raise usage_error(
+                "--env is for a server that is started", "one with a URL gets --header NAME:VALUE"
+            )
+        from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
+
+        given = cast("dict[str, str]", entry.get("headers") or {})
+        headers = {key.lower(): value for key, value in given.items()} | self.headers
+        return Http.from_target({**entry, "headers": headers})
+
+
+# --------------------------------------------------------------------- options of the command line
 
 
 class TargetCommand(click.Command):
@@ -466,16 +389,12 @@ _TARGET_OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[repo
 
 
 _TARGET_PARAMETERS: Final = frozenset(
-    {"target", "config", "json", "revision", "headers", "env", "timeout", "verbose"}
+    ["target", "config", "json", "revision", "headers", "env", "timeout", "verbose"]
 )
 
 
 def build_connector(ctx: click.Context) -> TargetConnector:
-    """The target and its options, as they stand in the context of a command.
-
-    Raises:
-        CommandError: there is no such server.
-    """
+    """The target and its options, as they stand in the context of a command."""
     given = ctx.params
     words = [given["target"]]
     if words == [_COMMAND_PLACEHOLDER]:

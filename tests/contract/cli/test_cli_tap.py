@@ -240,7 +240,7 @@ def test_messages_can_go_to_a_file_as_objects(tmp_path):
         "from": "client", "kind": "request", "id": 1, "bytes": 40,
     }  # fmt: skip
     assert ping["message"]["method"] == "ping"
-    assert any(each["kind"] == "junk" and each["message"] == "junk" and each["wrong"] for each in told)
+    assert any(each["kind"] == "junk" and each["message"] == "junk" and each["violations"] for each in told)
 
 
 def test_secrets_are_neither_shown_nor_kept_but_passed(tmp_path):

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolpost.cli.content import OutputFolder, convert_result, decode_base64, format_byte_count, show_blocks
+from toolpost.cli.content import OutputFolder, convert_result, decode_base64, save_content, show_blocks
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
 from toolpost.cli.output import CommandOutput, escape_control_characters
-from toolpost.cli.progress import ProgressDisplay
-from toolpost.cli.tap.inspector import format_progress
+from toolpost.cli.progress import ProgressDisplay, format_progress
 from toolpost.errors import (
     AuthorizationRequired,
     ConnectFailed,
@@ -165,12 +164,10 @@ def test_a_bar_stands_any_number(monkeypatch):
             asyncio.run(meter.show_progress(ProgressParams("t", 10**400, total=total)))
 
 
-def test_sizes_are_for_people():
-    assert [format_byte_count(number) for number in (0, 9_999, 123_456)] == [
-        "0 bytes",
-        "9999 bytes",
-        "123 kB",
-    ]
+@pytest.mark.parametrize(("size", "shown"), [(0, "0 bytes"), (9_999, "9999 bytes"), (123_456, "123 kB")])
+def test_sizes_are_for_people(tmp_path, capsys, size, shown):
+    save_content(CommandOutput(), bytes(size), None, OutputFolder(tmp_path, "x"))
+    assert capsys.readouterr().out == f"Saved {tmp_path / 'x.bin'} (of unknown type, {shown})\n"
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_server_is_found(loading, tmp_path, text, name):
         ("two.py", USAGE, "two.py has several servers: one, two", "write two.py:one or two.py:two"),
         ("two.py:ones", USAGE, "two.py has no ones; did you mean one?", "write two.py:one or"),
         ("two.py:one.tool.x", USAGE, "two.py has no one.tool.x", "write two.py:one or"),
-        ("two.py:greet", USAGE, "has no server called greet: it is of type ServedTool", "write two.py:one"),
+        ("two.py:greet", USAGE, "greet: it is of type RegisteredTool", "write two.py:one"),
         ("two.py:number", USAGE, "two.py has no server called number: it is of type int", "write two.py:one"),
         ("none.py", USAGE, "it has Class (a class), late (a function)", "write none.py:late"),
         ("none.py:Class", USAGE, "has Class, whose result is of type Class", "write none.py:late"),

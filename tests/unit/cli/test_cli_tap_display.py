@@ -32,12 +32,12 @@ def said(at=0.0, by: Role = SERVER, size=0, kind: MessageKind = "result", **memb
     ("seen", "line"),
     [
         (said(at=1.5, by=CLIENT, size=40, kind="request", id=1, method="ping"), "1.500 → 1 ping 40 B"),
-        (said(size=2048, id="a", method="ping", took=0.0125), "0.000 ← a ping 12.5 ms 2.0 KiB"),
-        (said(size=3 << 20, took=2.5), "0.000 ← result 2.50 s 3.0 MiB"),
-        (said(size=9, kind="error", id=1, about="-1 no", failed=True), "0.000 ← 1 error ✗ -1 no 9 B"),
-        (said(kind="note", about="it ended"), "0.000 ← it ended"),
-        (said(size=1, kind="notice", method="a\x1b[2J\nb"), "0.000 ← a\\u001b[2J\\nb 1 B"),
-        (said(size=1, kind="notice", method="x", wrong=["no", "way"]), "0.000 ← x 1 B ! no ! way"),
+        (said(size=2048, id="a", method="ping", duration=0.0125), "0.000 ← a ping 12.5 ms 2.0 KiB"),
+        (said(size=3 << 20, duration=2.5), "0.000 ← result 2.50 s 3.0 MiB"),
+        (said(size=9, kind="error", id=1, summary="-1 no", failed=True), "0.000 ← 1 error ✗ -1 no 9 B"),
+        (said(kind="note", summary="it ended"), "0.000 ← it ended"),
+        (said(size=1, kind="notification", method="a\x1b[2J\nb"), "0.000 ← a\\u001b[2J\\nb 1 B"),
+        (said(size=1, kind="notification", method="x", violations=["no", "way"]), "0.000 ← x 1 B ! no ! way"),
     ],
 )
 def test_a_message_is_a_line(seen, line):
@@ -65,14 +65,14 @@ def test_a_message_is_an_object_for_programs():
     )
     assert json.loads(MessageFormatter(json=True, colour=True).format_message(seen)) == {
         "at": 0.25, "from": "server", "kind": "error", "id": 1, "method": "ping", "ms": 100, "bytes": 9,
-        "failed": True, "wrong": ["x"],
+        "failed": True, "violations": ["x"],
     }  # fmt: skip
     note = ObservedMessage(at=0, by=SERVER, size=0, kind="note", summary="gone")
     assert json.loads(MessageFormatter(json=True).format_message(note)) == {
         "at": 0,
         "from": "server",
         "kind": "note",
-        "about": "gone",
+        "summary": "gone",
     }
 
 

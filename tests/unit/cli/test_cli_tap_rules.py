@@ -112,10 +112,10 @@ def test_a_line_that_is_too_long_is_told_by_its_ends():
     witness = session()
     hear(witness, (CLIENT, say("resources/read", {"uri": "x:y"}, 7)))
     head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"contents":[', b"]}}"
-    seen = witness.inspect_oversize(SERVER, OversizedLine(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
+    (seen,) = witness.inspect(SERVER, OversizedLine(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
     assert (seen.kind, seen.id, seen.method, seen.size) == ("result", 7, "resources/read", MAX_LINE + 1)
     assert seen.duration == 9.0
-    assert witness.inspect_oversize(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0).duration is None
+    assert witness.inspect(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0)[0].duration is None
 
 
 def test_what_waits_for_an_answer_is_bounded():
@@ -230,7 +230,7 @@ def test_progress_goes_up_and_belongs_to_a_request_in_flight():
         progress(3),
     )
     assert [bool(seen.violations) for seen in heard] == [False, False, False, True, False, True]
-    assert heard[1].about == "1/3"
+    assert heard[1].summary == "1/3"
 
 
 def test_a_request_that_was_cancelled_may_be_answered_all_the_same():

@@ -1,11 +1,6 @@
-"""`toolpost bench`: how much a server does in a second, and how long each request takes.
+"""`toolpost bench`: how many requests a server answers in a second, and how long each takes.
 
-Owns the load and what is said of it. One client in this process makes it, so that a server which is faster
-than that looks as fast as the client.
-
-PART histogram: Many durations in little memory: counts by size, percentiles, and the picture of them.
-
-Owns the arithmetic and the bars. Who measures what is not known here.
+One client in this process makes the load, so a server that is faster than the client looks as fast as it.
 """
 
 import asyncio
@@ -13,84 +8,59 @@ import json as _json
 import math
 import sys
 import time
+from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from toolpost.cli import errors as errors_module
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import FAILED, INTERRUPTED, OK, usage_error
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 from toolpost.errors import MCPError, RPCError
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
 
-BUCKET_STEP: Final = math.log(1.005)
-"""Durations that differ by less than half a percent count as the same: a few thousand counts at most."""
+QUANTILES: Final = {"p50": 50, "p90": 90, "p99": 99}
+HISTOGRAM_ROWS: Final = 10
+"""Rows of the histogram, the last of them for the slowest hundredth."""
+BAR_WIDTH: Final = 40
+"""Columns of its longest bar."""
+MIN_SPREAD: Final = 1.05
+"""Durations that differ by less than this factor are one row."""
 
-MIN_DURATION: Final = 1e-9
-"""Seconds below which no clock tells anything apart; zero has no logarithm."""
+ERROR_BACKOFF: Final = 0.01
+"""Seconds before the next request after an error, so that a dead server does not fail a million times."""
 
 _EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
 
 
-@dataclass
-class DurationHistogram:
-    """Durations in seconds, as many as there are."""
+def summarize_durations(seconds: Sequence[float]) -> dict[str, float]:
+    """The mean, the quantiles and the maximum; zeros if there are none."""
+    if not seconds:
+        return dict.fromkeys(("mean", *QUANTILES, "max"), 0.0)
+    cuts = quantiles(seconds if len(seconds) > 1 else [*seconds, *seconds], n=100, method="inclusive")
+    parts = {name: cuts[part - 1] for name, part in QUANTILES.items()}
+    return {"mean": fmean(seconds), **parts, "max": max(seconds)}
 
-    count: int = 0
-    total: float = 0.0
-    minimum: float = math.inf
-    maximum: float = 0.0
-    _counts: Counter[int] = field(default_factory=Counter[int])
 
-    def add(self, seconds: float) -> None:
-        """Count one more."""
-        seconds = max(seconds, MIN_DURATION)
-        self.count += 1
-        self.total += seconds
-        self.minimum = min(self.minimum, seconds)
-        self.maximum = max(self.maximum, seconds)
-        self._counts[math.floor(math.log(seconds) / BUCKET_STEP)] += 1
-
-    @property
-    def mean(self) -> float:
-        """The mean; 0 if there are none."""
-        return self.total / self.count if self.count else 0.0
-
-    def quantile(self, part: float) -> float:
-        """What this part of them does not exceed, within half a percent; 0 if there are none."""
-        wanted, seen = math.ceil(part * self.count), 0
-        for size, count in sorted(self._counts.items()):
-            seen += count
-            if seen >= wanted:
-                return self._bucket_midpoint(size)
-        return 0.0
-
-    def bins(self, rows: int) -> list[tuple[float, int]]:
-        """How many there are up to each of some sizes: even steps to the 99th percentile, then the rest."""
-        if not self.count:
-            return []
-        if (
-            math.log(self.maximum / self.minimum) < BUCKET_STEP * rows
-        ):  # they are the same, as far as is known
-            return [(self.maximum, self.count)]
-        high = self.quantile(0.99)
-        step = (high / self.minimum) ** (1 / (rows - 1))
-        ends = [self.minimum * step**row for row in range(1, rows - 1)] if step > 1 else []
-        found = dict.fromkeys([*ends, high, self.maximum], 0)
-        for size, count in self._counts.items():
-            seconds = self._bucket_midpoint(size)
-            found[next(end for end in found if seconds <= end)] += count
-        return list(found.items())
-
-    def _bucket_midpoint(self, size: int) -> float:
-        """The duration that all of a size count as."""
-        return min(max(math.exp((size + 0.5) * BUCKET_STEP), self.minimum), self.maximum)
+def count_bins(seconds: Sequence[float], rows: int = HISTOGRAM_ROWS) -> list[tuple[float, int]]:
+    """How many there are up to each of some ends: even steps to the 99th percentile, then the rest."""
+    if not seconds:
+        return []
+    lowest, highest = max(min(seconds), 1e-9), max(seconds)
+    if highest < lowest * MIN_SPREAD:
+        return [(highest, len(seconds))]
+    near = max(summarize_durations(seconds)["p99"], lowest)
+    step = (near / lowest) ** (1 / (rows - 1))
+    ends = sorted({*(min(lowest * step**row, near) for row in range(1, rows - 1)), near, highest})
+    counts = Counter(bisect_left(ends, each) for each in seconds)
+    return [(end, counts[index]) for index, end in enumerate(ends)]
 
 
 def draw_bar(part: float, width: int, *, blocks: bool) -> str:
@@ -110,32 +80,14 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us"
 
 
-# --------------------------------------------------------------------- bench
-
-HISTOGRAM_ROWS: Final = 10
-"""Rows of the histogram, the last of them for the slowest hundredth."""
-BAR_WIDTH: Final = 40
-"""Columns of its longest bar."""
-QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-
-ERROR_BACKOFF: Final = 0.01
-"""Seconds that nobody asks again after an error, so that a dead server does not fail a million times."""
-
-
 @dataclass
 class LoadGenerator:
-    """The same request again and again, and what came of it.
-
-    Args:
-        seconds: how long new requests are begun.
-        workers: how many ask at the same time, each again as soon as it has an answer.
-        rate: requests per second in all, if not as many as possible.
-    """
+    """The same request again and again, and what came of it."""
 
     seconds: float
     workers: int
     rate: float | None
-    durations: DurationHistogram = field(default_factory=DurationHistogram)
+    durations: "array[float]" = field(default_factory=lambda: array("d"))
     errors: Counter[str] = field(default_factory=Counter[str])
     examples: dict[str, str] = field(default_factory=dict[str, str])
     started_at: float = 0.0
@@ -168,7 +120,7 @@ class LoadGenerator:
                 self.examples.setdefault(kind, error.message)
                 await asyncio.sleep(ERROR_BACKOFF)
             else:
-                self.durations.add(time.perf_counter() - due)
+                self.durations.append(time.perf_counter() - due)
 
     def _schedule_next(self) -> float:
         """When the next request is due. What is sent later than that has waited, and the wait is counted."""
@@ -241,9 +193,9 @@ def command(
     exit code is 1 if there were any.
     """  # noqa: D301 - click wants this character where lines are to stay
     if tool is None and arguments is not None:
-        raise CommandError("--args is for a tool", USAGE, hint="name the tool after the target")
+        raise usage_error("--args is for a tool", "name the tool after the target")
     if tool is not None and lists:
-        raise CommandError("--list is instead of a tool", USAGE, hint="leave out one of them")
+        raise usage_error("--list is instead of a tool", "leave out one of them")
     what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
     load = LoadGenerator(seconds, concurrency, rate)
     told: dict[str, Any] = {"target": reach.target.label, "what": what}
@@ -268,52 +220,44 @@ def command(
         told |= _build_report(load)
         reach.output.print_value(told) if reach.json else _print_report(reach, load)
     if interrupted:
-        return errors_module.INTERRUPTED
-    return errors_module.FAILED if load.errors else errors_module.OK
-
-
-# --------------------------------------------------------------------- what is said
+        return INTERRUPTED
+    return FAILED if load.errors else OK
 
 
 def _build_report(load: LoadGenerator) -> dict[str, Any]:
-    durations = load.durations
-    latency = {"mean": durations.mean, **_compute_quantiles(durations), "max": durations.maximum}
+    latency = summarize_durations(load.durations)
     return {
         "seconds": round(load.elapsed, 3),
         "concurrency": load.workers,
         "rate": load.rate,
-        "answered": durations.count,
+        "answered": len(load.durations),
         "failed": load.errors.total(),
-        "per_second": round(durations.count / load.elapsed, 1),
+        "per_second": round(len(load.durations) / load.elapsed, 1),
         "milliseconds": {name: round(value * 1000, 3) for name, value in latency.items()},
         "errors": [
             {"kind": kind, "count": count, "example": load.examples[kind]}
             for kind, count in load.errors.most_common()
         ],
         "histogram": [
-            {"up_to_ms": round(end * 1000, 3), "count": count}
-            for end, count in durations.bins(HISTOGRAM_ROWS)
+            {"up_to_ms": round(end * 1000, 3), "count": count} for end, count in count_bins(load.durations)
         ],
     }
 
 
-def _compute_quantiles(durations: DurationHistogram) -> dict[str, float]:
-    return {name: durations.quantile(part) for name, part in QUANTILES.items()}
-
-
 def _print_report(reach: TargetConnector, load: LoadGenerator) -> None:
-    say, durations = reach.output.print_text, load.durations
-    say(f"answered    {durations.count:,} in {load.elapsed:.1f} s")
-    say(f"throughput  {durations.count / load.elapsed:,.0f} per second", style="bold")
-    if durations.count:
-        latency = _compute_quantiles(durations) | {"max": durations.maximum}
-        told = ", ".join(f"{name} {format_duration(value)}" for name, value in latency.items())
-        say(f"latency     {told}", style="bold")
+    say, answered = reach.output.print_text, len(load.durations)
+    say(f"answered    {answered:,} in {load.elapsed:.1f} s")
+    say(f"throughput  {answered / load.elapsed:,.0f} per second", style="bold")
+    if answered:
+        latency = summarize_durations(load.durations)
+        del latency["mean"]
+        shown = ", ".join(f"{name} {format_duration(value)}" for name, value in latency.items())
+        say(f"latency     {shown}", style="bold")
     label = "errors"
     for kind, count in load.errors.most_common():
         say(f"{label:<12}{count:,} {kind}: {load.examples[kind]}", style="red")
         label = ""
-    bins = durations.bins(HISTOGRAM_ROWS)
+    bins = count_bins(load.durations)
     if bins:
         say()
     highest = max((count for _, count in bins), default=0)

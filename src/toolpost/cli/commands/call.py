@@ -1,11 +1,9 @@
 """`toolpost call`: calls a tool, with options made from its input schema.
 
-Owns the order of things: connect, find the tool, read the words, ask for what is missing, call, show. How
-each is done is told elsewhere.
+Connects, finds the tool, parses its options, asks for what is missing, calls, and shows the result.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,17 +12,10 @@ import click
 
 from toolpost.cli.errors import FAILED, OK, CommandError
 from toolpost.cli.progress import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
-from toolpost.cli.schema_options import (
-    ItemNameParam,
-    NamedItemCommand,
-    add_args_and_save_options,
-    find_item,
-    get_remaining_words,
-)
+from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
 from toolpost.cli.target import TargetConnector, add_target_options
 
 if TYPE_CHECKING:
-    from toolpost.cli.progress import ProgressDisplay
     from toolpost.cli.questions import TerminalPrompter
     from toolpost.client.client import Client
     from toolpost.client.tools import ToolResult
@@ -37,6 +28,8 @@ MAX_URL_ELICITATIONS: Final = 3
 
 class CallCommand(NamedItemCommand):
     """`call`, as click sees it."""
+
+    item_kind = "tool"
 
     async def fetch(self, client: "Client") -> Sequence["Tool"]:
         """The tools."""
@@ -77,60 +70,47 @@ def command(
     The options below stand before TOOL. A list is said by repeating its option, the member of an object as
     --address.city, anything else as JSON. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
-    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for calls only
+    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
 
-    shape, rest = ctx.command, get_remaining_words(ctx)
+    shape = ctx.command
     assert isinstance(shape, CallCommand), "it is this one"
-    meter = ProgressDisplay(reach.output, lines=reach.verbose)
-    answers = TerminalPrompter(meter, interactive=reach.is_interactive)
+    with open_prompter(reach) as prompter:
 
-    async def log(line: "LogParams") -> None:
-        meter.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
+        async def log(line: "LogParams") -> None:
+            prompter.progress.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
 
-    async def work(client: "Client") -> int:
-        tool: Tool = find_item(await shape.fetch(client), name, "tool", reach)
-        form = shape.create_schema_command(tool, reach.target)
-        typed = await answers.run_in_thread(lambda: answers.read_arguments(form, rest, args))
-        reach.output.json = reach.json or bool(typed.options.get("json"))
-        if log_level is not None:
-            await client.set_log_level(log_level)
-        result = await _call_tool(client, tool.name, typed.arguments, meter, answers)
-        meter.close()
-        _print_result(reach, tool.name, result, typed.options.get("save") or save)
-        return FAILED if result.is_error else OK
+        async def work(client: "Client") -> int:
+            tool, typed = await shape.read_item(client, reach, prompter, name, args)
+            if log_level is not None:
+                await client.set_log_level(log_level)
+            result = await _call_tool(client, tool.name, typed.arguments, prompter)
+            prompter.progress.close()
+            _print_result(reach, tool.name, result, typed.options.get("save") or save)
+            return FAILED if result.is_error else OK
 
-    with closing(meter), closing(answers):
-        return reach.run(work, on_log=log, on_roots=roots or None, **answers.client_options())
+        return reach.run(work, on_log=log, on_roots=roots or None, **prompter.client_options())
 
 
 async def _call_tool(
-    client: "Client",
-    name: str,
-    arguments: dict[str, Any],
-    meter: "ProgressDisplay",
-    answers: "TerminalPrompter",
+    client: "Client", name: str, arguments: dict[str, Any], prompter: "TerminalPrompter"
 ) -> "ToolResult[Any]":
-    """What comes of the call, after the user has visited what has to be visited first."""
+    """Call a tool, again after the user has visited the pages that the server wants visited first."""
     from toolpost.errors import UrlElicitationRequired  # noqa: PLC0415 - as above
 
+    progress = prompter.progress.show_progress
     visits = 0
     while True:
         try:
-            return await client.call_tool(name, arguments, progress=meter.show_progress, raise_on_error=False)
+            return await client.call_tool(name, arguments, progress=progress, raise_on_error=False)
         except UrlElicitationRequired as error:
             visits += 1
-            visited = partial(answers.confirm_url_visits, error.elicitations)
-            if visits > MAX_URL_ELICITATIONS or not await answers.run_in_thread(visited):
+            visited = partial(prompter.confirm_url_visits, error.elicitations)
+            if visits > MAX_URL_ELICITATIONS or not await prompter.run_in_thread(visited):
                 raise
 
 
 def _print_result(reach: TargetConnector, name: str, result: "ToolResult[Any]", save: str | None) -> None:
-    from toolpost.cli.content import (  # noqa: PLC0415 - as above
-        OutputFolder,
-        convert_result,
-        show_result,
-    )
+    from toolpost.cli.content import OutputFolder, convert_result, show_result  # noqa: PLC0415 - as above
 
     folder = OutputFolder(Path(save or "."), name)
     if reach.json:

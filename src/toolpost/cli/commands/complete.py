@@ -1,17 +1,13 @@
-"""`toolpost complete`: how an argument of a prompt, or a variable of a resource template, might go on.
+"""`toolpost complete`: completions of an argument of a prompt, or of a variable of a resource template.
 
-Owns how the question is put on a command line. What is proposed is the server's business.
+Prints what the server proposes.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
-
-if TYPE_CHECKING:
-    from toolpost.client.client import Client
-    from toolpost.types.prompts import Completion
 
 
 def _parse_context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -52,19 +48,15 @@ def command(
 
     reference = PromptReference(ref) if kind == "prompt" else ResourceReference(ref)
 
-    async def complete(client: "Client") -> "Completion":
-        return await client.complete(reference, argument, value, context=context)
-
-    found = reach.run(complete)
+    found = reach.run(lambda client: client.complete(reference, argument, value, context=context))
     if reach.json:
         reach.output.print_value(found)
         return
     for each in found.values:
         reach.output.print_text(each)
     if not found.values:
-        reach.output.print_note(
-            f"The server suggests nothing for {argument}; it need not know such an argument."
-        )
+        note = f"The server suggests nothing for {argument}; it need not know such an argument."
+        reach.output.print_note(note)
     if found.has_more:
         total = "" if found.total is None else f" of {found.total}"
         reach.output.print_note(f"These are {len(found.values)}{total}; there are more.")

@@ -1,7 +1,6 @@
-"""`toolpost init`: a small project of a server that works at once, with a test and a README.
+"""`toolpost init`: makes a small project of a server that works at once, with a test and a README.
 
-Owns the few files that such a project needs, as texts, and the rules for its name. Writes only what was not
-there before.
+The files are templates here. Writes only what was not there before.
 """
 
 import keyword
@@ -15,7 +14,7 @@ from typing import Final
 
 import click
 
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import CommandError, usage_error
 from toolpost.cli.output import CommandOutput, add_json_option
 
 _PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
@@ -107,18 +106,12 @@ _README_STEPS: Final = {
 }
 """What to do with a project, and what for."""
 
-_GITIGNORE: Final = """\
-.venv/
-__pycache__/
-.pytest_cache/
-"""
-
 FILE_TEMPLATES: Final = {
     "$module.py": _SERVER_TEMPLATE,
     "test_$module.py": _TEST_TEMPLATE,
     "pyproject.toml": _PYPROJECT_TEMPLATE,
     "README.md": _README_TEMPLATE,
-    ".gitignore": _GITIGNORE,
+    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
 }
 """The name and the text of each file, with places for the names."""
 
@@ -154,23 +147,17 @@ def command(*, name: str, http: bool, json: bool) -> None:
 
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
-    """What stands in the places of the texts.
-
-    Raises:
-        CommandError: no project can have this name.
-    """
+    """What stands in the places of the texts."""
     if not _PROJECT_NAME.fullmatch(name):
-        raise CommandError(
+        raise usage_error(
             f"{name!r} cannot be the name of a project",
-            USAGE,
-            hint="it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
+            "it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
         )
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:
-        raise CommandError(
+        raise usage_error(
             f"{name!r} cannot be the name of a project: Python has a module or a word {module!r} already",
-            USAGE,
-            hint=f"{name}-server would do",
+            f"{name}-server would do",
         )
     words = {
         "name": name,
@@ -193,10 +180,9 @@ def _fill_templates(texts: dict[str, str], words: dict[str, str]) -> dict[str, s
 def _write_files(folder: Path, files: dict[str, str]) -> None:
     present = [file for file in files if (folder / file).exists()]
     if present:
-        raise CommandError(
+        raise usage_error(
             f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
-            USAGE,
-            hint="choose another name; nothing was written",
+            "choose another name; nothing was written",
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():

@@ -1,6 +1,6 @@
-"""`toolpost list`: what a server has, as tables or as JSON.
+"""`toolpost list`: what a server offers, as tables or as JSON.
 
-Owns which lists there are and what of each is worth a column.
+The lists and their columns are one table here.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from toolpost.cli.output import CommandOutput
+from toolpost.cli.output import CommandOutput, first_line
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
@@ -25,16 +25,7 @@ MAX_PARAMETERS: Final = 12
 
 
 class _ListTable(NamedTuple):
-    """One of the lists.
-
-    Args:
-        member: what JSON calls it.
-        title: what people call it.
-        capability: what a server that has it declares.
-        method: of the client, that reads it.
-        columns: the heads of the table.
-        row: an item of it as a row.
-    """
+    """One of the lists: its name in JSON and for people, the capability and the client's method, its rows."""
 
     member: str
     title: str
@@ -44,63 +35,43 @@ class _ListTable(NamedTuple):
     row: Callable[[Any], Sequence[object]]
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
-
-
 def _format_tool_row(tool: "Tool") -> Sequence[object]:
     from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - of use here only
 
     fields = [each for each in extract_fields(tool.input_schema) if len(each.path) == 1]
     named = [each.name if each.required else f"[{each.name}]" for each in fields[:MAX_PARAMETERS]]
     more = ["…"] if len(fields) > MAX_PARAMETERS else []
-    return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
+    return tool.name, " ".join([*named, *more]), first_line(tool.description or tool.title)
 
 
-def _format_resource_row(resource: "Resource") -> Sequence[object]:
-    about = resource.description or resource.title or resource.name
-    return resource.uri, resource.mime_type, _first_line(about)
-
-
-def _format_template_row(template: "ResourceTemplate") -> Sequence[object]:
-    about = template.description or template.title or template.name
-    return template.uri_template, template.mime_type, _first_line(about)
+def _format_resource_row(item: "Resource | ResourceTemplate") -> Sequence[object]:
+    uri: str = getattr(item, "uri", None) or getattr(item, "uri_template", "")
+    return uri, item.mime_type, first_line(item.description or item.title or item.name)
 
 
 def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
     named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
-    return prompt.name, " ".join(named), _first_line(prompt.description or prompt.title)
+    return prompt.name, " ".join(named), first_line(prompt.description or prompt.title)
 
 
 _LIST_TABLES: Final = {
-    "tools": _ListTable(
-        "tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _format_tool_row
-    ),
+    "tools": _ListTable("tools", "Tools", "tools", "list_tools", ("name", "parameters"), _format_tool_row),
     "resources": _ListTable(
-        "resources",
-        "Resources",
-        "resources",
-        "list_resources",
-        ("uri", "type", "description"),
-        _format_resource_row,
+        "resources", "Resources", "resources", "list_resources", ("uri", "type"), _format_resource_row
     ),
     "templates": _ListTable(
         "resourceTemplates",
         "Resource templates",
         "resources",
         "list_resource_templates",
-        ("uri template", "type", "description"),
-        _format_template_row,
+        ("uri template", "type"),
+        _format_resource_row,
     ),
     "prompts": _ListTable(
-        "prompts",
-        "Prompts",
-        "prompts",
-        "list_prompts",
-        ("name", "arguments", "description"),
-        _format_prompt_row,
+        "prompts", "Prompts", "prompts", "list_prompts", ("name", "arguments"), _format_prompt_row
     ),
 }
+"""Option → its list. The last column of each is the description."""
 
 
 @click.command("list", cls=TargetCommand)
@@ -119,10 +90,8 @@ def command(reach: TargetConnector, **only: bool) -> None:
             if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
                 found[name] = await getattr(client, _LIST_TABLES[name].method)()
         if reach.json:
-            told = _describe_server(client) | {
-                _LIST_TABLES[name].member: items for name, items in found.items()
-            }
-            reach.output.print_value(told)
+            lists = {_LIST_TABLES[name].member: items for name, items in found.items()}
+            reach.output.print_value(_describe_server(client) | lists)
         else:
             if not wanted:
                 _print_header(reach.output, client)
@@ -133,13 +102,8 @@ def command(reach: TargetConnector, **only: bool) -> None:
 
 
 def _describe_server(client: "Client") -> dict[str, Any]:
-    about = {
-        "server": client.server_info,
-        "revision": client.revision,
-        "era": client.era,
-        "capabilities": client.capabilities,
-        "instructions": client.instructions,
-    }
+    about = {name: getattr(client, name) for name in ("revision", "era", "capabilities", "instructions")}
+    about = {"server": client.server_info} | about
     return {key: value for key, value in about.items() if value is not None}
 
 
@@ -151,15 +115,14 @@ def _print_header(page: CommandOutput, client: "Client") -> None:
     for line in lines[:MAX_INSTRUCTION_LINES]:
         page.print_text(line)
     if len(lines) > MAX_INSTRUCTION_LINES:
-        page.print_text(
-            f"… ({len(lines) - MAX_INSTRUCTION_LINES} more lines; --json has all of it)", style="dim"
-        )
+        more = len(lines) - MAX_INSTRUCTION_LINES
+        page.print_text(f"… ({more} more lines; --json has all of it)", style="dim")
 
 
 def _print_list(page: CommandOutput, kind: _ListTable, items: list[Any] | None, *, alone: bool) -> None:
     if items:
         if not alone:
             page.print_text()
-        page.print_table(None if alone else kind.title, kind.columns, map(kind.row, items))
+        page.print_table(None if alone else kind.title, (*kind.columns, "description"), map(kind.row, items))
     else:
         page.print_text(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")

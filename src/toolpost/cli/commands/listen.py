@@ -1,6 +1,6 @@
-"""`toolpost listen`: what changes on a server and what it logs, live.
+"""`toolpost listen`: shows what changes on a server and what it logs, live.
 
-Owns what is heard, and when it is enough. What has changed is not read.
+Decides what to subscribe to and when to end. Does not read what has changed.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, ad
 if TYPE_CHECKING:
     import asyncio
 
-    from toolpost.client.changes import Change
     from toolpost.client.client import Client
     from toolpost.types.notifications import LogParams
 
@@ -25,13 +24,7 @@ _LIST_NAMES: Final = ("tools", "prompts", "resources")
 
 
 class _ListenEvent(NamedTuple):
-    """Something that was heard.
-
-    Args:
-        facts: for programs.
-        text: for people.
-        style: how the text looks.
-    """
+    """A change or a log line: members for JSON, and the line for people."""
 
     facts: dict[str, Any]
     text: str
@@ -60,7 +53,7 @@ def command(
 
     By default it is every list that the server tells changes of. With --json there is an object on each line.
     """
-    import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+    import asyncio  # noqa: PLC0415 - start-up time
 
     heard: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
 
@@ -81,7 +74,7 @@ def command(
                 reach.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
                 left = None if left is None else left - 1
 
-    async def listen_with_timeout(client: "Client") -> None:
+    async def listen_in_time(client: "Client") -> None:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -91,21 +84,21 @@ def command(
                 raise
 
     with _print_client_log(reach.output):
-        reach.run(listen_with_timeout, on_log=log)
+        reach.run(listen_in_time, on_log=log)
 
 
 @contextlib.contextmanager
 def _print_client_log(page: CommandOutput) -> Generator[None]:
-    """What the client logs is noted: that nothing is heard at the moment, and why."""
-    import logging  # noqa: PLC0415 - 5 ms that help does not need
+    """Print what the client logs about its connection, each line once."""
+    import logging  # noqa: PLC0415 - start-up time
 
-    told: list[str] = []
+    last: list[str] = []
 
     class ClientLogPrinter(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
-            if told != [text]:  # it is said once, however often it is tried
-                told[:] = [text]
+            if last != [text]:
+                last[:] = [text]
                 page.print_note(text, style="yellow")
 
     logger, notes = logging.getLogger("toolpost.client"), ClientLogPrinter()
@@ -124,7 +117,7 @@ async def _listen_to_changes(
     lists: dict[str, bool],
     uris: tuple[str, ...],
 ) -> AsyncGenerator[str]:
-    """What is listened to, in words; while it lasts, changes are put among what is heard."""
+    """Subscribe, and queue changes meanwhile. Yields a description of the subscription."""
     import asyncio  # noqa: PLC0415 - as above
 
     from toolpost.errors import CapabilityNotDeclared  # noqa: PLC0415 - there is a client already
@@ -142,7 +135,10 @@ async def _listen_to_changes(
     async def queue_changes() -> None:
         try:
             async for change in changes:
-                heard.put_nowait(_to_event(change))
+                what = change.uri or f"the list of {change.kind}"
+                maybe = ", maybe: the connection was lost for a while" if change.missed else ""
+                facts = {"kind": change.kind, "uri": change.uri, "missed": change.missed or None}
+                heard.put_nowait(_ListenEvent(facts, f"{what} has changed{maybe}"))
         finally:
             heard.put_nowait(None)
 
@@ -163,10 +159,3 @@ def _describe_subscription(
         names = [name for name, offer in offered.items() if offer is not None and offer.list_changed]
     log = [] if client.capabilities.logging is None else ["the log"]
     return ", ".join([*(f"the list of {name}" for name in names), *uris, *log])
-
-
-def _to_event(change: "Change") -> _ListenEvent:
-    what = f"{change.uri} has changed" if change.uri else f"the list of {change.kind} has changed"
-    maybe = ", maybe: the connection was lost for a while" if change.missed else ""
-    facts = {"kind": change.kind, "uri": change.uri, "missed": change.missed or None}
-    return _ListenEvent(facts, f"{what}{maybe}")

@@ -1,6 +1,6 @@
-"""`toolpost ping`: whether a server answers, and how soon.
+"""`toolpost ping`: whether a server answers, and how fast.
 
-Owns how often it is asked and what is said of it.
+Asks once, or `--count` times.
 """
 
 import time
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 @add_target_options
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="How often to ask.")
 @click.option(
-    "--interval",
-    type=SecondsParam(),
-    default=1.0,
-    help="How long to wait in between: 1, or so many.",
+    "--interval", type=SecondsParam(), default=1.0, help="How long to wait in between: 1, or so many."
 )
 def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""
-    import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+    import asyncio  # noqa: PLC0415 - start-up time
 
     async def ping(client: "Client") -> None:
         took: list[float] = []

@@ -1,22 +1,15 @@
-"""`toolpost prompt`: a prompt of a server, filled in.
+"""`toolpost prompt`: fills in a prompt of a server, and prints the messages.
 
-Owns how a conversation is printed. Its arguments are options, as the parameters of a tool are.
+Its arguments are options, as the parameters of a tool are.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolpost.cli.schema_options import (
-    ItemNameParam,
-    NamedItemCommand,
-    add_args_and_save_options,
-    find_item,
-    get_remaining_words,
-)
+from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
 from toolpost.cli.target import TargetConnector, add_target_options
 
 if TYPE_CHECKING:
@@ -26,6 +19,8 @@ if TYPE_CHECKING:
 
 class PromptCommand(NamedItemCommand):
     """`prompt`, as click sees it."""
+
+    item_kind = "prompt"
 
     async def fetch(self, client: "Client") -> Sequence["Prompt"]:
         """The prompts."""
@@ -51,33 +46,24 @@ def command(
     What follows PROMPT are its arguments, one option for each: toolpost prompt TARGET PROMPT --help shows
     them. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
-    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for prompts only
+    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
 
-    shape, rest = ctx.command, get_remaining_words(ctx)
+    shape = ctx.command
     assert isinstance(shape, PromptCommand), "it is this one"
-    meter = ProgressDisplay(reach.output, lines=reach.verbose)
-    answers = TerminalPrompter(meter, interactive=reach.is_interactive)
+    with open_prompter(reach) as prompter:
 
-    async def work(client: "Client") -> None:
-        prompt: Prompt = find_item(await shape.fetch(client), name, "prompt", reach)
-        form = shape.create_schema_command(prompt, reach.target)
-        typed = await answers.run_in_thread(lambda: answers.read_arguments(form, rest, args))
-        reach.output.json = reach.json or bool(typed.options.get("json"))
-        result = await client.get_prompt(prompt.name, typed.arguments, progress=meter.show_progress)
-        meter.close()
-        _print_messages(reach, prompt.name, result, typed.options.get("save") or save)
+        async def work(client: "Client") -> None:
+            prompt, typed = await shape.read_item(client, reach, prompter, name, args)
+            progress = prompter.progress.show_progress
+            result = await client.get_prompt(prompt.name, typed.arguments, progress=progress)
+            prompter.progress.close()
+            _print_messages(reach, prompt.name, result, typed.options.get("save") or save)
 
-    with closing(meter), closing(answers):
-        reach.run(work, **answers.client_options())
+        reach.run(work, **prompter.client_options())
 
 
 def _print_messages(reach: TargetConnector, name: str, result: "GetPromptResult", save: str | None) -> None:
-    from toolpost.cli.content import (  # noqa: PLC0415 - as above
-        OutputFolder,
-        convert_result,
-        show_blocks,
-    )
+    from toolpost.cli.content import OutputFolder, convert_result, show_blocks  # noqa: PLC0415 - as above
 
     folder = OutputFolder(Path(save or "."), name)
     if reach.json:

@@ -1,10 +1,9 @@
-"""`toolpost read`: what a resource holds, to stdout or to files.
+"""`toolpost read`: prints a resource, or saves it to files.
 
-Owns that text is printed as it is, and that nothing binary is printed on a terminal.
+Text is printed as it is; nothing binary is printed on a terminal.
 """
 
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,9 +14,7 @@ from toolpost.cli.errors import FAILED, CommandError
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
-    from toolpost.cli.content import OutputFolder
     from toolpost.client.client import Client
-    from toolpost.types.content import ResourceContents
     from toolpost.types.resources import ReadResourceResult
 
 
@@ -30,65 +27,43 @@ def command(reach: TargetConnector, uri: str, save: str | None) -> None:
 
     Text is printed as it is. What is binary goes to a pipe or a file as it is, or with --save to a folder.
     """
-    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
-    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for reading only
+    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
 
-    meter = ProgressDisplay(reach.output, lines=reach.verbose)
+    with open_prompter(reach) as prompter:
 
-    async def read(client: "Client") -> "ReadResourceResult":
-        return await client.read_resource(uri, progress=meter.show_progress)
+        async def read(client: "Client") -> "ReadResourceResult":
+            return await client.read_resource(uri, progress=prompter.progress.show_progress)
 
-    with closing(meter), closing(TerminalPrompter(meter, interactive=reach.is_interactive)) as answers:
-        result = reach.run(read, **answers.client_options())
+        result = reach.run(read, **prompter.client_options())
     _print_resource(reach, uri, result, save)
 
 
 def _print_resource(reach: TargetConnector, uri: str, result: "ReadResourceResult", save: str | None) -> None:
-    from toolpost.cli.content import (  # noqa: PLC0415 - loaded when it is needed
+    from toolpost.cli.content import (  # noqa: PLC0415 - as above
         OutputFolder,
         convert_result,
+        decode_base64,
+        save_content,
     )
 
+    page = reach.output
     folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
     if reach.json:
-        reach.output.print_value(convert_result(result.raw, folder if save else None))
+        page.print_value(convert_result(result.raw, folder if save else None))
         return
     for part in result.contents:
+        text = part.text or ""
+        if part.blob is None and not save:
+            page.print_raw(text if text.endswith("\n") or not page.is_terminal else f"{text}\n")
+            continue
+        data = text.encode() if part.blob is None else decode_base64(part.blob, part.uri)
         if save:
-            _save_contents(reach, part, folder)
-        elif part.blob is not None:
-            _print_bytes(reach, part)
+            save_content(page, data, part.mime_type, folder, text=part.text is not None)
+        elif page.is_terminal:
+            kind = part.mime_type or "of unknown type"
+            hint = "--save DIR keeps it in a file, and so does > FILE"
+            raise CommandError(f"{part.uri} is binary ({kind}), and this is a terminal", FAILED, hint=hint)
         else:
-            text = part.text or ""
-            reach.output.print_raw(
-                text if text.endswith("\n") or not reach.output.is_terminal else f"{text}\n"
-            )
-
-
-def _decode_contents(part: "ResourceContents") -> bytes:
-    from toolpost.cli.content import decode_base64  # noqa: PLC0415 - as above
-
-    return (part.text or "").encode() if part.blob is None else decode_base64(part.blob, part.uri)
-
-
-def _save_contents(reach: TargetConnector, part: "ResourceContents", folder: "OutputFolder") -> None:
-    from toolpost.cli.content import format_byte_count  # noqa: PLC0415 - as above
-
-    data = _decode_contents(part)
-    path = folder.save(data, part.mime_type or (None if part.text is None else "text/plain"))
-    reach.output.print_text(
-        f"Saved {path} ({part.mime_type or 'of unknown type'}, {format_byte_count(len(data))})"
-    )
-
-
-def _print_bytes(reach: TargetConnector, part: "ResourceContents") -> None:
-    data = _decode_contents(part)
-    if reach.output.is_terminal:
-        raise CommandError(
-            f"{part.uri} is binary ({part.mime_type or 'of unknown type'}), and this is a terminal",
-            FAILED,
-            hint="--save DIR keeps it in a file, and so does > FILE",
-        )
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()

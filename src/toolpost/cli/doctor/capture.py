@@ -1,16 +1,14 @@
-"""Overhears what a client of ours and a server say to each other, for whoever examines the server.
+"""Captures the conversation between a client of ours and a server, for `toolpost doctor`.
 
-Owns two places to listen at: a server process as a target that a client can be given, and what carries its
-HTTP requests. Keeps what broke a rule and what was no message, and nothing else of what was said.
+Wraps either a server process, as a target for a client, or the HTTP backend of one. Keeps what broke a rule
+and what was no message; finding that out is the job of `tap.inspector` and `tap.http_messages`.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -42,13 +40,7 @@ class CapturedExchange(Struct):
 
 
 class Capture:
-    """What was overheard.
-
-    Attributes:
-        violations: what the server said that breaks a rule.
-        junk: what it said that is no message.
-        exchanges: over HTTP, all of them.
-    """
+    """What was overheard."""
 
     def __init__(self) -> None:
         self.violations: list[ObservedMessage] = []
@@ -68,17 +60,7 @@ class Capture:
 
 
 class CapturedProcess:
-    """A server process, as a target of a client: each connection starts it anew.
-
-    Args:
-        stdio: how it is started.
-        notes: where to note what is overheard.
-
-    Attributes:
-        failure: why it could not be started, the last time.
-        returncode: how it ended by itself; None if it did not.
-        stderr_tail: the last lines of its stderr.
-    """
+    """A server process, as a target of a client: each connection starts it anew."""
 
     def __init__(self, stdio: Stdio, notes: Capture) -> None:
         self.name = stdio.label
@@ -119,33 +101,34 @@ class CapturedProcess:
                 await sink.send(data)
 
 
-# --------------------------------------------------------------------- HTTP
-
-
 class CapturingBackend:
-    """Carries HTTP requests, and overhears them.
-
-    Args:
-        engine: what carries them; by default what a client takes.
-        notes: where to note what is overheard.
-    """
+    """Carries HTTP requests, and overhears them."""
 
     def __init__(self, engine: object, notes: Capture) -> None:
         self._backend = open_backend(engine)
         self._capture = notes
-        self._tracker = ExchangeTracker(notes.record, _ignore, _ignore, notes.now)
+        self._tracker = ExchangeTracker(
+            notes.record, lambda *_, **__: None, lambda _by, _data, _link: None, notes.now
+        )
 
-    def send(
+    @contextlib.asynccontextmanager
+    async def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> "AbstractAsyncContextManager[Response]":
+    ) -> AsyncGenerator[Response]:
         """Send a request, as `Backend` promises."""
         parts = urlsplit(url)
-        place = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        post = self._tracker.begin(method, place, {name.lower(): value for name, value in headers.items()})
-        post.feed_request(body or b"", last=True)
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        tracked = self._tracker.begin(method, path, {name.lower(): value for name, value in headers.items()})
+        tracked.feed_request(body or b"", last=True)
         exchange = CapturedExchange(method, self._capture.now())
         self._capture.exchanges.append(exchange)
-        return _CapturedRequest(self._backend.send(method, url, headers, body), post, exchange, self._capture)
+        async with self._backend.send(method, url, headers, body) as response:
+            received = {name.lower(): value for name, value in response.headers.items()}
+            exchange.head_delay = self._capture.now() - exchange.sent_at
+            exchange.status, exchange.headers = response.status, received
+            exchange.media_type = received.get("content-type", "").partition(";")[0].strip().lower()
+            tracked.start_response(response.status, received)
+            yield _CapturedResponse(response, tracked)
 
     async def close(self) -> None:
         """Keep the connections: several clients use them, one after the other."""
@@ -153,40 +136,6 @@ class CapturingBackend:
     async def finish(self) -> None:
         """Close every connection."""
         await self._backend.close()
-
-
-def _ignore(*_args: Any, **_named: Any) -> None:
-    """What is neither shown nor kept."""
-
-
-class _CapturedRequest:
-    """A request, entered for its response."""
-
-    def __init__(
-        self,
-        inner: "AbstractAsyncContextManager[Response]",
-        post: TrackedExchange,
-        exchange: CapturedExchange,
-        notes: Capture,
-    ) -> None:
-        self._inner = inner
-        self._tracked = post
-        self._exchange = exchange
-        self._capture = notes
-
-    async def __aenter__(self) -> Response:
-        response = await self._inner.__aenter__()
-        exchange, headers = self._exchange, {name.lower(): each for name, each in response.headers.items()}
-        exchange.head_delay = self._capture.now() - exchange.sent_at
-        exchange.status, exchange.headers = response.status, headers
-        exchange.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._tracked.start_response(response.status, headers)
-        return _CapturedResponse(response, self._tracked)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._inner.__aexit__(kind, error, trace)
 
 
 class _CapturedResponse(Response):

@@ -1,12 +1,7 @@
-"""What an HTTP server says to the first question: whether an MCP endpoint is there, and lets us in.
+"""Checks of the first HTTP response: whether an MCP endpoint is there, and what it says about logging in.
 
-One question, as a client of the newest revision asks it; the answer tells about paths, names, redirects and
-logins. Whether the server can do more than answer it is looked at where somebody talks to it.
-
-PART check_login: What a server says about logging in: its challenge, its metadata, those of who issues its
-tokens.
-
-Reads what is published, as a client would, and asks nobody for a token.
+Sends one request as a client of the newest revision does, and reads published authorization metadata. Asks
+nobody for a token.
 """
 
 import asyncio
@@ -20,7 +15,7 @@ from toolpost.auth.client.discovery import AuthorizationServerMetadata, discover
 from toolpost.auth.fetch import AuthHttpClient
 from toolpost.auth.urls import UrlPolicy, redact_url
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.errors import UNAUTHORIZED, UNREACHABLE
+from toolpost.cli.errors import UNAUTHORIZED
 from toolpost.errors import AuthError, MCPError, MethodNotFound, RequestFailed
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.http_routing import mirror_headers
@@ -32,15 +27,32 @@ from toolpost.transports.targets import Http, display_url
 from toolpost.types.initialize import ClientCapabilities, Implementation
 from toolpost.version import __version__
 
+MAX_QUOTED_BYTES: Final = 8 * 1024
+"""How much of a refusal is read."""
+
+_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")
+"""Where servers have their endpoints."""
+
+_NOT_FOUND_STATUSES: Final = frozenset({404, 405})
+
+_STATUS_HINTS: Final = {
+    403: "does the server know the name in the URL? it may check Host, as against rebound names: tell it its "
+    "public URL, or call it by a name that it knows",
+    407: "the proxy wants a login",
+    406: "something between here and the server takes the Accept header away",
+    415: "something between here and the server changes the Content-Type",
+    421: "the server does not know the name in the URL (Host): tell it its public URL, or its allowed hosts",
+    429: "it was asked too often: wait, and try again",
+    502: "a proxy answers, and the server behind it does not: is that running?",
+    503: "the server is there, but does not serve now",
+    504: "a proxy answers, and the server behind it takes too long",
+}
+
 
 async def check_login(
     checkup: DoctorReport, place: Http, backend: Backend, received: Mapping[str, str]
 ) -> None:
-    """Look at what a server that answers 401 wants, and whether somebody could get it.
-
-    Raises:
-        DoctorAborted: in any case: without a token there is nothing more to look at.
-    """
+    """Check what a server that answers 401 publishes about logging in, and raise `DoctorAborted`."""
     challenges = parse_challenges(received.get("www-authenticate", ""))
     given = "authorization" in (place.headers or {})
     where = next(
@@ -79,19 +91,13 @@ async def check_login(
 
 
 def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) -> None:
-    """What a client needs of an authorization server."""
+    """Check that an authorization server has what a client needs."""
     name = redact_url(issuer.issuer)
     if issuer.legacy:
         checkup.warn("issuer", f"{name} publishes no metadata (RFC 8414)", "its endpoints are a guess")
         return
-    lacking = [
-        words
-        for words, value in (
-            ("authorization_endpoint", issuer.authorization_endpoint),
-            ("token_endpoint", issuer.token_endpoint),
-        )
-        if not value
-    ]
+    needed = ("authorization_endpoint", "token_endpoint")
+    lacking = [name for name in needed if not getattr(issuer, name)]
     if lacking:
         checkup.fail("issuer", f"{name} does not name its {' and '.join(lacking)}")
     elif "S256" not in (issuer.code_challenge_methods_supported or ()):
@@ -110,30 +116,6 @@ def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) ->
         checkup.ok("issuer", f"{name}, with PKCE, and clients can make themselves known")
 
 
-# --------------------------------------------------------------------- check_http
-
-MAX_QUOTED_BYTES: Final = 8 * 1024
-"""How much of a refusal is read."""
-
-_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")
-"""Where servers have their endpoints."""
-
-_NOT_FOUND_STATUSES: Final = frozenset({404, 405})
-
-_STATUS_HINTS: Final = {
-    403: "does the server know the name in the URL? it may check Host, as against rebound names: tell it its "
-    "public URL, or call it by a name that it knows",
-    407: "the proxy wants a login",
-    406: "something between here and the server takes the Accept header away",
-    415: "something between here and the server changes the Content-Type",
-    421: "the server does not know the name in the URL (Host): tell it its public URL, or its allowed hosts",
-    429: "it was asked too often: wait, and try again",
-    502: "a proxy answers, and the server behind it does not: is that running?",
-    503: "the server is there, but does not serve now",
-    504: "a proxy answers, and the server behind it takes too long",
-}
-
-
 class _JsonRpcErrorBody(Struct):
     code: int
     message: str
@@ -147,7 +129,7 @@ _ERROR_READER: Final = JSONReader(_JsonRpcErrorResponse)
 
 
 class _ProbeResponse(NamedTuple):
-    """What came back, as far as it is read."""
+    """A response, as far as it is read."""
 
     status: int
     headers: Mapping[str, str]
@@ -159,7 +141,7 @@ class _ProbeResponse(NamedTuple):
 
     @property
     def is_mcp(self) -> bool:
-        """Whether it is an answer that only an MCP server gives."""
+        """Whether only an MCP server responds so."""
         if 200 <= self.status < 300:
             return self.media_type in {JSON, EVENTS}
         try:
@@ -170,7 +152,7 @@ class _ProbeResponse(NamedTuple):
         return code == MethodNotFound.code or self.status not in _NOT_FOUND_STATUSES
 
     def quote_body(self) -> str:
-        """The beginning of what it says, where that is for people."""
+        """The beginning of the body, where that is for people."""
         try:
             return shorten(_ERROR_READER(self.body).error.message, 200)
         except InvalidJSONValue:
@@ -181,37 +163,27 @@ class _ProbeResponse(NamedTuple):
 
 
 async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeout: float | None) -> None:
-    """Ask the first question.
-
-    Raises:
-        DoctorAborted: nobody is there who could be asked a second one.
-    """
+    """Send the first request; `DoctorAborted` if no MCP server is there."""
     try:
         answer = await _probe(backend, place, place.url, timeout)
     except TimeoutError:
-        checkup.stop(
+        checkup.stop_unreachable(
             "http",
             f"no answer within {timeout:g} s",
             "is a proxy in between that holds answers back? --timeout SECONDS waits longer",
-            code=UNREACHABLE,
         )
     except RequestFailed as error:
         hint = "the server may want https://" if urlsplit(place.url).scheme == "http" else ""
-        checkup.stop("http", error.message, error.hint or hint, code=UNREACHABLE)
+        checkup.stop_unreachable("http", error.message, error.hint or hint)
     status = answer.status
     if status == 401:
         await check_login(checkup, place, backend, answer.headers)
     elif 300 <= status < 400:
         there = urljoin(place.url, answer.headers.get("location", ""))
+        text, shown = status_phrase(status), display_url(there)
         if there == place.url:
-            checkup.stop(
-                "http", f"{status_phrase(status)}: it leads back to itself", "correct that on the server"
-            )
-        checkup.stop(
-            "http",
-            f"{status_phrase(status)}: it leads to {display_url(there)}",
-            f"use {display_url(there)} instead",
-        )
+            checkup.stop("http", f"{text}: it leads back to itself", "correct that on the server")
+        checkup.stop("http", f"{text}: it leads to {shown}", f"use {shown} instead")
     elif answer.is_mcp:
         checkup.ok("http", f"an MCP server answers, with {status_phrase(status)} and {answer.media_type}")
     elif status in _NOT_FOUND_STATUSES or 200 <= status < 300:
@@ -233,16 +205,10 @@ def _report_refusal(checkup: DoctorReport, answer: _ProbeResponse) -> None:
 async def _search_endpoint(
     checkup: DoctorReport, place: Http, backend: Backend, answer: _ProbeResponse, timeout: float | None
 ) -> None:
-    """Look for the endpoint where it might be: as an older server has it here, or elsewhere.
-
-    Raises:
-        DoctorAborted: it is not here.
-    """
+    """Look for the endpoint: of an older server here, or at a common path."""
     if await _is_event_stream(backend, place, timeout):
-        checkup.ok(
-            "http",
-            f"{status_phrase(answer.status)} to a POST, and a stream to a GET: HTTP+SSE, the older way",
-        )
+        text = "to a POST, and a stream to a GET: HTTP+SSE, the older way"
+        checkup.ok("http", f"{status_phrase(answer.status)} {text}")
         return
     found: list[str] = []
     own = urlsplit(place.url)
@@ -265,12 +231,7 @@ async def _search_endpoint(
 
 
 async def _probe(backend: Backend, place: Http, url: str, timeout: float | None) -> _ProbeResponse:
-    """What comes back to the question who the server is.
-
-    Raises:
-        RequestFailed: nothing does.
-        TimeoutError: nothing does in time.
-    """
+    """Send `server/discover`."""
     party = LocalPeer(Implementation(name="toolpost-doctor", version=__version__), ClientCapabilities())
     data = Connection(party).request("server/discover").data
     message = decode(data)

@@ -1,21 +1,18 @@
-"""Whether a URL leads to a server: its form, the name, the port, the certificate.
+"""Checks of the way to a URL: its form, the host name, the port, the certificate.
 
-Step by step from the outside in, each with what it took and what to do if it fails. Ends where HTTP begins,
-which `check_http` looks at.
+From the outside in; `http` goes on from there.
 """
 
 import asyncio
 import socket
 import ssl
 import time
-from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, cast
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from toolpost.auth.urls import is_loopback_host
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.errors import UNREACHABLE
 from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, display_url
 
@@ -42,11 +39,7 @@ _TRUST_HINT: Final = (
 
 
 async def check_url(checkup: DoctorReport, place: Http) -> None:
-    """Look whether something listens there, and who.
-
-    Raises:
-        DoctorAborted: nothing does, or it is not who it should be.
-    """
+    """Look whether something listens there, and who."""
     parts = urlsplit(place.url)
     _check_format(checkup, place.url, parts)
     host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
@@ -81,20 +74,17 @@ def _find_proxy(scheme: str, host: str, port: int) -> str | None:
     return named if "://" in named else f"http://{named}"
 
 
-# --------------------------------------------------------------------- the name and the port
-
-
 async def _resolve_host(checkup: DoctorReport, host: str, port: int) -> list[Any]:
     began = time.monotonic()
     try:
         async with asyncio.timeout(STEP_TIMEOUT):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
-        checkup.stop("dns", f"looking for {host} took more than {STEP_TIMEOUT:g} s", code=UNREACHABLE)
+        checkup.stop_unreachable("dns", f"looking for {host} took more than {STEP_TIMEOUT:g} s")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
-        checkup.stop(
-            "dns", f"nobody knows {host}: {why}", "is it spelled right? is there a network?", code=UNREACHABLE
+        checkup.stop_unreachable(
+            "dns", f"nobody knows {host}: {why}", "is it spelled right? is there a network?"
         )
     addresses = [str(entry[4][0]) for entry in found]
     if addresses != [host]:
@@ -131,14 +121,11 @@ def _report_unreachable(checkup: DoctorReport, failures: list[str], host: str, p
         text, hint = f"nothing listens at port {port}", "is the port right?"
     if is_loopback_host(host):
         hint = "is the server running, and at this port?"
-    checkup.stop("tcp", text, hint, details=failures, code=UNREACHABLE)
+    checkup.stop_unreachable("tcp", text, hint, details=failures)
 
 
 def _format_elapsed(began: float) -> str:
     return f", after {1000 * (time.monotonic() - began):.0f} ms"
-
-
-# --------------------------------------------------------------------- the certificate
 
 
 async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str) -> None:
@@ -148,23 +135,22 @@ async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str)
             _, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
         what, hint = _explain_certificate_error(error)
-        checkup.stop("tls", f"the certificate is not accepted: {what}", hint, code=UNREACHABLE)
+        checkup.stop_unreachable("tls", f"the certificate is not accepted: {what}", hint)
     except ssl.SSLError as error:
         plain = "WRONG_VERSION_NUMBER" in str(error) or "HTTP_REQUEST" in str(error)
-        checkup.stop(
+        checkup.stop_unreachable(
             "tls",
             "the server does not speak TLS" if plain else f"TLS failed: {error.reason}",
             "it may speak plain http: write http:// instead of https://" if plain else "",
-            code=UNREACHABLE,
         )
     except (OSError, TimeoutError) as error:
-        checkup.stop("tls", f"the handshake failed: {describe_error(error)}", code=UNREACHABLE)
+        checkup.stop_unreachable("tls", f"the handshake failed: {describe_error(error)}")
     secured = cast("ssl.SSLObject", writer.get_extra_info("ssl_object"))
     certificate = secured.getpeercert() or {}
     version = secured.version()
     writer.transport.abort()  # a polite end would wait for the server's
-    until = _read_expiry(cast("dict[str, Any]", certificate))
-    days = None if until is None else (until - datetime.now(UTC)).days
+    until = cast("dict[str, Any]", certificate).get("notAfter")
+    days = None if until is None else int((ssl.cert_time_to_seconds(until) - time.time()) // 86_400)
     if days is not None and days < EXPIRY_WARNING_DAYS:
         checkup.warn("tls", f"{version}, but the certificate expires in {days} day(s)", "renew it")
     else:
@@ -179,8 +165,3 @@ def _explain_certificate_error(error: ssl.SSLCertVerificationError) -> tuple[str
         if part in said:
             return f"{meaning} ({said})", hint or _TRUST_HINT
     return said, ""
-
-
-def _read_expiry(certificate: dict[str, Any]) -> datetime | None:
-    text = certificate.get("notAfter")
-    return None if text is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)

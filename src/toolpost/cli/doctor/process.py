@@ -1,7 +1,6 @@
-"""Whether a command can be started: the program, its first line, what is commonly wrong with the words.
+"""Checks of a command before it is started: the program, its interpreter line, common mistakes in the words.
 
-Looks at files and at the PATH that the server would get; starts nothing. What becomes of the process is
-looked at where somebody talks to it.
+Looks at files and at the PATH that the server would get, and starts nothing.
 """
 
 import os
@@ -12,16 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.errors import UNREACHABLE
 from toolpost.transports.targets import Stdio
 
 MAX_PROGRAMS: Final = 20_000
 """How many names along the PATH are looked at for one that is similar."""
 
 _INSTALL_HINTS: Final = {
-    "node": "it comes with Node.js: install that",
-    "npm": "it comes with Node.js: install that",
-    "npx": "it comes with Node.js: install that",
+    **dict.fromkeys(("node", "npm", "npx"), "it comes with Node.js: install that"),
     "bun": "install Bun",
     "bunx": "it comes with Bun: install that",
     "deno": "install Deno",
@@ -39,29 +35,19 @@ _YES_FLAGS: Final = frozenset({"-y", "--yes"})
 
 
 def check_command(checkup: DoctorReport, stdio: Stdio) -> None:
-    """Look whether a program is there, and may be started.
-
-    Raises:
-        DoctorAborted: it is not, or may not.
-    """
+    """Look whether a program is there, and may be started."""
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
-        checkup.stop(
-            "folder", f"there is no folder {os.fspath(stdio.cwd)}", "correct `cwd`", code=UNREACHABLE
-        )
+        checkup.stop_unreachable("folder", f"there is no folder {os.fspath(stdio.cwd)}", "correct `cwd`")
     path = stdio.environment().get("PATH", os.defpath)
     named = Path(stdio.cwd or ".", stdio.command).absolute() if os.sep in stdio.command else None
     found = shutil.which(str(named or stdio.command), path=path)
     if found is None:
         text, hint = _explain_missing(stdio.command, named, path)
-        checkup.stop("command", text, hint, code=UNREACHABLE)
+        checkup.stop_unreachable("command", text, hint)
     lost = _find_missing_interpreter(Path(found))
     if lost:
-        checkup.stop(
-            "command",
-            f"{found} is a script for {lost}, which is not there",
-            "correct its first line, behind #!",
-            code=UNREACHABLE,
-        )
+        text = f"{found} is a script for {lost}, which is not there"
+        checkup.stop_unreachable("command", text, "correct its first line, behind #!")
     checkup.ok("command", found)
     if Path(found).stem in _CONFIRMING_PROGRAMS and not _YES_FLAGS.intersection(stdio.args):
         checkup.warn(
@@ -86,18 +72,14 @@ def _explain_missing(command: str, named: Path | None, path: str) -> tuple[str, 
     if named is not None:
         return f"there is no file {command}", "correct the path"
     hints = [_INSTALL_HINTS[command]] if command in _INSTALL_HINTS else []
-    near = get_close_matches(command, _list_programs(path), 3, 0.75)
+    folders = [Path(folder) for folder in dict.fromkeys(path.split(os.pathsep)) if Path(folder).is_dir()]
+    programs = dict.fromkeys(each.name for folder in folders for each in folder.iterdir())
+    near = get_close_matches(command, list(islice(programs, MAX_PROGRAMS)), 3, 0.75)
     if near:
         hints.append(f"did you mean {' or '.join(near)}?")
     hints.append("a host that is started from a desktop has a short PATH: give it the full path")
     sentences = (hint if hint.endswith("?") else f"{hint}." for hint in hints)
     return f"there is no program {command} along the PATH", " ".join(sentences)
-
-
-def _list_programs(path: str) -> list[str]:
-    folders = [Path(folder) for folder in dict.fromkeys(path.split(os.pathsep)) if Path(folder).is_dir()]
-    names = dict.fromkeys(each.name for folder in folders for each in folder.iterdir())
-    return list(islice(names, MAX_PROGRAMS))
 
 
 def _find_missing_interpreter(program: Path) -> str:
@@ -113,11 +95,7 @@ def _find_missing_interpreter(program: Path) -> str:
 
 
 def check_source(checkup: DoctorReport, word: str) -> None:
-    """Look whether a Python file can be read as Python. A module is looked for by whoever runs it.
-
-    Raises:
-        DoctorAborted: it cannot.
-    """
+    """Look whether a Python file can be read as Python. A module is looked for by whoever runs it."""
     path = Path(word.rpartition(":")[0] if not word.endswith(".py") else word)
     if path.suffix != ".py":
         return
@@ -126,13 +104,9 @@ def check_source(checkup: DoctorReport, word: str) -> None:
     except SyntaxError as error:
         line = (error.text or "").rstrip()
         details = [f"  {line}"] if line else []
-        checkup.stop(
-            "file",
-            f"{path}, line {error.lineno}: {error.msg}",
-            "correct it",
-            details=details,
-            code=UNREACHABLE,
+        checkup.stop_unreachable(
+            "file", f"{path}, line {error.lineno}: {error.msg}", "correct it", details=details
         )
     except (OSError, ValueError) as error:
-        checkup.stop("file", f"{path} cannot be read: {error}", code=UNREACHABLE)
+        checkup.stop_unreachable("file", f"{path} cannot be read: {error}")
     checkup.ok("file", f"{path} is Python")

@@ -1,7 +1,6 @@
-"""A checkup: one line for each thing that was looked at, as it is found out, and the verdict at the end.
+"""The report of `toolpost doctor`: one line for each check as it is done, and the verdict at the end.
 
-Owns how findings look and the exit code that follows from them. What is looked at, and in which order, is
-told elsewhere.
+Knows how checks look, and the exit code that follows from them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Final, Literal, NoReturn, TypeAlias
 import click
 from msgspec import Struct
 
-from toolpost.cli.errors import FAILED, OK
+from toolpost.cli.errors import FAILED, OK, UNREACHABLE
 from toolpost.cli.output import CommandOutput
 from toolpost.protocol.jsonrpc import shorten
 
@@ -32,15 +31,7 @@ _NAME_WIDTH: Final = 13
 
 
 class CheckResult(Struct, omit_defaults=True):
-    """One thing that was looked at.
-
-    Args:
-        name: what.
-        verdict: how it is.
-        text: what was found.
-        hint: what to do about it.
-        details: more of it, line by line.
-    """
+    """One check: its name, the verdict, what was found, and what to do about it."""
 
     name: str
     verdict: Verdict
@@ -54,11 +45,7 @@ class DoctorAborted(Exception):
 
 
 class DoctorReport:
-    """Collects checks, and shows each at once.
-
-    Args:
-        page: where to; with `--json` nothing is shown before the end.
-    """
+    """Collects checks, and shows each at once; with `--json`, all at the end."""
 
     def __init__(self, page: CommandOutput) -> None:
         self._output = page
@@ -66,17 +53,17 @@ class DoctorReport:
         self.checks: list[CheckResult] = []
 
     def ok(self, name: str, text: str, *, details: Sequence[str] = ()) -> None:
-        """All is well."""
+        """Report a check without findings."""
         self._add(CheckResult(name, "ok", text, "", list(details)))
 
     def warn(self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()) -> None:
-        """It works, but somebody may stumble over it."""
+        """Report something that works, but may cause trouble."""
         self._add(CheckResult(name, "warn", text, hint, list(details)))
 
     def fail(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> None:
-        """It does not work; the first code that is not just `FAILED` counts."""
+        """Report a failure; the first exit code that is not just `FAILED` counts."""
         self._add(CheckResult(name, "fail", text, hint, list(details)))
         if self._code in {OK, FAILED}:
             self._code = code
@@ -84,16 +71,18 @@ class DoctorReport:
     def stop(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> NoReturn:
-        """It does not work, and nothing else can be looked at.
-
-        Raises:
-            DoctorAborted: in any case.
-        """
+        """Report a failure after which nothing else can be checked, and raise `DoctorAborted`."""
         self.fail(name, text, hint, details=details, code=code)
         raise DoctorAborted
 
+    def stop_unreachable(
+        self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()
+    ) -> NoReturn:
+        """Report that the server cannot be started or reached, and raise `DoctorAborted`."""
+        self.stop(name, text, hint, details=details, code=UNREACHABLE)
+
     def finish(self, target: str) -> int:
-        """Show the verdict; the exit code."""
+        """Show the verdict, and return the exit code."""
         target = " ".join(target.split())
         found = {verdict: sum(check.verdict == verdict for check in self.checks) for verdict in _MARKS}
         if self._output.json:
@@ -120,25 +109,17 @@ class DoctorReport:
         plain = self._output.is_plain
         margin = " " * (_NAME_WIDTH + (6 if plain else 3))
         head = f"{check.verdict:<5}" if plain else f"{mark} "
-        # The style of a line is its mark's; the text is for reading.
         first, *more = check.text.splitlines() or [""]
-        name = f"{check.name:<{_NAME_WIDTH}}"
-        self._print_line(
-            f"{head} {name}{first}", colour if check.verdict != "ok" else None, len(head), colour
-        )
+        text = f" {check.name:<{_NAME_WIDTH}}{first}"
+        if plain or check.verdict != "ok":
+            self._output.print_text(head + text, style=colour)
+        else:  # only its mark is coloured
+            click.echo(click.style(head, fg=colour), nl=False, color=True)
+            self._output.print_text(text)
         for line in (*more, *check.details[:MAX_DETAIL_LINES]):
             self._output.print_text(f"{margin}{line}", style="dim")
         if len(check.details) > MAX_DETAIL_LINES:
-            self._output.print_text(
-                f"{margin}… and {len(check.details) - MAX_DETAIL_LINES} more: see --json", style="dim"
-            )
+            more_count = len(check.details) - MAX_DETAIL_LINES
+            self._output.print_text(f"{margin}… and {more_count} more: see --json", style="dim")
         if check.hint:
             self._output.print_text(f"{margin}→ {check.hint}", style="cyan")
-
-    def _print_line(self, line: str, style: str | None, mark: int, colour: str) -> None:
-        """Show a line: all of it in a colour, or its mark only."""
-        if style is not None or self._output.is_plain:
-            self._output.print_text(line, style=style)
-            return
-        click.echo(click.style(line[:mark], fg=colour), nl=False, color=True)
-        self._output.print_text(line[mark:])

@@ -1,7 +1,6 @@
-"""What a server does when somebody talks to it: revisions, capabilities, lists, schemas, how fast it answers.
+"""Checks of a server in conversation: revisions, capabilities, lists and schemas, latency, broken rules.
 
-Holds conversations as clients do, and calls no tool. How the server is reached is told by whoever hands over
-a way to make clients of it.
+Acts as a client does, and calls no tool. `examination` says how clients of the server are made.
 """
 
 import time
@@ -14,7 +13,6 @@ import msgspec
 from toolpost.cli.doctor.capture import Capture
 from toolpost.cli.doctor.lint import LintFinding, lint_prompts, lint_resources, lint_templates, lint_tools
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.tap.message import ObservedMessage
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound
 from toolpost.protocol.jsonrpc import shorten
@@ -37,16 +35,7 @@ MAX_REPORTED: Final = 20
 
 
 class _ListCheck(NamedTuple):
-    """One of the lists of a server.
-
-    Args:
-        name: what it is a list of.
-        needs: the capability that it stands behind.
-        member: where its items stand on the wire.
-        pages: reads it.
-        lint: what is odd about its items.
-        optional: whether a server may lack it in spite of the capability.
-    """
+    """One of the lists of a server."""
 
     name: str
     needs: str
@@ -58,13 +47,7 @@ class _ListCheck(NamedTuple):
 
 _LIST_CHECKS: Final = (
     _ListCheck("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
-    _ListCheck(
-        "resources",
-        "resources",
-        "resources",
-        Client.list_resources_pages,
-        lint_resources,
-    ),
+    _ListCheck("resources", "resources", "resources", Client.list_resources_pages, lint_resources),
     _ListCheck(
         "templates",
         "resources",
@@ -89,7 +72,10 @@ async def check_session(checkup: DoctorReport, client: Client) -> None:
         if has_capability(client.capabilities, each.needs):
             await _check_list(checkup, client, each)
     if has_capability(client.capabilities, "logging") and client.era == "session":
-        await _check_logging(checkup, client)
+        try:
+            await client.set_log_level("warning")
+        except MCPError as error:
+            checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
     await _check_ping(checkup, client)
 
 
@@ -125,13 +111,6 @@ async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -
         checkup.ok(kind.name, counted)
 
 
-async def _check_logging(checkup: DoctorReport, client: Client) -> None:
-    try:
-        await client.set_log_level("warning")
-    except MCPError as error:
-        checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
-
-
 async def _check_ping(checkup: DoctorReport, client: Client) -> None:
     took: list[float] = []
     try:
@@ -149,20 +128,10 @@ async def _check_ping(checkup: DoctorReport, client: Client) -> None:
         checkup.ok("ping", text)
 
 
-# --------------------------------------------------------------------- revisions
-
-
 async def check_revisions(
     checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
 ) -> None:
-    """Look which revisions a server speaks, by opening a conversation in each.
-
-    Args:
-        checkup: where to tell it.
-        client_of: makes a client that speaks one revision.
-        opened: the client that is connected.
-        took: how long that took.
-    """
+    """Look which revisions a server speaks, by opening a conversation in each."""
     found = opened.discover_result
     listed = set(() if found is None else found.supported_versions)
     if took > SLOW_START:
@@ -193,13 +162,10 @@ async def check_revisions(
         checkup.ok("revisions", text + ("" if len(eras) > 1 else "; of the session era only"))
 
 
-# --------------------------------------------------------------------- what was overheard
-
-
 def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:
     """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
     if notes.junk:
-        lines = dict.fromkeys(_quote_message(seen) for seen in notes.junk)
+        lines = dict.fromkeys(shorten(seen.body.decode("utf-8", "replace"), 100) for seen in notes.junk)
         checkup.fail(
             "stdout" if process else "bodies",
             "it says what is no message:",
@@ -217,7 +183,3 @@ def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> N
         )
     else:
         checkup.ok("messages", "all as the protocol has them")
-
-
-def _quote_message(seen: ObservedMessage) -> str:
-    return shorten(seen.body.decode("utf-8", "replace"), 100)

@@ -1,10 +1,9 @@
-"""`toolpost install`: write a server into the configuration of a host, or take it out again.
+"""`toolpost install`: writes a server into the configuration of a host, or removes it.
 
-Owns the conversation: what will change is shown before it is asked for, and a server that does not work is
-not installed. What a host wants to read is told in `hosts`, how its file is changed in `hostfile`.
+Shows the change and asks first, and does not install a server that does not answer. `hosts` knows what each
+host wants to read, `config_file` changes the file.
 """
 
-import asyncio
 import os
 import re
 import sys
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.errors import FAILED, UNAUTHORIZED, USAGE, CommandError, translate_errors
-from toolpost.cli.install.config_file import HostConfigFile
+from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_errors, usage_error
+from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import CommandOutput, add_json_option
 from toolpost.cli.target import parse_env
@@ -41,7 +40,7 @@ CONNECT_TIMEOUT: Final = 30.0
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What somebody wants to have written, and where."""
+    """What to write, and where."""
 
     host: HostDefinition
     path: Path
@@ -109,7 +108,7 @@ def command(
     """  # noqa: D301 - click wants this character where lines are to stay
     page = CommandOutput(json=json)
     if only_print and remove:
-        raise CommandError("--print shows what --remove would take out", USAGE, hint="leave out one of them")
+        raise usage_error("--print shows what --remove would take out", "leave out one of them")
     if server is not None and url is None and _URL_PATTERN.match(server):
         server, url = None, server
     wish = _build_request(HOSTS[host], scope, server=server, url=url, name=name, env=env, remove=remove)
@@ -124,14 +123,13 @@ def command(
         return
     if wish.target is not None and not no_check:
         _check_server(page, wish.target)
-    _print_diff(page, file.diff(text))
+    diff = file.diff(text)
+    for line in diff.splitlines():
+        page.print_text(line, style="bold" if line.startswith(("---", "+++")) else _DIFF_STYLES.get(line[:1]))
     if not yes:
-        _confirm(page, wish, file.diff(text))
+        _confirm(page, wish, diff)
     copy = file.write(text)
     _print_report(page, wish, "removed" if remove else "written", f"Written: {wish.path}", copy)
-
-
-# --------------------------------------------------------------------- from words to a wish
 
 
 def _build_request(
@@ -146,51 +144,31 @@ def _build_request(
 ) -> InstallRequest:
     path = host.find_config_path(scope, os.environ)
     if path is None:
-        raise CommandError(
-            f"{host.title} has no configuration for one project", USAGE, hint="leave out --scope"
-        )
+        raise usage_error(f"{host.title} has no configuration for one project", "leave out --scope")
     if server is None and url is None and not (remove and name):
-        raise CommandError("there is no server to install", USAGE, hint="name the Python file that it is in")
+        raise usage_error("there is no server to install", "name the Python file that it is in")
     if url is not None and host.remote is None:
-        raise CommandError(
-            f"{host.title} reads no URLs from its file",
-            USAGE,
-            hint="add it in its settings, under Connectors, or install a Python file, which it starts itself",
-        )
+        hint = "add it in its settings, under Connectors, or install a Python file, which it starts itself"
+        raise usage_error(f"{host.title} reads no URLs from its file", hint)
     if url is not None and not _URL_PATTERN.match(url):
-        raise CommandError(
-            f"{url!r} is not the URL of a server", USAGE, hint="such as http://127.0.0.1:8000/mcp"
-        )
+        raise usage_error(f"{url!r} is not the URL of a server", "such as http://127.0.0.1:8000/mcp")
     if url is not None and env:
-        raise CommandError(
-            "--env is for a server that is started", USAGE, hint="leave it out, or leave out --http"
-        )
+        raise usage_error("--env is for a server that is started", "leave it out, or leave out --http")
     name = _choose_name(name, server)
     if remove:
         return InstallRequest(host, path, name, {}, None)
     words = [sys.executable, "-m", "toolpost", "run", *([_make_absolute(server)] if server else [])]
     for word in (*words, *env, *env.values()):
-        if not _is_utf8(word):
-            raise CommandError(
-                f"{word!r} cannot be written down: it is not UTF-8", USAGE, hint="call it otherwise"
-            )
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            hint = "call it otherwise"
+            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", hint) from None
     return InstallRequest(host, path, name, host.build_entry(words, url, env), _build_target(words, url, env))
 
 
-def _is_utf8(word: str) -> bool:
-    """Whether all of it is characters, and no bytes that somebody could not read as such."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _build_target(words: list[str], url: str | None, env: Mapping[str, str]) -> "Stdio | Http":
-    from toolpost.transports.targets import (  # noqa: PLC0415 - loaded when it is needed
-        Http,
-        Stdio,
-    )
+    from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - start-up time
 
     with translate_errors():
         if url is not None:
@@ -204,52 +182,43 @@ def _make_absolute(server: str) -> str:
     found = _FILE_PATTERN.fullmatch(server)
     if found is None:
         if ":" not in server or Path(server).exists():
-            raise CommandError(
-                f"{server} is not a Python file", USAGE, hint="such as weather.py, or package.module:server"
+            raise usage_error(
+                f"{server} is not a Python file", "such as weather.py, or package.module:server"
             )
         return server
     path = Path(found["path"])
     if not path.is_file():
-        raise CommandError(f"there is no file {path}", USAGE)
+        raise usage_error(f"there is no file {path}")
     return f"{path.resolve()}{found['object'] or ''}"
 
 
 def _choose_name(name: str | None, server: str | None) -> str:
     if name is None:
         if server is None:
-            raise CommandError("a server with a URL needs a name", USAGE, hint="say --name NAME")
+            raise usage_error("a server with a URL needs a name", "say --name NAME")
         found = _FILE_PATTERN.fullmatch(server)
         path = Path(found["path"]) if found else Path(server.partition(":")[0].rpartition(".")[2])
         stem = path.stem if path.stem not in _GENERIC_NAMES or not found else path.resolve().parent.name
         name = "-".join(_SERVER_NAME.findall(stem)) or "server"
     if not _SERVER_NAME.fullmatch(name):
-        raise CommandError(
-            f"{name!r} is not a name that every host accepts", USAGE, hint="use letters, digits, - and _"
-        )
+        raise usage_error(f"{name!r} is not a name that every host accepts", "use letters, digits, - and _")
     return name
-
-
-# --------------------------------------------------------------------- what is said
 
 
 def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
     """The entry alone, in the language of the host's file."""
     page.print_note(f"For {wish.host.title}, in {wish.path}:")
     if wish.host.form == "toml" and not page.json:
-        from toolpost.cli.install.toml import put  # noqa: PLC0415 - for those who print TOML
-
-        page.print_raw(put("", wish.key_path, wish.entry))
+        page.print_raw(edit_toml("", {wish.key_path: wish.entry}, ()))
         return
     CommandOutput(json=True).print_value({wish.host.key: {wish.name: wish.entry}})
 
 
 def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
-    """Return if the server answers as it would answer a host.
+    """Raise a `CommandError` unless the server answers as it would answer a host."""
+    import asyncio  # noqa: PLC0415 - start-up time
 
-    Raises:
-        CommandError: it does not.
-    """
-    from toolpost.client.client import Client  # noqa: PLC0415 - not needed for help
+    from toolpost.client.client import Client  # noqa: PLC0415 - as above
 
     async def connect_and_describe() -> str:
         async with Client(target, name="toolpost-cli", connect_timeout=CONNECT_TIMEOUT) as client:
@@ -269,22 +238,11 @@ def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
         raise CommandError(message, error.exit_code, hint=hint, details=error.details) from error
 
 
-def _print_diff(page: CommandOutput, diff: str) -> None:
-    for line in diff.splitlines():
-        page.print_text(line, style="bold" if line.startswith(("---", "+++")) else _DIFF_STYLES.get(line[:1]))
-
-
 def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
-    """Return if somebody agrees.
-
-    Raises:
-        CommandError: nobody does.
-    """
+    """Raise a `CommandError` unless the user agrees."""
     if page.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         details = {"file": str(wish.path), "diff": diff}
-        raise CommandError(
-            "nothing was written: there is nobody to ask", USAGE, hint="--yes writes it", details=details
-        )
+        raise usage_error("nothing was written: there is nobody to ask", "--yes writes it", details=details)
     if not click.confirm(f"Change {wish.path}?"):
         raise CommandError("nothing was written", FAILED)
 
@@ -292,7 +250,7 @@ def _confirm(page: CommandOutput, wish: InstallRequest, diff: str) -> None:
 def _print_report(
     page: CommandOutput, wish: InstallRequest, status: str, text: str, copy: Path | None = None
 ) -> None:
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "status": status,
         "host": next(name for name, host in HOSTS.items() if host is wish.host),
         "file": str(wish.path),
@@ -301,7 +259,7 @@ def _print_report(
         "backup": None if copy is None else str(copy),
     }
     if page.json:
-        page.print_value(told)
+        page.print_value(report)
         return
     page.print_text(text)
     if copy is not None:

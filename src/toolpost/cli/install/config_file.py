@@ -1,7 +1,7 @@
-"""The configuration file of a host: read, changed as little as can be, and written so that nothing is lost.
+"""The configuration file of a host: read, change as little as possible, and write without losing anything.
 
-Owns the care: what is broken is refused, a change is checked before it is written, what was there is kept in
-a copy beside it, and the new text takes its place in one step. What to write is told in `hosts`.
+A broken file is refused, a change is verified before it is written, the old text is kept in a copy beside it,
+and the new text takes its place in one step. `hosts` defines what to write; `jsonc` edits JSON text.
 """
 
 import difflib
@@ -9,16 +9,20 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+import tomllib
+from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from toolpost.cli.errors import CommandError
-from toolpost.cli.install import jsonc, toml
+from toolpost.cli.install import jsonc
 from toolpost.cli.install.hosts import MANAGED_KEYS
 from toolpost.cli.install.jsonc import ConfigSyntaxError
 from toolpost.types.base import JSON
+
+if TYPE_CHECKING:
+    from tomlkit.items import Key, Table
 
 DIFF_CONTEXT_LINES: Final = 2
 """Lines around a change that are shown: enough to find it."""
@@ -26,17 +30,15 @@ DIFF_CONTEXT_LINES: Final = 2
 NEW_MODE: Final = 0o600
 """Who may read a file that was not there before: entries may hold secrets."""
 
-_EDITORS: Final = {"json": jsonc, "toml": toml}
+MAX_HEADER_WORDS: Final = 2
+"""How many words the header of a new TOML table has at most; what is deeper is written inline."""
+
 _BOM: Final = "\ufeff"
 _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
 
 class HostConfigFile:
-    """A file with a host's configuration, which need not be there yet.
-
-    Raises:
-        CommandError: it cannot be read, or is broken.
-    """
+    """The configuration file of a host, which need not exist yet."""
 
     def __init__(self, path: Path, form: Literal["json", "toml"]) -> None:
         self.path = path
@@ -47,18 +49,14 @@ class HostConfigFile:
         self._parse()
 
     def get_entry(self, path: Sequence[str]) -> JSON:
-        """What stands at a path, or None."""
+        """The value at a path, or None."""
         value: Any = self._parse()
         for key in path:
             value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
         return value
 
     def with_entry(self, path: Sequence[str], entry: Mapping[str, JSON]) -> str:
-        """The text with this entry. What a user has added to an entry that is there stays in it.
-
-        Raises:
-            CommandError: the text is one that cannot be changed safely.
-        """
+        """The text with this entry. What a user has added to an entry that is there stays in it."""
         present = self.get_entry(path)
         if not isinstance(present, Mapping):
             return self._edit({tuple(path): entry}, ())
@@ -71,11 +69,7 @@ class HostConfigFile:
         return self._edit(put, gone)
 
     def without_entry(self, path: Sequence[str]) -> str:
-        """The text without what stands at a path.
-
-        Raises:
-            CommandError: as above.
-        """
+        """The text without what stands at a path."""
         return self._edit({}, [tuple(path)])
 
     def diff(self, text: str) -> str:
@@ -88,68 +82,65 @@ class HostConfigFile:
         gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
         stay = gone & come  # but for a comma
         return "\n".join(
-            _STRING.sub(_mask_value, line) if line[0] == " " or line[1:].rstrip(" ,") in stay else line
+            _STRING.sub(lambda found: found[0] if found[2] else '"…"', line)
+            if line[0] == " " or line[1:].rstrip(" ,") in stay
+            else line
             for line in lines
         )
 
     def write(self, text: str) -> Path | None:
-        """Makes this the text of the file, and returns the copy of what was there.
-
-        Raises:
-            CommandError: somebody else has changed it meanwhile, or the disk says no.
-        """
+        """Makes this the text of the file, and returns the copy of what was there."""
         try:
             self._real_path.parent.mkdir(parents=True, exist_ok=True)
             with _lock_folder(self._real_path.parent):
                 if self._read() != self._original:
-                    raise CommandError(
-                        f"{self.path} has changed meanwhile; nothing was written", hint="do it once more"
-                    )
+                    text = f"{self.path} has changed meanwhile; nothing was written"
+                    raise CommandError(text, hint="do it once more")
                 copy = None if self._original is None else self._back_up(self._original)
                 self._replace(text.encode())
         except OSError as error:
             raise CommandError(f"{self.path} cannot be written: {error.strerror or error}") from error
         return copy
 
-    # ----------------------------------------------------------------- the text
-
     def _decode(self) -> str:
         try:
             return (self._original or b"").decode()
         except UnicodeDecodeError as error:
-            raise CommandError(
-                f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
-            ) from error
+            text = f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
+            raise CommandError(text) from error
+
+    def _parse_text(self, text: str) -> Any:
+        if not text.strip():
+            return {}
+        return jsonc.parse(text) if self._format == "json" else _parse_toml(text)
 
     def _parse(self) -> Any:
         text = self.text.removeprefix(_BOM)
         try:
-            return _EDITORS[self._format].parse(text) if text.strip() else {}
+            return self._parse_text(text)
         except ConfigSyntaxError as error:
-            raise CommandError(
-                f"{self.path} is not {self._format.upper()}: {error}",
-                hint="correct it there; it is left as it is",
-            ) from error
+            hint = "correct it there; it is left as it is"
+            raise CommandError(f"{self.path} is not {self._format.upper()}: {error}", hint=hint) from error
 
     def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
-        """The text after these changes, which are the only ones."""
-        form = _EDITORS[self._format]
+        """Return the text after these changes, and verify that it has no others."""
         bom, text = self.text[: self.text.startswith(_BOM)], self.text.removeprefix(_BOM)
         try:
-            for path in gone:
-                text = form.drop(text, path) if text.strip() else text
-            for path, value in put.items():
-                text = form.put(text, path, value)
-            changed: JSON = form.parse(text) if text.strip() else {}
-            _check_equal(changed, _apply_changes(self._parse(), put, gone))
+            if self._format == "toml":
+                text = edit_toml(text, put, gone)
+            else:
+                for path in gone:
+                    text = jsonc.drop(text, path) if text.strip() else text
+                for path, value in put.items():
+                    text = jsonc.put(text, path, value)
+            if _drop_empty(self._parse_text(text)) != _drop_empty(_apply_changes(self._parse(), put, gone)):
+                raise ConfigSyntaxError("it is written in another way than expected")
         except ConfigSyntaxError as error:
             raise CommandError(
                 f"{self.path} cannot be changed safely: {error}",
                 hint="it is left as it is; --print shows the entry, to be put there by hand",
             ) from error
         return bom + text
-
-    # ----------------------------------------------------------------- the disk
 
     def _read(self) -> bytes | None:
         try:
@@ -159,9 +150,8 @@ class HostConfigFile:
         except OSError as error:
             raise CommandError(f"{self.path} cannot be read: {error.strerror or error}") from error
         if not os.access(self._real_path, os.W_OK):
-            raise CommandError(
-                f"{self.path} is read-only", hint="whatever has made it is the place for a change"
-            )
+            hint = "whatever has made it is the place for a change"
+            raise CommandError(f"{self.path} is read-only", hint=hint)
         return data
 
     def _back_up(self, data: bytes) -> Path:
@@ -179,7 +169,7 @@ class HostConfigFile:
             return copy
 
     def _replace(self, data: bytes) -> None:
-        """Puts a new file in the place of the old, with the same owner and permissions."""
+        """Replace the file, with the same owner and permissions."""
         handle, name = tempfile.mkstemp(dir=self._real_path.parent, prefix=f".{self._real_path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -199,7 +189,7 @@ class HostConfigFile:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Generator[None]:
-    """Let others who do the same wait meanwhile, where the system can."""
+    """Lock a folder against other runs of `install`, where the system can."""
     if sys.platform == "win32":
         yield
         return
@@ -214,13 +204,8 @@ def _lock_folder(folder: Path) -> Generator[None]:
         os.close(handle)
 
 
-def _mask_value(found: "re.Match[str]") -> str:
-    """A string, if it is a key; of others that there is one."""
-    return found[0] if found[2] else '"…"'
-
-
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
-    """A value after changes, made where they cannot go wrong."""
+    """Apply the changes to a parsed value."""
     for *outer, key in gone:
         holder = value
         for word in outer:
@@ -237,14 +222,122 @@ def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequen
     return value
 
 
-def _check_equal(changed: JSON, wanted: JSON) -> None:
-    if _drop_empty(changed) != _drop_empty(wanted):
-        raise ConfigSyntaxError("it is written in another way than expected")
-
-
 def _drop_empty(value: Any) -> Any:
-    """A value without what is empty: TOML has no table that holds nothing but tables that are gone."""
+    """A value without empty mappings: TOML has no table that holds nothing but dropped tables."""
     if not isinstance(value, dict):
         return value
     tidy = {key: _drop_empty(inner) for key, inner in cast("dict[str, Any]", value).items()}
     return {key: inner for key, inner in tidy.items() if inner != {}}
+
+
+# --------------------------------------------------------------------- TOML
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOML's own, or a number has more digits than Python reads
+        raise ConfigSyntaxError(str(error)) from error
+    except RecursionError as error:
+        raise ConfigSyntaxError("it is nested too deeply") from error
+
+
+def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
+    """Return a TOML text after these changes. All else stays as it is, comments included."""
+    import tomlkit  # noqa: PLC0415 - only few hosts use TOML
+
+    _parse_toml(text)
+    windows = 0 < text.count("\n") == text.count("\r\n")
+    text = text.replace("\r\n", "\n") if windows else text
+    blank = len(text) - len(text.rstrip("\n"))
+    document = tomlkit.parse(text if blank or not text else f"{text}\n")
+    rest = "".join([_drop_key(document, path) for path in gone])
+    for path, value in put.items():
+        _put_value(document, path, value)
+    changed = tomlkit.dumps(document) + rest
+    while gone and changed.endswith("\n" * (blank + 1)):  # no table follows any more
+        changed = changed[:-1]
+    return changed.replace("\n", "\r\n") if windows else changed
+
+
+def _put_value(document: Any, path: Sequence[str], value: JSON) -> None:
+    import tomlkit  # noqa: PLC0415 - as above
+
+    holder: Any = document
+    for depth, word in enumerate(path[:-1]):
+        if word not in holder:
+            holder[word] = tomlkit.table(is_super_table=depth == 0)
+        inner = holder[word]
+        if not isinstance(inner, MutableMapping):
+            raise ConfigSyntaxError(f"{word} is not a table")
+        holder = cast("Any", inner)
+    _set_key(holder, path[-1], value, inline=len(path) > MAX_HEADER_WORDS)
+
+
+def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
+    """Set a key of a table; a mapping is merged into a table that is there."""
+    import tomlkit  # noqa: PLC0415 - as above
+    from tomlkit.items import InlineTable, Table  # noqa: PLC0415 - as above
+
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, JSON]", value)
+        value = holder.get(key)
+        if not isinstance(value, MutableMapping):
+            nested = inline or isinstance(holder, InlineTable)
+            value = tomlkit.inline_table() if nested else tomlkit.table()
+        for inner, member in members.items():
+            _set_key(value, inner, member, inline=True)
+    if key in holder:
+        if holder[key] is not value:
+            holder[key] = value
+        return
+    # tomlkit counts a comment above a header to the table before, so that it has to move behind what is new.
+    comments: list[Any] = []
+    if isinstance(holder, Table):
+        inner_tables = [table for _, table in _iterate_tables(holder)] if isinstance(value, Table) else []
+        comments = _take_comments([holder, *inner_tables][-1])
+    holder[key] = value
+    for each in comments:
+        (value if isinstance(value, Table) else holder).add(each)
+
+
+def _drop_key(document: Any, path: tuple[str, ...]) -> str:
+    """Drop a key. Returns the comments behind it that no other table could take."""
+    holder: Any = document
+    for word in path[:-1]:
+        inner = holder.get(word)
+        if not isinstance(inner, MutableMapping):
+            return ""
+        holder = cast("Any", inner)
+    comments = ""
+    for place, table in list(_iterate_tables(document)):
+        if place[: len(path)] == path:
+            comments += "".join(each.as_string() for each in _take_comments(table))
+        elif comments and not table.is_super_table():
+            table.trivia.indent = comments.lstrip("\n") + table.trivia.indent
+            comments = ""
+    holder.pop(path[-1], None)
+    return comments
+
+
+def _take_comments(table: "Table") -> list[Any]:
+    """Take comments and blank lines off the end of a table."""
+    from tomlkit.items import Null  # noqa: PLC0415 - as above
+
+    body = table.value.body
+    size = next((index + 1 for index in reversed(range(len(body))) if body[index][0] is not None), 0)
+    taken = [item for _, item in body[size:] if not isinstance(item, Null)]  # which a dropped key leaves
+    del body[size:]
+    return taken
+
+
+def _iterate_tables(container: Any, path: tuple[str, ...] = ()) -> "Iterator[tuple[tuple[str, ...], Table]]":
+    """The tables of a document with their paths, in the order of the text."""
+    from tomlkit.items import AoT, Table  # noqa: PLC0415 - as above
+
+    for key, item in container.value.body if isinstance(container, Table) else container.body:
+        for table in item.body if isinstance(item, AoT) else [item]:
+            if isinstance(table, Table):
+                place = (*path, cast("Key", key).key)
+                yield place, table
+                yield from _iterate_tables(table, place)

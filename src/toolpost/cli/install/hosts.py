@@ -1,12 +1,11 @@
 """The programs that start MCP servers: where each keeps its configuration, and how it writes down a server.
 
-Owns one table: facts about a host are columns of it. Whoever changes a file asks here what to write where;
-this module touches none.
+One table: facts about a host are its columns. Touches no file.
 """
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -77,6 +76,17 @@ def _find_user_folders(environ: Mapping[str, str], platform: str) -> dict[str, s
     return {"home": home, "xdg": xdg, "data": data.get(platform, xdg)}
 
 
+_VSCODE: Final = HostDefinition(
+    title="VS Code",
+    folder="{data}/Code/User",
+    file="mcp.json",
+    project=".vscode/mcp.json",
+    key="servers",
+    command={"type": "stdio"},
+    remote={"type": "http"},
+    after="Run “MCP: List Servers” in VS Code to start it.",
+)
+
 HOSTS: Final[dict[str, HostDefinition]] = {
     "claude-desktop": HostDefinition(
         title="Claude Desktop",
@@ -102,26 +112,8 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         project=".cursor/mcp.json",
         after="Restart Cursor; its settings list the server under MCP.",
     ),
-    "vscode": HostDefinition(
-        title="VS Code",
-        folder="{data}/Code/User",
-        file="mcp.json",
-        project=".vscode/mcp.json",
-        key="servers",
-        command={"type": "stdio"},
-        remote={"type": "http"},
-        after="Run “MCP: List Servers” in VS Code to start it.",
-    ),
-    "vscode-insiders": HostDefinition(
-        title="VS Code Insiders",
-        folder="{data}/Code - Insiders/User",
-        file="mcp.json",
-        project=".vscode/mcp.json",
-        key="servers",
-        command={"type": "stdio"},
-        remote={"type": "http"},
-        after="Run “MCP: List Servers” in VS Code to start it.",
-    ),
+    "vscode": _VSCODE,
+    "vscode-insiders": replace(_VSCODE, title="VS Code Insiders", folder="{data}/Code - Insiders/User"),
     "windsurf": HostDefinition(
         title="Windsurf",
         folder="{home}/.codeium/windsurf",

@@ -1,7 +1,6 @@
-"""JSON as people keep it, with comments and trailing commas, changed in place.
+"""Edits JSON with comments and trailing commas in place: a member is put or dropped, all else stays.
 
-Owns the text: a member is put or dropped, and every other character stays where it was. Knows nothing of
-files, nor of what the members mean.
+Works on text; knows nothing of files, nor of what the members mean.
 """
 
 import json
@@ -58,15 +57,8 @@ class _ObjectSpan(NamedTuple):
         return max((at for at, member in enumerate(self.members) if member.key == key), default=-1)
 
 
-# --------------------------------------------------------------------- reading
-
-
 def parse(text: str) -> JSON:
-    """The value that a text stands for.
-
-    Raises:
-        ConfigSyntaxError: it is no JSON, even with comments and trailing commas.
-    """
+    """The value that a text stands for."""
     try:
         return json.loads(_strip_comments(text).text)
     except json.JSONDecodeError as error:
@@ -122,21 +114,15 @@ def _skip_space(plain: str, at: int) -> int:
     return at
 
 
-# --------------------------------------------------------------------- changing
-
-
 def put(text: str, path: Sequence[str], value: JSON) -> str:
-    """The text with this value at the path, through objects that are made where there are none.
-
-    Raises:
-        ConfigSyntaxError: it is no JSON, or the path leads through something that is no object.
-    """
+    """The text with this value at the path, through objects that are made where there are none."""
     text = text if text.strip(_SPACE) else text + "{}\n"
     plain, holder, rest = _find_holder(text, path)
     if not rest:
         member = holder.members[holder.find_last(path[-1])]
         margin = _get_indent(text, member.start)
-        written = _format_value(value, margin, _detect_indent(text, plain.text), _detect_newline(text))
+        newline = "\r\n" if "\r\n" in text else "\n"
+        written = _format_value(value, margin, _detect_indent(text, plain.text), newline)
         return text[: member.value] + written + text[member.end :]
     for key in reversed(rest[1:]):
         value = {key: value}
@@ -144,20 +130,14 @@ def put(text: str, path: Sequence[str], value: JSON) -> str:
 
 
 def drop(text: str, path: Sequence[str]) -> str:
-    """The text without what is at the path. Where nothing is, it is the same.
-
-    Raises:
-        ConfigSyntaxError: as for `put`.
-    """
+    """The text without what is at the path. Where nothing is, it is the same."""
     plain, holder, rest = _find_holder(text, path)
     if rest:
         return text
     at = holder.find_last(path[-1])
     member = holder.members[at]
     behind = _find_comma(plain, member.end)
-    before = (
-        _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1
-    )  # not needed any more
+    before = _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1  # to be dropped, too
     start, end = member.start, max(member.end, behind + 1)
     line, rest_of_line = _find_line_start(text, start), _LINE_REST.match(text, end)
     assert rest_of_line is not None, "it matches nothing as well"
@@ -193,7 +173,7 @@ def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _Object
 
 
 def _insert_member(text: str, plain: _StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
-    newline = _detect_newline(text)
+    newline = "\r\n" if "\r\n" in text else "\n"
     outer = _get_indent(text, holder.start)
     unit = _detect_indent(text, plain.text)
     margin = outer + unit
@@ -251,10 +231,6 @@ def _get_indent(text: str, at: int) -> str:
     start = _find_line_start(text, at)
     line = text[start:at]
     return line[: len(line) - len(line.lstrip(" \t"))]
-
-
-def _detect_newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _find_line_start(text: str, at: int) -> int:

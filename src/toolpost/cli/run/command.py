@@ -1,7 +1,6 @@
-"""`toolpost run`: serves the server in a file or a module, over stdin and stdout or over HTTP.
+"""`toolpost run`: serves the server in a file or a module, over stdio or HTTP.
 
-Owns what the options mean together, and what is said when it cannot be served. How the server is found is
-told in `found`, how its code is exchanged while it serves in `reload`.
+`loader` finds the server, and `reload` exchanges its code while it serves.
 """
 
 import os
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.errors import OK, UNREACHABLE, USAGE, CommandError, translate_errors
+from toolpost.cli.errors import OK, UNREACHABLE, USAGE, CommandError, translate_errors, usage_error
 from toolpost.cli.output import CommandOutput
 
 if TYPE_CHECKING:
@@ -83,17 +82,17 @@ def _check_options(http: str | None, web: Mapping[str, Any], *, reload: bool) ->
 
 
 def _make_reloadable(source: "ServerSource", found: "Handler", page: CommandOutput) -> "Handler":
-    """The same server, whose code is loaded anew when it changes."""
+    """A server whose code is reloaded when it changes."""
     from toolpost.cli.run.reload import Reloader  # noqa: PLC0415 - few servers are
 
     try:
         return Reloader(source, found, page.print_note).server
     except TypeError as error:
-        raise CommandError(f"--reload: {error}", USAGE) from None
+        raise usage_error(f"--reload: {error}") from None
 
 
 def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: CommandOutput) -> dict[str, Any]:
-    """What several processes need so that each of them can answer every client."""
+    """Options for several processes, so that each of them can answer every client."""
     from toolpost.web import is_single_process  # noqa: PLC0415 - only who serves over HTTP needs it
 
     if web.get("stateless") or not found.local_peer.has_sessions or not is_single_process(found):
@@ -106,11 +105,7 @@ def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: Comma
 
 
 def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: str) -> None:
-    """Serve until told to stop.
-
-    Raises:
-        CommandError: it cannot be served; the author's own lines tell where, if it is their code that fails.
-    """
+    """Serve until a signal comes. Errors of the user's own code show its own lines."""
     try:
         with translate_errors():
             found.run(http=http, **web)
@@ -120,17 +115,15 @@ def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: st
         from toolpost.cli.run.loader import format_user_traceback, is_internal_error  # noqa: PLC0415 - mostly not needed
 
         if not is_internal_error(error):
-            raise CommandError(
-                f"{label} cannot be served:\n{format_user_traceback(error)}", UNREACHABLE
-            ) from error
+            text = f"{label} cannot be served:\n{format_user_traceback(error)}"
+            raise CommandError(text, UNREACHABLE) from error
         text = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
-        raise CommandError(
-            text, USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE
-        ) from error
+        code = USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE
+        raise CommandError(text, code) from error
 
 
 def _exit_after_timeout(label: str, page: CommandOutput) -> None:
-    """End this process in a while, if threads that the file has started would keep it forever."""
+    """End this process after a while, if threads of the user's code would keep it alive."""
     left = [each.name for each in threading.enumerate() if not each.daemon]
     left.remove(threading.main_thread().name)
 
@@ -145,7 +138,7 @@ def _exit_after_timeout(label: str, page: CommandOutput) -> None:
 
 @contextmanager
 def _redirect_stdio() -> Generator[None]:
-    """Let what is printed go to stderr, and nothing be read, before stdin and stdout are served."""
+    """While the code is loaded, send prints to stderr, and read nothing from stdin."""
     sys.stdout.flush()
     ours = [os.dup(number) for number in (0, 1)]
     nothing = os.open(os.devnull, os.O_RDWR)

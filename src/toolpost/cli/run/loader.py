@@ -1,25 +1,6 @@
-"""Where a server is: in a Python file or a module, under a name that may be left out.
+"""Loads a server from a Python file or a module, and again after a change, and finds it in there.
 
-Owns how the code is loaded, and loaded again, which files are its own, and what is said when it cannot be
-loaded. Which object in it is the server is told in `pick`; what is done with that is not known here.
-
-PART pick: Which object in a module is the server: the one that is named, or the only one that there is.
-
-Owns what is said when there is none, or more than one: what there is, and what to write instead. How the
-module came about is not known here.
-
-PART trace: What went wrong in somebody's own code, in its own lines: a traceback without ours.
-
-Owns which frames are shown. Why the code ran, and what is said besides, others know.
-
-PART fresh: Modules that are read from their source whenever they are imported, and never from bytecode.
-
-Which of the two is newer is told by whole seconds and by the length, which is not enough for a file that
-somebody is working on. Which modules are meant is not known here.
-
-PART watch: Files that may change: how each looked when it was last looked at.
-
-Owns the looks. Nothing here waits, and what a change means is not known.
+Errors show the user's own lines of a traceback, and what to write instead. `reload` decides when to reload.
 """
 
 import asyncio
@@ -38,31 +19,30 @@ from stat import S_ISDIR
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from toolpost.cli.errors import UNREACHABLE, USAGE, CommandError
+from toolpost.cli.errors import UNREACHABLE, CommandError, usage_error
 from toolpost.server.elicitation import forms
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
 
 MAX_LISTED_NAMES: Final = 10
-"""Names that are told when none of them is a server: enough to see what the file is."""
+"""How many names to list when none of them is a server."""
+
+_NO_SERVER_HINT: Final = (
+    "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
+    "or name a function that returns one"
+)
 
 
 def find_server(module: ModuleType, name: str, label: str) -> Handler:
-    """The server of a module.
-
-    Args:
-        module: where to look.
-        name: of the server, or of what makes one when it is called; "" if there is only one.
-        label: what to call the module.
-
-    Raises:
-        CommandError: there is none, or more than one.
-        Exception: whatever a function raises that makes one.
-    """
+    """The server of a module."""
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
-        raise CommandError(f"{label} {error}", USAGE, hint=_suggest_name(module, label)) from None
+        names = [*_collect_servers(module)] or [
+            name for name, value in _list_own_objects(module) if _is_server_factory(value)
+        ]
+        hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
+        raise usage_error(f"{label} {error}", hint if names else _NO_SERVER_HINT) from None
 
 
 class _ServerNotFound(Exception):
@@ -117,25 +97,12 @@ def _call_factory(make: Callable[..., Any], name: str) -> Handler:
     raise _ServerNotFound(f"has {name}, whose result is {_describe_type(made)}, and no server")
 
 
-def _suggest_name(module: ModuleType, label: str) -> str:
-    """What to write instead."""
-    names = [*_collect_servers(module)] or [
-        name for name, value in _list_own_objects(module) if _is_server_factory(value)
-    ]
-    if names:
-        return "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
-    return (
-        "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
-        "or name a function that returns one"
-    )
-
-
 def _collect_servers(module: ModuleType) -> dict[str, Handler]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
 
 
 def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
-    """What a module has: objects, and the functions and classes that it does not import."""
+    """The public objects of a module, without imported modules, functions and classes."""
     return [
         (name, value)
         for name, value in vars(module).items()
@@ -146,7 +113,7 @@ def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
 
 
 def _is_server_factory(value: Any) -> bool:
-    """Whether a function says that it returns a server."""
+    """Whether a function is annotated to return a server."""
     returned = value.__annotations__.get("return") if isinstance(value, FunctionType) else None
     if isinstance(returned, type):
         return issubclass(returned, Handler)
@@ -159,7 +126,7 @@ def _describe_type(value: Any) -> str:
     return "a function" if isinstance(value, FunctionType) else f"of type {type(value).__name__}"
 
 
-# --------------------------------------------------------------------- trace
+# --------------------------------------------------------------------- tracebacks
 
 _PACKAGE_PREFIX: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120 - compared as text
 _HIDDEN_PREFIXES: Final = (
@@ -170,14 +137,14 @@ _HIDDEN_PREFIXES: Final = (
     contextmanager.__code__.co_filename,
     "uvloop",
 )
-"""What only leads from one line of somebody's own to the next."""
+"""Frames of these files are not shown."""
 
 
 def format_user_traceback(error: BaseException) -> str:
-    """An exception as Python shows it, but for lines that are ours or only lead to other ones."""
-    told = traceback.TracebackException.from_exception(error)
-    _strip_internal_frames(told)
-    return "".join(told.format()).rstrip()
+    """A traceback as Python shows it, without our own lines and those that only lead to other ones."""
+    shown = traceback.TracebackException.from_exception(error)
+    _strip_internal_frames(shown)
+    return "".join(shown.format()).rstrip()
 
 
 def list_traceback_files(error: BaseException) -> set[str]:
@@ -187,7 +154,7 @@ def list_traceback_files(error: BaseException) -> set[str]:
 
 
 def is_internal_error(error: BaseException) -> bool:
-    """Whether our code has raised it, and not somebody else's that we call."""
+    """Whether our own code has raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     return not frames or frames[-1].filename.startswith(_PACKAGE_PREFIX)
 
@@ -208,30 +175,25 @@ def _strip_internal_frames(told: traceback.TracebackException) -> bool:
     return bool(stack) or hasattr(told, "lineno")  # a syntax error names its line by itself
 
 
-# --------------------------------------------------------------------- watch
+# --------------------------------------------------------------------- changed files
 
 FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
 """When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
 
 
 class FileWatcher:
-    """Some files and folders."""
+    """Compares files and folders with how they were before."""
 
     def __init__(self) -> None:
         self._states: dict[str, FileState] = {}
 
     def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
-        """Look at these from here on. What was looked at before is compared with how it was then.
-
-        Args:
-            paths: the files and folders.
-            looks: how some of them were when somebody else looked at them.
-        """
+        """Watch these from here on. What was watched before is compared with how it was then."""
         known = {**looks, **self._states}
         self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
 
     def poll_changes(self) -> set[str]:
-        """Those that look different than the last time, or have gone, or have come."""
+        """Return those that have changed, gone or come since the last time."""
         now = {path: read_file_state(path) for path in self._states}
         before, self._states = self._states, now
         return {path for path, seen in now.items() if seen != before[path]}
@@ -248,11 +210,11 @@ def read_file_state(path: str) -> FileState:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-# --------------------------------------------------------------------- fresh
+# --------------------------------------------------------------------- loading without bytecode
 
 
 class UncachedLoader(SourceFileLoader):
-    """Loads a file as it is now."""
+    """Loads a file as it is now, never from bytecode, which is compared by whole seconds only."""
 
     file_states: ClassVar[dict[str, FileState]] = {}
     """How each file was when it was loaded: it may change before anybody else looks at it."""
@@ -265,31 +227,24 @@ class UncachedLoader(SourceFileLoader):
 
 
 class UncachedFinder:
-    """Finds modules for the import system, as it does itself, but lets some of them be loaded fresh.
+    """Finds modules as the import system does, but has own files loaded by `UncachedLoader`."""
 
-    Args:
-        concerns: whether a file is one of these.
-    """
-
-    def __init__(self, concerns: Callable[[str], bool]) -> None:
-        self._is_own_file = concerns
+    def __init__(self, is_own_file: Callable[[str], bool]) -> None:
+        self._is_own_file = is_own_file
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """How to load a module; None if that is none of our business."""
+        """The spec of a module in an own file, else None."""
         spec = PathFinder.find_spec(name, path, target)
-        if (
-            spec is None
-            or type(spec.loader) is not SourceFileLoader
-            or not self._is_own_file(spec.loader.path)
-        ):
+        loader = spec and spec.loader
+        if spec is None or type(loader) is not SourceFileLoader or not self._is_own_file(loader.path):
             return None
-        spec.loader = UncachedLoader(name, spec.loader.path)
+        spec.loader = UncachedLoader(name, loader.path)
         return spec
 
 
-# --------------------------------------------------------------------- found
+# --------------------------------------------------------------------- the server's source
 
 _SOURCE_HINT: Final = "write weather.py, weather.py:server, or package.module:server"
 _RUN_METHODS: Final = ("run", "serve_stdio", "serve_http")
@@ -297,19 +252,7 @@ _INSTALL_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class ServerSource:
-    """A file or a module that has a server in it.
-
-    Args:
-        text: as somebody wrote it: `weather.py`, `weather.py:server`, `package.module:make`.
-        fresh: read its sources always, and never bytecode, because they change often.
-
-    Attributes:
-        label: the file or module, as it was written.
-        path: the file; None for a module that was not loaded yet.
-
-    Raises:
-        CommandError: it is neither a file nor the name of a module.
-    """
+    """A file or a module that has a server in it."""
 
     def __init__(self, text: str, *, fresh: bool = False) -> None:
         place, colon, name = text.rpartition(":")
@@ -322,17 +265,18 @@ class ServerSource:
         try:
             if place.endswith(".py") or os.sep in place or _is_not_importable(Path(place)):
                 self.path = _find_file(place)
-                self._module = _choose_module_name(self.path)
+                stem = self.path.stem
+                taken = stem in sys.modules or stem in sys.stdlib_module_names
+                self._module = f"served_{stem}" if taken else stem
             elif _is_dotted(place):
                 self._module, self._is_module = place, True
             else:
-                raise CommandError(
-                    f"{place!r} is neither a Python file nor a module", USAGE, hint=_SOURCE_HINT
-                )
+                raise usage_error(f"{place!r} is neither a Python file nor a module", _SOURCE_HINT)
             self._root = Path.cwd() if self.path is None else self.path.parent
         except OSError as error:
-            raise CommandError(f"{place} cannot be found: {error.strerror or error}", USAGE) from None
-        _make_importable(self._root)
+            raise usage_error(f"{place} cannot be found: {error.strerror or error}") from None
+        if sys.path[:1] != [str(self._root)]:  # as when a file in it is run
+            sys.path.insert(0, str(self._root))
         self._preloaded_modules = frozenset(sys.modules)
         self._failed_files: set[str] = set()
         self._loader = UncachedLoader if fresh else SourceFileLoader
@@ -340,11 +284,7 @@ class ServerSource:
             sys.meta_path.insert(0, UncachedFinder(lambda file: self._is_own_file(Path(file))))
 
     def load(self) -> Handler:
-        """The server.
-
-        Raises:
-            CommandError: the code cannot be loaded, or there is no server in it, or more than one.
-        """
+        """The server."""
         with _forbid_serving(self.label), self._translate_errors():
             module = self._import()
             if self.path is None:
@@ -352,15 +292,12 @@ class ServerSource:
             return find_server(module, self._name, self.label)
 
     def reload(self) -> Handler:
-        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays.
-
-        Raises:
-            CommandError: as in `load`.
-        """
+        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays."""
         before = dict(self._own_modules())
         for name in before:
             del sys.modules[name]
-        _clear_type_caches()
+        for clear in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
+            clear()  # a type in a cache would keep its module in memory
         importlib.invalidate_caches()
         try:
             server = self.load()
@@ -394,8 +331,6 @@ class ServerSource:
         below = path.is_relative_to(self._root)
         return below and _INSTALL_FOLDERS.isdisjoint(path.relative_to(self._root).parts)
 
-    # ----------------------------------------------------------------- loading
-
     def _import(self) -> ModuleType:
         if self._is_module:
             return importlib.import_module(self._module)
@@ -411,9 +346,7 @@ class ServerSource:
         """Find out which files belong to a module."""
         file = _get_source_file(module)
         if file is None:
-            raise CommandError(
-                f"{self.label} is no module that was written in Python", USAGE, hint=_SOURCE_HINT
-            )
+            raise usage_error(f"{self.label} is no module that was written in Python", _SOURCE_HINT)
         self.path = Path(file)
         if not self._is_own_file(self.path):  # somebody has installed it: its package is all of it
             depth = self._module.count(".") + (self.path.name == "__init__.py")
@@ -421,7 +354,7 @@ class ServerSource:
 
     @contextmanager
     def _translate_errors(self) -> Generator[None]:
-        """Say what goes wrong in the code that is loaded, in its own lines."""
+        """Turn what the loaded code raises into a `CommandError`."""
         try:
             yield
         except (CommandError, KeyboardInterrupt):
@@ -432,8 +365,8 @@ class ServerSource:
         except BaseException as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
-                raise CommandError(
-                    f"there is no module {missing}, nor a file {self.label}", USAGE, hint=_SOURCE_HINT
+                raise usage_error(
+                    f"there is no module {missing}, nor a file {self.label}", _SOURCE_HINT
                 ) from None
             text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
             raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
@@ -462,33 +395,17 @@ def _is_not_importable(path: Path) -> bool:
 
 
 def _find_file(place: str) -> Path:
-    """The file at a place.
-
-    Raises:
-        CommandError: there is none that could be loaded.
-    """
+    """The file at a place."""
     path = Path(place)
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
         hint = f"name one of the files in it: {there}" if there else "name a Python file"
-        raise CommandError(f"{path} is a folder", USAGE, hint=hint)
+        raise usage_error(f"{path} is a folder", hint)
     if not path.is_file():
-        raise CommandError(f"there is no file {place}", USAGE, hint=f"the current folder is {Path.cwd()}")
+        raise usage_error(f"there is no file {place}", f"the current folder is {Path.cwd()}")
     if path.suffix != ".py":
-        raise CommandError(f"{place} is no Python file: its name does not end in .py", USAGE)
+        raise usage_error(f"{place} is no Python file: its name does not end in .py")
     return path.resolve()
-
-
-def _make_importable(folder: Path) -> None:
-    """Let modules in a folder be found before all others, as when a file in it is run."""
-    if sys.path[:1] != [str(folder)]:
-        sys.path.insert(0, str(folder))
-
-
-def _choose_module_name(path: Path) -> str:
-    """What to call a file as a module: by its name, as its neighbours do, unless that is taken."""
-    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
-    return f"served_{path.stem}" if taken else path.stem
 
 
 def _get_source_file(module: ModuleType) -> str | None:
@@ -508,19 +425,13 @@ def _get_source_paths(module: ModuleType) -> list[str]:
     return []
 
 
-def _clear_type_caches() -> None:
-    """Let go of types that are remembered beyond their modules: each keeps all of its module in memory."""
-    for forget in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
-        forget()
-
-
 @contextmanager
 def _forbid_serving(label: str) -> Generator[None]:
-    """No server serves while the code is loaded that makes it: that would never be done."""
+    """Refuse to serve while the code is loaded: that would never end."""
 
     def refuse(*_: Any, **__: Any) -> None:
         hint = 'put `server.run()` below `if __name__ == "__main__":`'
-        raise CommandError(f"{label} serves while it is loaded", USAGE, hint=hint)
+        raise usage_error(f"{label} serves while it is loaded", hint)
 
     before = {name: getattr(Handler, name) for name in _RUN_METHODS}
     for name in before:

@@ -1,7 +1,7 @@
-"""A server whose code is loaded anew when its files change, while its clients stay.
+"""Reloads the code of a server when its files change, while its clients stay connected.
 
-Owns the thread that looks at the files and loads the code: a loop is never kept from serving by it. How one
-server follows another is told in `toolpost.server.reloading`, how code is loaded in `server`.
+A thread watches the files and loads the code, so that the event loop is never blocked.
+`toolpost.server.reloading` replaces the server.
 """
 
 import asyncio
@@ -30,23 +30,11 @@ THREAD_STOP_TIMEOUT: Final = 1.0
 
 
 class Reloader:
-    """Loads the code of a server anew whenever it changes.
+    """Reloads the code of `server`; raises `TypeError` for a kind of server that cannot be replaced."""
 
-    Args:
-        source: where it is; its code is loaded fresh.
-        first: the server as it is now.
-        tell: is told what happens, in words.
-
-    Attributes:
-        server: serves with the code of now.
-
-    Raises:
-        TypeError: this kind of server cannot be replaced.
-    """
-
-    def __init__(self, source: ServerSource, first: Handler, tell: Callable[[str], object]) -> None:
+    def __init__(self, source: ServerSource, first: Handler, notify: Callable[[str], object]) -> None:
         self._source = source
-        self._notify = tell
+        self._notify = notify
         self._last_failure = ""
         self._is_broken = False
         self._stop_event = threading.Event()
@@ -78,18 +66,14 @@ class Reloader:
                 async with asyncio.timeout(THREAD_STOP_TIMEOUT):
                     await ended.wait()
 
-    # ----------------------------------------------------------------- in the thread
-
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop_event.wait(POLL_INTERVAL):
             if self._module_count != len(sys.modules):  # a function may have imported one more
                 self._update_watch()
             self._changed_files |= self._watch.poll_changes()
-            while (
-                self._changed_files
-                and not self._stop_event.wait(SETTLE_TIME)
-                and (more := self._watch.poll_changes())
-            ):
+            while self._changed_files and not self._stop_event.wait(SETTLE_TIME):
+                if not (more := self._watch.poll_changes()):
+                    break
                 self._changed_files |= more
             path = self._source.path
             if self._changed_files and path is not None and path.exists():  # an editor may have moved it away
@@ -124,23 +108,18 @@ class Reloader:
         replacing = asyncio.run_coroutine_threadsafe(self.server.replace(server), loop)
         while not concurrent.futures.wait([replacing], POLL_INTERVAL).done:
             self._changed_files |= self._watch.poll_changes()
-            if (
-                self._changed_files or self._stop_event.is_set()
-            ):  # a lifespan that is never entered may be mended by now
-                replacing.cancel()
+            if self._changed_files or self._stop_event.is_set():
+                replacing.cancel()  # a lifespan that is never entered may be corrected by now
         if replacing.cancelled():
             return
         error = replacing.exception()
         if error is None:
             self._last_failure = ""
-            names = sorted({Path(file).name for file in changed if file.endswith(".py")})
-            self._report(
-                f"{self._source.label} is served anew{': changed ' if names else ''}{', '.join(names)}"
-            )
+            names = ", ".join(sorted({Path(file).name for file in changed if file.endswith(".py")}))
+            self._report(f"{self._source.label} is served anew{': changed ' if names else ''}{names}")
         else:
-            self._report_failure(
-                f"{self._source.label} has changed, but cannot be served:\n{format_user_traceback(error)}"
-            )
+            text = f"{self._source.label} has changed, but cannot be served:\n"
+            self._report_failure(text + format_user_traceback(error))
 
     def _report_failure(self, text: str, hint: str | None = None) -> None:
         """Tell what is wrong, but the same only once: folders change for many reasons."""

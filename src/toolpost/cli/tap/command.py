@@ -1,7 +1,6 @@
-"""`toolpost tap`: sits between a host and a server, and shows every message that goes by.
+"""`toolpost tap`: sits between a host and a server, and shows every message that passes.
 
-Owns the options and how the command ends. What passes the bytes on is `relay_stdio` for a command and
-`relay_http` for a URL.
+The bytes are passed on by `stdio_proxy` for a command, and by `http_proxy` for a URL.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from toolpost.cli.errors import UNREACHABLE, CommandError
+from toolpost.cli.errors import UNREACHABLE, CommandError, describe_exit
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ def command(
     below that, after an exclamation mark, which rule of the protocol it breaks. Secrets are masked.
     """
     from toolpost.cli.tap.recorder import open_recorder  # noqa: PLC0415 - help needs none of it
+    from toolpost.testing.masking import is_secret  # noqa: PLC0415 - as above
     from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
 
     place = reach.resolve_target()
@@ -64,74 +64,45 @@ def command(
         raise click.UsageError("--listen is for a URL: a command is reached by stdin and stdout")
     else:
         named = {**os.environ, **(place.env or {})}
+    secrets = [each for name, each in named.items() if is_secret(name) and len(each) >= MIN_SECRET_LENGTH]
+    label = reach.target.label
     with open_recorder(
-        json=reach.json,
-        full=full,
-        to=to,
-        record=record,
-        target=reach.target.label,
-        secrets=_find_secrets(named),
-    ) as teller:
+        json=reach.json, full=full, to=to, record=record, target=label, secrets=secrets
+    ) as recorder:
         if isinstance(place, Http):
             from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - for URLs only
 
-            return serve_http_proxy(place, teller, reach.output, listen)
-        code = _proxy_process(place, teller, named)
+            return serve_http_proxy(place, recorder, reach.output, listen)
+        code = _proxy_process(place, recorder, named)
     return _exit_like_server(code)
 
 
-def _proxy_process(stdio: "Stdio", teller: "TapRecorder", env: Mapping[str, str]) -> int:
-    """How a server has ended, whose messages were shown meanwhile.
+def _proxy_process(stdio: "Stdio", recorder: "TapRecorder", env: Mapping[str, str]) -> int:
+    """Run a server, show its messages, and return its exit code."""
+    from toolpost.cli.tap.stdio_proxy import InspectionThread, run_stdio_proxy  # noqa: PLC0415 - for commands only
 
-    Raises:
-        CommandError: it cannot be started.
-    """
-    from toolpost.cli.tap.stdio_proxy import (  # noqa: PLC0415 - loaded when it is needed
-        InspectionThread,
-        run_stdio_proxy,
-    )
-
-    ear = InspectionThread(teller)
+    thread = InspectionThread(recorder)
     try:
         # The whole environment: a host means it for the server.
-        code = run_stdio_proxy([stdio.command, *stdio.args], ear.feed, ear.start, env=env, cwd=stdio.cwd)
+        code = run_stdio_proxy(
+            [stdio.command, *stdio.args], thread.feed, thread.start, env=env, cwd=stdio.cwd
+        )
     except OSError as error:
-        raise CommandError(
-            f"{stdio.command} cannot be started: {error.strerror}",
-            UNREACHABLE,
-            hint="`toolpost doctor` with the same command looks for the reason",
-        ) from error
-    ear.close()
-    teller.show_note("server", _describe_exit(code))
-    teller.record_end("server", _describe_exit(code))
+        hint = "`toolpost doctor` with the same command looks for the reason"
+        text = f"{stdio.command} cannot be started: {error.strerror}"
+        raise CommandError(text, UNREACHABLE, hint=hint) from error
+    thread.close()
+    end = f"the server {'has ended,' if code >= 0 else 'was ended'} {describe_exit(code)}"
+    recorder.show_note("server", end)
+    recorder.record_end("server", end)
     return code
 
 
-def _hide_unused_options(tap: click.Command) -> None:
-    """Show only the options that say something to a tap, which takes part in nothing."""
-    for option in tap.params:
-        if isinstance(option, click.Option):
-            option.hidden = option.name in {"revision", "timeout", "verbose"}
-            if option.name == "json":
-                option.help = "Show each message as a JSON object on one line, for programs."
-
-
-_hide_unused_options(command)
-
-
-def _find_secrets(values: Mapping[str, str]) -> list[str]:
-    """What is handed to the server under the name of a secret."""
-    from toolpost.testing.masking import is_secret  # noqa: PLC0415 - as above
-
-    return [value for name, value in values.items() if is_secret(name) and len(value) >= MIN_SECRET_LENGTH]
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"the server has ended, with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"the server was ended by {signal.Signals(-code).name}"
-    return f"the server was ended by signal {-code}"
+for _option in command.params:  # a tap only watches, so that some options of a target say nothing to it
+    if isinstance(_option, click.Option):
+        _option.hidden = _option.name in {"revision", "timeout", "verbose"}
+        if _option.name == "json":
+            _option.help = "Show each message as a JSON object on one line, for programs."
 
 
 def _exit_like_server(code: int) -> int:

@@ -1,10 +1,10 @@
-"""Posts and streams of an HTTP server as conversations: which exchange belongs to which, and what was said.
+"""Finds the messages in HTTP exchanges: assembles bodies and event streams, and assigns them to sessions.
 
-Owns the way from the pieces of bodies and event streams to messages, for whoever carries them. Sends nothing,
-and never keeps more of a body than the longest message it would look at.
+Sends nothing, and keeps no more of a body than the longest message to be inspected.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -40,45 +40,32 @@ _ANY_SERVER: Final = LocalPeer(
 
 
 class ExchangeTracker:
-    """All conversations with one server.
-
-    Args:
-        on_message: is told each message.
-        on_note: is told what happened besides: who, what, and whether it is a failure.
-        on_raw_message: is handed each message as it came, with the number of its session.
-        now: the clock.
-    """
+    """All conversations with one server."""
 
     def __init__(
         self,
-        tell: Callable[[ObservedMessage], object],
-        note: Callable[..., object],
-        keep: Callable[[Role, bytes | OversizedLine, int], object],
+        on_message: Callable[[ObservedMessage], object],
+        on_note: Callable[..., object],
+        on_raw_message: Callable[[Role, bytes | OversizedLine, int], object],
         now: Callable[[], float],
     ) -> None:
-        self.on_message = tell
-        self.on_note = note
-        self.on_raw_message = keep
+        self.on_message = on_message
+        self.on_note = on_note  # for what happens to a connection
+        self.on_raw_message = on_raw_message  # with the number of its session
         self.now = now
         self._sessions: dict[str, _TrackedSession] = {}
         self._link_count = 0
 
     def begin(self, verb: str, place: str, sent: Mapping[str, str]) -> "TrackedExchange":
-        """A request that is about to be passed on.
-
-        Args:
-            verb: its HTTP method.
-            place: its path and query.
-            sent: its headers, by their names in lower case.
-        """
+        """A request that is about to be passed on."""
         session = sent.get(headers.SESSION)
-        talk = self._sessions.get(session or "") or self._sessions.get(place)
-        if talk is None:
-            spoken = REVISIONS.get(sent.get(headers.VERSION, "").strip(" \t"), OLDEST_HTTP)
-            talk = _TrackedSession(MessageInspector(spoken))
+        tracked = self._sessions.get(session or "") or self._sessions.get(place)
+        if tracked is None:
+            revision = REVISIONS.get(sent.get(headers.VERSION, "").strip(" \t"), OLDEST_HTTP)
+            tracked = _TrackedSession(MessageInspector(revision))
             if session is not None:
-                self.remember(session, talk)
-        return TrackedExchange(self, talk, verb, place, sent)
+                self.remember(session, tracked)
+        return TrackedExchange(self, tracked, verb, place, sent)
 
     def remember(self, name: str, talk: "_TrackedSession") -> None:
         """Remember a conversation under its session id, or under the place that its messages go to."""
@@ -92,13 +79,13 @@ class ExchangeTracker:
         return self._link_count
 
 
+@dataclass
 class _TrackedSession:
     """A conversation, its number on the tape, and whether it is one of HTTP+SSE."""
 
-    def __init__(self, witness: MessageInspector) -> None:
-        self.inspector = witness
-        self.link = 1
-        self.is_http_sse = False
+    inspector: MessageInspector
+    link: int = 1
+    is_http_sse: bool = False
 
 
 class TrackedExchange:
@@ -115,8 +102,6 @@ class TrackedExchange:
         self._body = _BodyBuffer()
         self._events: sse.EventStreamDecoder | None = None
         self._label = f"{verb} {place.partition('?')[0]}"
-
-    # ----------------------------------------------------------------- the request
 
     def feed_request(self, piece: bytes, *, last: bool) -> None:
         """Take a piece of the request's body, before it is passed on."""
@@ -162,8 +147,6 @@ class TrackedExchange:
         except InvalidJSONValue:
             pass  # the witness has said so
         return [each.removeprefix("Invalid request: ").removeprefix("Invalid params: ") for each in wrong]
-
-    # ----------------------------------------------------------------- the response
 
     def start_response(self, status: int, received: Mapping[str, str]) -> None:
         """Take the status and the headers of the response, before they are passed on."""
@@ -221,22 +204,17 @@ class TrackedExchange:
         """There is no response, or not all of it."""
         self._tracker.on_note(SERVER, f"{self._label}: {why}", failed=True)
 
-    # ----------------------------------------------------------------- both
-
     def _report_messages(self, data: bytes | OversizedLine) -> None:
         for seen in self._inspect(SERVER, data):
             self._tracker.on_message(seen)
 
     def _inspect(self, by: Role, data: bytes | OversizedLine) -> list[ObservedMessage]:
-        at, talk = self._tracker.now(), self._session
-        if isinstance(data, OversizedLine):
-            heard = [talk.inspector.inspect_oversize(by, data, at)]
-        else:
-            heard = talk.inspector.inspect(by, data, at)
-        if any(seen.kind == "request" and seen.method == "initialize" for seen in heard):
-            talk.link = self._tracker.next_link()
-        self._tracker.on_raw_message(by, data, talk.link)
-        return heard
+        session = self._session
+        messages = session.inspector.inspect(by, data, self._tracker.now())
+        if any(seen.kind == "request" and seen.method == "initialize" for seen in messages):
+            session.link = self._tracker.next_link()
+        self._tracker.on_raw_message(by, data, session.link)
+        return messages
 
 
 def _resolve_path(base: str, reference: bytes) -> str:

@@ -1,7 +1,7 @@
-"""A relay in front of an HTTP server: an address on this machine that leads to it, and sees what goes by.
+"""A proxy in front of an HTTP server, at an address on this machine.
 
-Owns the socket, the way of each request and the little that has to be changed on it: headers that belong to
-one connection, names that would lead past us. What was said is found out by `posts`.
+Rewrites only what it must: headers about one connection, and URLs that would lead past it. `http_messages`
+finds the messages in what passes.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 DEFAULT_PORT: Final = 8900
-"""Where we listen if nobody says where, and nobody else does: a host is configured once."""
+"""The default port, if it is free: a host is configured once."""
 
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds to get a connection to the server. There is no other limit: a stream may be quiet for hours."""
@@ -37,19 +37,10 @@ MAX_HEADER_SIZE: Final = 64 * 1024
 """How long a header of the server may be."""
 
 _HOP_BY_HOP_HEADERS: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
+    b"te trailer transfer-encoding upgrade".split()
 )
-"""Headers that are about one connection, of which there are two here."""
+"""Headers about one connection: here are two."""
 
 _ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is recognised, and warned of
 
@@ -59,20 +50,7 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 
 def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, listen: str | None = None) -> int:
-    """Relay what comes to an address of ours, until somebody presses Ctrl-C.
-
-    Args:
-        place: the server.
-        teller: tells what goes by.
-        page: where the address is printed.
-        listen: host and port to listen at.
-
-    Returns:
-        How to end.
-
-    Raises:
-        CommandError: the address cannot be had, or what this needs is not installed.
-    """
+    """Serve a proxy for `place` at an address of ours (`listen`) until Ctrl-C. Returns the exit code."""
     if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
         raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
     with _bind_socket(listen) as listening:
@@ -104,9 +82,8 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
         listening = socket.create_server((host, int(port)), family=family)
     except OSError as error:
         if listen is not None:
-            raise CommandError(
-                f"cannot listen at {listen}: {error.strerror or error}", UNREACHABLE
-            ) from error
+            text = f"cannot listen at {listen}: {error.strerror or error}"
+            raise CommandError(text, UNREACHABLE) from error
         listening = socket.create_server((host, 0), family=family)
     with listening:
         yield listening
@@ -117,7 +94,7 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
     import uvicorn  # noqa: PLC0415 - as above
 
     class ProxyUvicornServer(uvicorn.Server):
-        """Ends the exchanges before it waits for them, and remembers by which signal it was told to."""
+        """Ends the exchanges before it waits for them, and remembers the signal."""
 
         received_signal = 0
 
@@ -172,13 +149,9 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
 
 
 class _HttpProxy:
-    """The ASGI application that hands every request on.
+    """The ASGI application that passes every request on.
 
-    Args:
-        place: the server.
-        teller: tells what goes by.
-        origin: our own.
-        allowed: the names that we answer to. We call the server by its own name, so that it cannot check.
+    It checks the Host header itself: the server is called by its own name, so that it cannot check.
     """
 
     session: "aiohttp.ClientSession"
@@ -199,7 +172,7 @@ class _HttpProxy:
             task.cancel()
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Hand one request on, until it is answered or nobody waits for the answer."""
+        """Pass one request on, until it is answered or the client has gone."""
         sent = [(name.lower(), value) for name, value in scope["headers"]]
         plain = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
         wrong = explain_refused_host(self._allowed, plain.get("host"))
@@ -250,22 +223,20 @@ class _HttpProxy:
                 begun = True
                 await self._forward_response(response, verb, body.exchange, send)
         except (aiohttp.ClientError, OSError) as error:
-            why = (
-                "the answer was cut off"
-                if begun
-                else f"the server cannot be reached: {describe_error(error)}"
-            )
+            why = f"the server cannot be reached: {describe_error(error)}"
             if isinstance(error, aiohttp.ClientResponseError):
                 why = "the answer is no HTTP"
+            elif begun:
+                why = "the answer was cut off"
             body.exchange.abort(why)
             if not begun:
                 await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")
 
     async def _forward_response(
-        self, response: "aiohttp.ClientResponse", verb: str, post: TrackedExchange, send: _Send
+        self, response: "aiohttp.ClientResponse", verb: str, exchange: TrackedExchange, send: _Send
     ) -> None:
-        post.start_response(
-            response.status, {name.lower(): value for name, value in response.headers.items()}
+        exchange.start_response(
+            response.status, {key.lower(): each for key, each in response.headers.items()}
         )
         headers = [
             (name, self._rewrite_origin(value) if name.lower() == b"location" else value)
@@ -276,7 +247,7 @@ class _HttpProxy:
         events = response.content_type == "text/event-stream"
         first, held = events and verb == "GET", b""
         async for piece in response.content.iter_any():
-            post.feed_response(piece)
+            exchange.feed_response(piece)
             due = piece
             if first:  # it may say where messages go
                 due, first = self._rewrite_origin(piece), False
@@ -284,21 +255,21 @@ class _HttpProxy:
                 due, held = held, piece
             if due:
                 await send({"type": "http.response.body", "body": due, "more_body": True})
-        post.finish()
+        exchange.finish()
         await send({"type": "http.response.body", "body": held})
 
     def _rewrite_origin(self, value: bytes) -> bytes:
-        """What leads to the server, led to us instead."""
+        """Replace the server's origin by ours."""
         return value.replace(f"{self._origin}/".encode(), f"{self._own_origin}/".encode())
 
 
 class _RequestBody:
-    """The body of a request as it comes, and whether somebody still waits for the answer."""
+    """The body of a request as it comes, and whether the client is still there."""
 
-    def __init__(self, receive: _Receive, post: TrackedExchange) -> None:
+    def __init__(self, receive: _Receive, exchange: TrackedExchange) -> None:
         self._receive = receive
         self._complete = asyncio.Event()
-        self.exchange = post
+        self.exchange = exchange
 
     async def read(self) -> bytes | AsyncIterator[bytes] | None:
         """The body: whole if it has come, else piece by piece; None if there is none."""
@@ -324,7 +295,7 @@ class _RequestBody:
         yield piece
 
     async def wait_for_disconnect(self) -> None:
-        """Return when nobody waits any more."""
+        """Return when the client has gone."""
         await self._complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass

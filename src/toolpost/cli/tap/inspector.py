@@ -1,13 +1,7 @@
-"""A witness of one conversation: what each message is, whom it answers, and which rules it breaks.
+"""Inspects the messages of one conversation: what each is, what it answers, and which rules it breaks.
 
-Owns what has to be remembered for that: requests in flight, what was agreed upon, what the tools promise. It
-hears both sides and talks to neither; what the rules are is told by `toolpost.protocol`. Never raises, and
-what it keeps is bounded, whatever goes by.
-
-PART about: What a message is about, in a few words: the tool, the URI, how far, who.
-
-A table from the type of parameters or of a result to its words. Knows nothing of who said it, nor of how it
-is shown.
+Keeps what that needs, within bounds: requests in flight, the negotiated revision and capabilities, output
+schemas. Sends nothing and never raises. The rules themselves are in `toolpost.protocol`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from toolpost.cli.progress import format_progress
 from toolpost.cli.tap.message import ObservedMessage
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
@@ -46,6 +41,7 @@ from toolpost.types.initialize import (
     CacheableResult,
     ClientCapabilities,
     DiscoverResult,
+    Implementation,
     InitializeParams,
     InitializeResult,
     RequestMeta,
@@ -63,51 +59,22 @@ from toolpost.types.resources import (
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
 MAX_SUMMARY_LENGTH: Final = 72
-"""How many characters are told: a line of a terminal has to hold more than this."""
-
-MAX_PROGRESS: Final = 1e300
-"""Further than any progress comes."""
+"""Characters of a summary: it shares a line of the terminal."""
 
 
-def summarize_params(params: Any) -> str:
-    """What a request or a notice is about; empty if its method tells it all."""
-    return _summarize(_PARAMS_SUMMARIES, params)
+def summarize(value: object) -> str:
+    """What params or a result are about, in a few words; empty if the method says it all."""
+    describe = _SUMMARIES.get(type(value))
+    return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def summarize_result(result: Any) -> str:
-    """What a result says; empty if nothing but its size is to be told."""
-    return _summarize(_RESULT_SUMMARIES, result)
-
-
-def _summarize(table: dict[type, Callable[[Any], str]], value: object) -> str:
-    tell = table.get(type(value))
-    if tell is None:
-        return ""
-    return shorten(" ".join(tell(value).split()), MAX_SUMMARY_LENGTH)
-
-
-def _summarize_initialize(params: InitializeParams) -> str:
-    return f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
-
-
-def _summarize_initialize_result(result: InitializeResult) -> str:
-    return f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
+def _summarize_implementation(info: Implementation, verb: str, version: str) -> str:
+    return f"{info.name} {info.version}, {verb} {version}"
 
 
 def _summarize_versions(versions: Sequence[str]) -> str:
     newest, older = max(versions, default="nothing"), len(versions) - 1
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
-
-
-def format_progress(params: ProgressParams) -> str:
-    """How far something has come, on one line."""
-    total = "" if params.total is None else f"/{clamp_number(params.total):g}"
-    return " ".join([f"{clamp_number(params.progress):g}{total}", *(params.message or "").split()])
-
-
-def clamp_number(number: Number) -> Number:
-    """A number that can be divided and shown: an integer on the wire may be too large for either."""
-    return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
 
 
 def _summarize_log(params: LogParams) -> str:
@@ -128,8 +95,10 @@ def _summarize_client_requests(result: InputRequiredResult) -> str:
     return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
-_PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeParams: _summarize_initialize,
+_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeParams: lambda params: _summarize_implementation(
+        params.client_info, "offers", params.protocol_version
+    ),
     CallToolParams: lambda params: params.name,
     GetPromptParams: lambda params: params.name,
     ReadResourceParams: lambda params: params.uri,
@@ -142,10 +111,9 @@ _PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
     ProgressParams: format_progress,
     LogParams: _summarize_log,
     CancelledParams: _summarize_cancellation,
-}
-
-_RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeResult: _summarize_initialize_result,
+    InitializeResult: lambda result: _summarize_implementation(
+        result.server_info, "speaks", result.protocol_version
+    ),
     DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
     ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
     ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
@@ -158,21 +126,21 @@ _RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-# --------------------------------------------------------------------- witness
+# --------------------------------------------------------------------- the inspector
 
 MAX_PENDING: Final = 10_000
-"""How many requests of one side are remembered; of more, the oldest are forgotten."""
+"""How many requests of one side are remembered."""
 
 MAX_VIOLATION_LENGTH: Final = 300
-"""How much is said of what is wrong: it may repeat what somebody sent."""
+"""Characters of a violation: it may quote a message."""
 
 SIMILARITY_CUTOFF: Final = 0.85
-"""How much a method that nobody knows has to be like another to be taken for a slip of the hand."""
+"""How similar an unknown method has to be to a known one to be called a typing error."""
 
 _OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
 _KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
 _PRE_SESSION_METHODS: Final = frozenset({"initialize", "ping"})
-"""What may be asked before a session is open."""
+"""Requests that may come before a session is open."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -200,15 +168,7 @@ _RESULT_KIND_READER: Final = JSONReader(_ResultKind)
 
 
 class MessageInspector:
-    """Hears one conversation.
-
-    Args:
-        revision: what is spoken, where that was agreed upon elsewhere, as over HTTP without a session.
-
-    Attributes:
-        revision: what the session agreed upon; None before, and in the stateless era.
-        seen_revisions: all that was spoken so far, by date.
-    """
+    """Follows one conversation; `revision` is given where it was negotiated elsewhere, as over HTTP."""
 
     def __init__(self, revision: Revision | None = None) -> None:
         self.revision = revision if revision is not None and not revision.stateless else None
@@ -219,36 +179,28 @@ class MessageInspector:
         self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
         self._outputs = OutputSchemas(Stats())
 
-    # ----------------------------------------------------------------- what goes by
-
-    def inspect(self, by: Role, data: bytes, at: float) -> list[ObservedMessage]:
-        """What one text is: a message, the messages of a batch, or junk.
-
-        Args:
-            by: who said it.
-            data: the text.
-            at: seconds since the start.
-        """
-        if not is_batch(data):
-            return [self._inspect_one(by, data, at)]
+    def inspect(self, by: Role, data: bytes | OversizedLine, at: float) -> list[ObservedMessage]:
+        """Return the message, the messages of a batch, or junk."""
+        if isinstance(data, OversizedLine):
+            return [self._inspect_oversize(by, data, at)]
+        batch = is_batch(data)
         try:
-            messages = decode_batch(data)
+            messages = decode_batch(data) if batch else [decode(data)]
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
-        size, wrong = len(data), list[str]()
-        if not any(revision.batches for revision in self.seen_revisions.values()):
-            wrong.append("several messages come in one array, which the revision spoken does not have")
+        allowed = not batch or any(revision.batches for revision in self.seen_revisions.values())
         seen = [
             _create_junk(by, data, at, message)
             if isinstance(message, RemoteProtocolError)
-            else self._classify(ObservedMessage(at=at, by=by, size=size, body=data), message)
+            else self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
             for message in messages
         ]
-        seen[0].violations[:0] = wrong
+        if not allowed:
+            text = "several messages come in one array, which the revision spoken does not have"
+            seen[0].violations.insert(0, text)
         return seen
 
-    def inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
-        """What a text was that is too long to be looked at."""
+    def _inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
         refusal = dropped.make_error()
         asked = self._pending[_OTHER_ROLE[by]].pop(refusal.id, None) if refusal.id is not None else None
         return ObservedMessage(
@@ -262,13 +214,6 @@ class MessageInspector:
             duration=None if asked is None else at - asked.at,
             body=dropped.head,
         )
-
-    def _inspect_one(self, by: Role, data: bytes, at: float) -> ObservedMessage:
-        try:
-            message = decode(data)
-        except RemoteProtocolError as error:
-            return _create_junk(by, data, at, error)
-        return self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
 
     def _classify(self, seen: ObservedMessage, message: JSONRPCMessage) -> ObservedMessage:
         match message:
@@ -304,13 +249,13 @@ class MessageInspector:
                 self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
         if isinstance(asked.params, InitializeParams):
             self._capabilities[CLIENT] = asked.params.capabilities
-        seen.summary = summarize_params(asked.params)
+        seen.summary = summarize(asked.params)
         _remember(pending, message.id, asked)
         if asked.token is not None:
             _remember(self._progress_tokens[seen.by], asked.token, asked)
 
     def _determine_revision(self, seen: ObservedMessage, meta: RequestMeta) -> Revision | None:
-        """The revision that a request is held against; None if nobody can tell."""
+        """The revision whose rules apply to a request; None if it is unknown."""
         if seen.by == CLIENT and meta.protocol_version is not UNSET:
             revision = REVISIONS.get(meta.protocol_version)
             if revision is None:
@@ -328,24 +273,17 @@ class MessageInspector:
     def _find_row(self, seen: ObservedMessage, revision: Revision, rows: Any) -> Row | None:
         row: Row | None = rows.get(seen.method)
         if row is None and seen.method in _KNOWN_METHODS:
-            seen.violations.append(
-                f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
-            )
-        elif (
-            row is None
-            and not self._has_extensions
-            and (near := get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF))
-        ):
-            seen.violations.append(f"nobody has defined this: did you mean {near[0]}?")
+            text = f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
+            seen.violations.append(text)
+        elif row is None and not self._has_extensions:
+            near = get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF)
+            seen.violations += [f"nobody has defined this: did you mean {name}?" for name in near]
         return row
 
     @property
     def _has_extensions(self) -> bool:
-        """Whether somebody has declared extensions, whose methods nobody here knows."""
-        return any(
-            each is not None and (each.extensions or each.experimental)
-            for each in self._capabilities.values()
-        )
+        """Whether either side has declared extensions, which may have methods of their own."""
+        return any(each and (each.extensions or each.experimental) for each in self._capabilities.values())
 
     def _check_capability(self, seen: ObservedMessage, needed: str | None, who: Role) -> None:
         declared = self._capabilities[who]
@@ -355,19 +293,17 @@ class MessageInspector:
     # ----------------------------------------------------------------- answers
 
     def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
-        """The request that is answered; it waits no more."""
+        """Remove and return the request that is answered."""
         seen.id = request_id
         if request_id is None:
             return None
         side = _OTHER_ROLE[seen.by]
         asked = self._pending[side].pop(request_id, None)
+        asked = asked or self._cancelled_requests[side].pop(request_id, None)
         if asked is None:
-            asked = self._cancelled_requests[side].pop(request_id, None)
-            if asked is None:
-                seen.violations.append(
-                    f"no request with the id {shorten(repr(request_id))} waits for an answer"
-                )
-                return None
+            text = f"no request with the id {shorten(repr(request_id))} waits for an answer"
+            seen.violations.append(text)
+            return None
         if asked.token is not None:
             self._progress_tokens[side].pop(asked.token, None)
         seen.method, seen.duration = asked.method, seen.at - asked.at
@@ -392,13 +328,13 @@ class MessageInspector:
         result = _attempt(seen.violations, row.read_result, message.result, kind)
         if result is None:
             return
-        seen.summary = summarize_result(result) or summarize_params(asked.params)
+        seen.summary = summarize(result) or summarize(asked.params)
         seen.failed = isinstance(result, CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
         self._check_result(seen, asked, result, revision)
 
     def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: Result) -> None:
-        """Take note of what was agreed upon, and of what the tools promise."""
+        """Remember what was negotiated, and the output schemas of the tools."""
         if isinstance(result, InitializeResult):
             self._capabilities[SERVER] = result.capabilities
             self.revision = REVISIONS.get(result.protocol_version)
@@ -428,11 +364,7 @@ class MessageInspector:
             structured = result.structured_content
             if structured is not UNSET and revision.structured is None:
                 seen.violations.append(f"{revision.date} has no structuredContent")
-            elif (
-                structured is not UNSET
-                and revision.structured == "object"
-                and not isinstance(structured, dict)
-            ):
+            elif revision.structured == "object" and not isinstance(structured, dict | Unset):
                 seen.violations.append(f"structuredContent has to be an object in {revision.date}")
         for tag in _list_content_types(result):
             if tag not in revision.content:
@@ -441,7 +373,7 @@ class MessageInspector:
     def _check_client_requests(
         self, seen: ObservedMessage, asked: _PendingRequest, result: InputRequiredResult, revision: Revision
     ) -> None:
-        """The questions in a result that wants input."""
+        """Check the requests in a result that requires input."""
         if not result.input_requests and result.request_state is None:
             seen.violations.append("it wants input, but asks for none")
         for name, ask in (result.input_requests or {}).items():
@@ -459,10 +391,10 @@ class MessageInspector:
         self._pop_request(seen, message.id)
         seen.summary = shorten(f"{message.code} {message.message}")
 
-    # ----------------------------------------------------------------- notices
+    # ----------------------------------------------------------------- notifications
 
     def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
-        seen.kind, seen.method = "notice", message.method
+        seen.kind, seen.method = "notification", message.method
         spoken = [self.revision] if self.revision is not None else []
         spoken += [each for each in self.seen_revisions.values() if each is not self.revision]
         revision = next(
@@ -474,7 +406,7 @@ class MessageInspector:
             return
         params = _attempt(seen.violations, row.read_params, message.params)
         self._check_capability(seen, row.needs, seen.by)
-        seen.summary = summarize_params(params)
+        seen.summary = summarize(params)
         if isinstance(params, CancelledParams):
             self._inspect_cancellation(seen, params)
         elif isinstance(params, ProgressParams):
@@ -503,7 +435,7 @@ class MessageInspector:
 
 
 def _list_content_types(result: Result) -> list[str]:
-    """The kinds of content in a result of which revisions differ."""
+    """The types of content in a result: not every revision has all of them."""
     blocks: Sequence[object] = ()
     if isinstance(result, CallToolResult):
         blocks = result.content
@@ -514,7 +446,7 @@ def _list_content_types(result: Result) -> list[str]:
 
 
 def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
-    """What comes of it; None if it breaks a rule, which is noted."""
+    """Return the result of a call; None if it breaks a rule, which is noted."""
     try:
         return work(*args)
     except InvalidParams as error:
@@ -536,7 +468,7 @@ def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:
-    """Remember something, and forget the oldest if it is too much."""
+    """Add an entry, and drop the oldest beyond the limit."""
     kept[key] = value
     if len(kept) > MAX_PENDING:
         del kept[next(iter(kept))]

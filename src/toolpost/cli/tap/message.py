@@ -1,12 +1,6 @@
-"""One message as it went by, and what was found out about it.
+"""One message as it passed, with what the inspector found out about it, and how it is shown.
 
-A plain record: a witness fills it, and whoever shows messages reads it.
-
-PART sight: How a message looks: a line for a person, with or without colours, all of it, or an object for a
-program.
-
-Owns the columns and the marks. What a message is was found out before, and where the text goes is decided
-elsewhere.
+`MessageFormatter` makes a line for a person or a JSON object for a program; `recorder` writes it.
 """
 
 from typing import Any, Final, Literal, TypeAlias
@@ -20,7 +14,7 @@ from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, Role
 from toolpost.types.base import RequestId
 
-MessageKind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
+MessageKind: TypeAlias = Literal["request", "notification", "result", "error", "junk", "note"]
 
 
 class ObservedMessage(Struct, kw_only=True):
@@ -53,8 +47,6 @@ class ObservedMessage(Struct, kw_only=True):
     body: bytes = b""
 
 
-# --------------------------------------------------------------------- sight
-
 MAX_JUNK_TEXT: Final = 120
 """How many characters are shown of what is no message."""
 
@@ -67,18 +59,18 @@ SUMMARY_WIDTH: Final = 56
 MAX_ID: Final = 12
 """How many characters of an id are shown. Some are long, and the beginning tells them apart."""
 
-_COLOURS: Final = {"request": "cyan", "notice": "blue", "result": "green", "error": "red", "junk": "magenta"}
+_COLOURS: Final = {
+    "request": "cyan",
+    "notification": "blue",
+    "result": "green",
+    "error": "red",
+    "junk": "magenta",
+}
 _MARGIN: Final = " " * 13
 
 
 class MessageFormatter:
-    """How messages are shown.
-
-    Args:
-        json: as an object on one line.
-        full: with the whole message.
-        colour: with colours, for a terminal.
-    """
+    """Formats messages as text, with the whole message if `full`, or as JSON objects."""
 
     def __init__(self, *, json: bool = False, full: bool = False, colour: bool = False) -> None:
         self._json = json
@@ -86,35 +78,26 @@ class MessageFormatter:
         self._colour = colour and not json
 
     def format_message(self, seen: ObservedMessage, body: Any = None) -> str:
-        """The text of a message.
-
-        Args:
-            seen: what is known of it.
-            body: the message, decoded and without secrets; a text of what is no message.
-        """
+        """The text of a message; `body` is the decoded message without secrets, or junk as a string."""
         return self._format_json(seen, body) if self._json else self._format_text(seen, body)
 
     def _format_json(self, seen: ObservedMessage, body: Any) -> str:
-        told: dict[str, Any] = {"at": round(seen.at, 6), "from": seen.by, "kind": seen.kind}
-        told |= {
-            name: value
-            for name, value in (
-                ("id", seen.id),
-                ("method", seen.method or None),
-                ("about", seen.summary or None),
-                ("ms", None if seen.duration is None else round(1000 * seen.duration, 3)),
-            )
-            if value is not None
+        members = {
+            "at": round(seen.at, 6),
+            "from": seen.by,
+            "kind": seen.kind,
+            "id": seen.id,
+            "method": seen.method or None,
+            "summary": seen.summary or None,
+            "ms": None if seen.duration is None else round(1000 * seen.duration, 3),
+            "bytes": None if seen.kind == "note" else seen.size,
+            "failed": seen.failed or None,
+            "violations": seen.violations or None,
         }
-        if seen.kind != "note":
-            told["bytes"] = seen.size
-        if seen.failed:
-            told["failed"] = True
-        if seen.violations:
-            told["wrong"] = seen.violations
+        shown: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
         if seen.kind == "junk" or (self.full and body is not None):
-            told["message"] = body
-        return msgspec.json.encode(told).decode()
+            shown["message"] = body
+        return msgspec.json.encode(shown).decode()
 
     def _format_text(self, seen: ObservedMessage, body: Any) -> str:
         name = _flatten(shorten("" if seen.id is None else str(seen.id), MAX_ID))
@@ -126,7 +109,9 @@ class MessageFormatter:
             about = f"✗ {about}"
         if seen.kind == "note":
             word, about = about, ""
-        took = "" if seen.duration is None else _format_duration(seen.duration)
+        took = "" if seen.duration is None else f"{1000 * seen.duration:.1f} ms"
+        if seen.duration is not None and seen.duration >= 1:
+            took = f"{seen.duration:.2f} s"
         size = "" if seen.kind == "note" else _format_size(seen.size)
         time = f"{seen.at:9.3f}"
         word, about = _flatten(word), _flatten(f"  {about}" if about else "")
@@ -150,12 +135,8 @@ class MessageFormatter:
 
 
 def _flatten(text: str) -> str:
-    """A text on one line."""
+    """Put a string on one line."""
     return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
-
-
-def _format_duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def _format_size(count: int) -> str:

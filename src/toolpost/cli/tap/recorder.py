@@ -1,17 +1,11 @@
-"""Tells what went by: shows it, and keeps it on a tape, without secrets in either.
+"""Shows the messages that pass a tap, and records them on a tape, without secrets in either.
 
-Owns the clock of a tap and the masking. How a message looks, where the text goes and what a tape is are known
-elsewhere.
-
-PART outlet: An outlet for lines that nobody may have to wait for: a thread writes them, and drops what is too
-much.
-
-Owns the thread and the queue before it. A host that never reads the stderr of its server must not be able to
-stop what goes between the two. Knows nothing of what the lines say.
+Lines are written by a thread of their own, which drops them when the reader falls behind.
 """
 
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -21,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.errors import usage_error
 from toolpost.cli.output import is_plain
 from toolpost.cli.tap.message import MessageFormatter, ObservedMessage
 from toolpost.protocol.framing import OversizedLine
@@ -37,10 +31,9 @@ CLOSE_TIMEOUT: Final = 2.0
 
 
 class BackgroundWriter:
-    """Writes lines to a file descriptor, in their order, from a thread of its own.
+    """Writes lines to a file descriptor in a thread of its own, which never closes it.
 
-    Args:
-        descriptor: where to; it is not closed here.
+    A host that does not read the stderr of its server must not be able to stop the messages between the two.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -54,7 +47,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def put(self, text: str) -> None:
-        """Have a text written, with a line end behind it. Never waits."""
+        """Queue a line, or drop it if the reader is too far behind. Never waits."""
         data = f"{text}\n".encode("utf-8", "backslashreplace")
         with self._condition:
             if self._backlog + len(data) > MAX_BACKLOG:
@@ -63,7 +56,7 @@ class BackgroundWriter:
             self._add(self._take_drop_message() + data)
 
     def close(self) -> None:
-        """Write the rest, if somebody reads it, and end."""
+        """Write the rest, if anybody reads it, and end."""
         with self._condition:
             self._add(self._take_drop_message())
             self._is_closed = True
@@ -89,7 +82,7 @@ class BackgroundWriter:
             try:
                 write_all(self._descriptor, data)
             except OSError:
-                return  # nobody reads any more; what is put from now on piles up to the limit and no further
+                return  # nobody reads it; the queue fills up to its limit
             if over:
                 return
             with self._condition:
@@ -97,46 +90,31 @@ class BackgroundWriter:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, waiting where that is needed, whatever mode the descriptor is in.
-
-    Raises:
-        OSError: nobody reads it any more.
-    """
+    """Write all of it, also to a descriptor that does not block."""
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
-            import select  # noqa: PLC0415 - hardly anybody hands on a descriptor that does not wait
-
             select.select([], [descriptor], [])
 
 
-# --------------------------------------------------------------------- teller
-
 MAX_NAME_ATTEMPTS: Final = 10_000
-"""How many names are tried for a tape before somebody has to tidy up."""
+"""How many names to try for a tape."""
 
 
 class TapRecorder:
-    """Tells what went by.
-
-    Args:
-        sight: how it looks.
-        put: takes the text.
-        tape: where it is kept, if it is.
-        mask: takes secrets out.
-    """
+    """Shows messages, and records them on a tape if there is one. Masks secrets in both."""
 
     def __init__(
         self,
-        sight: MessageFormatter,
-        put: Callable[[str], object],
+        formatter: MessageFormatter,
+        write: Callable[[str], object],
         tape: Tape | None = None,
         mask: Mask | None = None,
     ) -> None:
-        self._formatter = sight
-        self._write = put
+        self._formatter = formatter
+        self._write = write
         self._tape = tape
         self._mask = mask or Mask()
         self._began = time.monotonic()
@@ -162,7 +140,7 @@ class TapRecorder:
         self.show(ObservedMessage(at=self.now(), by=by, size=0, kind="note", summary=text, failed=failed))
 
     def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
-        """Put what was said on the tape, as long as there is room on it."""
+        """Write a message to the tape, until that fails."""
         if self._tape is None:
             return
         try:
@@ -175,7 +153,7 @@ class TapRecorder:
             self.show_note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
 
     def record_end(self, by: Role, why: str) -> None:
-        """Put on the tape that nothing more will come."""
+        """Write the end of the conversation to the tape."""
         if self._tape is not None:
             self._tape.write_end(by, why)
 
@@ -184,19 +162,7 @@ class TapRecorder:
 def open_recorder(
     *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
 ) -> Generator[TapRecorder]:
-    """A teller, and all that it writes to.
-
-    Args:
-        json: whether to show objects.
-        full: whether to show all of each message.
-        to: the file to show messages in instead of stderr; what is in it stays.
-        record: the file to keep them in; where there is one already, one beside it.
-        target: what to call the server.
-        secrets: what must be shown and kept nowhere.
-
-    Raises:
-        CommandError: a file cannot be written.
-    """
+    """A recorder that shows messages in the file `to`, or on stderr, and keeps them in the file `record`."""
     path = None if record is None else Path(record)
     with contextlib.ExitStack() as stack:
         try:
@@ -210,19 +176,18 @@ def open_recorder(
                 path = find_unused_path(path)
                 tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
         except OSError as error:
-            raise CommandError(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
-        outlet = BackgroundWriter(descriptor)
-        stack.callback(outlet.close)
-        teller = TapRecorder(
-            MessageFormatter(json=json, full=full, colour=colour), outlet.put, tape, Mask(secrets)
-        )
+            raise usage_error(f"{error.filename} cannot be written: {error.strerror}") from error
+        writer = BackgroundWriter(descriptor)
+        stack.callback(writer.close)
+        formatter = MessageFormatter(json=json, full=full, colour=colour)
+        recorder = TapRecorder(formatter, writer.put, tape, Mask(secrets))
         if path is not None and path != Path(record or ""):
-            teller.show_note("client", f"{record} is there already: this is recorded in {path}")
-        yield teller
+            recorder.show_note("client", f"{record} is there already: this is recorded in {path}")
+        yield recorder
 
 
 def find_unused_path(path: Path) -> Path:
-    """The path, or the first beside it that nothing is at: a host may start its server again and again."""
+    """The path, or the first beside it that is free: a host may start its server again and again."""
     names = (
         path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_NAME_ATTEMPTS)
     )

@@ -1,13 +1,7 @@
-"""A relay between a host and the server that it wanted to start: bytes pass, in both directions, unchanged.
+"""A proxy between a host and the server that it wanted to start: bytes pass in both directions, unchanged.
 
-Owns the process, its pipes and what passes besides bytes: the end of either stream, signals, the exit code.
-Whoever listens is told each piece before it is passed on; what the bytes mean is not known here. Three
-threads that wait, and no event loop: it keeps up with either side and never ahead of one.
-
-PART ear: An ear at a pair of pipes: it finds the messages in what goes by, and has them judged and told.
-
-Owns a thread and the queue before it, so that the bytes are passed on meanwhile. Whoever hands it pieces
-waits only if it is far behind, which bounds its memory; of a line that is too long only the ends are kept.
+Runs the process and passes on the end of either stream, signals and the exit code. Threads that block, and no
+event loop: it keeps up with either side. An `InspectionThread` finds the messages in what passes.
 """
 
 import contextlib
@@ -28,16 +22,22 @@ from toolpost.protocol.framing import LineBuffer, OversizedLine
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
 READ_SIZE: Final = 64 * 1024
-"""What is read at once: what a pipe holds."""
+"""Bytes to read at once: what a pipe holds."""
 
 STDOUT_IDLE_TIMEOUT: Final = 1.0
-"""Seconds without a byte after which nobody is waited for who holds the stdout of a server that has ended."""
+"""Seconds without a byte to wait for other holders of the stdout of a server that has ended."""
+
+MAX_QUEUED_CHUNKS: Final = 256
+"""How many chunks may wait, each of at most what a pipe holds."""
+
+QUEUE_DRAIN_TIMEOUT: Final = 10.0
+"""Seconds for what is in the queue, at the end."""
 
 _FORWARDED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PR_SET_PDEATHSIG: Final = 1
 
 DataCallback: TypeAlias = Callable[[Role, bytes], object]
-"""Is told who said what, piece by piece; an empty piece is the end."""
+"""Takes each chunk with its sender; an empty chunk is the end."""
 
 
 def run_stdio_proxy(
@@ -48,21 +48,7 @@ def run_stdio_proxy(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Start the server, and be it to whoever started us until it ends.
-
-    Args:
-        command: the program and its arguments.
-        listen: is told what goes by.
-        started: is called once the server runs, before anything is passed on.
-        env: its environment; by default ours.
-        cwd: the folder to start it in.
-
-    Returns:
-        Its exit code; negative for the signal that ended it.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start the server, pass on what both sides send, and return its exit code (negative for a signal)."""
     process = subprocess.Popen(  # noqa: S603 - it is what the host wants to start
         command,
         stdin=subprocess.PIPE,
@@ -95,7 +81,7 @@ def run_stdio_proxy(
 
 @contextlib.contextmanager
 def _forward_signals(pid: int) -> Generator[None]:
-    """Signals to us are for the server, and for what it has started."""
+    """Forward signals to the server and its process group."""
 
     def forward(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -114,7 +100,7 @@ def _forward_signals(pid: int) -> Generator[None]:
 
 
 def _create_death_signal_hook() -> Callable[[], object] | None:
-    """What a server does first, so that Linux ends it if we are killed: whoever kills us means it."""
+    """A hook for the child process, so that Linux kills it if we are killed."""
     if sys.platform != "linux":
         return None
     import ctypes  # noqa: PLC0415 - only here
@@ -124,7 +110,7 @@ def _create_death_signal_hook() -> Callable[[], object] | None:
 
 
 class _ForwardingThread(threading.Thread):
-    """Passes on what one side says. At the end of either descriptor, both are given up."""
+    """Passes on what one side sends. At the end of either descriptor, both are closed."""
 
     def __init__(self, by: Role, source: int, sink: int, listen: DataCallback) -> None:
         super().__init__(name=f"toolpost-{by}", daemon=True)  # a host may keep its end open for ever
@@ -152,7 +138,7 @@ class _ForwardingThread(threading.Thread):
             _close_descriptor(self._sink)
 
     def drain(self) -> None:
-        """Wait until all that was said has been passed on, for as long as somebody says or takes it."""
+        """Wait until everything has been passed on, as long as there is any progress."""
         pieces = -1
         while self.is_alive() and (self._is_writing or pieces != self._chunk_count):
             pieces = self._chunk_count
@@ -177,55 +163,42 @@ def _close_descriptor(descriptor: int) -> None:
     os.close(nothing)
 
 
-# --------------------------------------------------------------------- ear
-
-MAX_QUEUED_CHUNKS: Final = 256
-"""How many pieces may wait, each of at most what a pipe holds: 16 MiB."""
-
-QUEUE_DRAIN_TIMEOUT: Final = 10.0
-"""Seconds for what is in the queue, at the end."""
-
-
 class InspectionThread(threading.Thread):
-    """Hears both sides of one conversation.
+    """Splits what both sides of one conversation send into messages, and inspects and records them.
 
-    Args:
-        teller: tells what was heard.
+    It works in a thread so that the bytes pass meanwhile; `feed` waits only if it is far behind.
     """
 
-    def __init__(self, teller: TapRecorder) -> None:
-        super().__init__(name="toolpost-ear", daemon=True)
-        self._recorder = teller
+    def __init__(self, recorder: TapRecorder) -> None:
+        super().__init__(name="toolpost-inspect", daemon=True)
+        self._recorder = recorder
         self._inspector = MessageInspector()
         self._buffers: dict[Role, LineBuffer] = {CLIENT: LineBuffer(), SERVER: LineBuffer()}
         self._chunks: queue.Queue[tuple[float, Role, bytes] | None] = queue.Queue(MAX_QUEUED_CHUNKS)
 
     def feed(self, by: Role, data: bytes) -> None:
-        """Take a piece of what somebody says; an empty one is the end. May be called by any thread."""
+        """Take a chunk; an empty one is the end of the stream. May be called by any thread."""
         self._chunks.put((self._recorder.now(), by, data))
 
     def close(self) -> None:
-        """Hear the rest, and end."""
+        """Inspect the rest, and end."""
         self._chunks.put(None)
         self.join(QUEUE_DRAIN_TIMEOUT)
 
     def run(self) -> None:
-        """Hear piece after piece, until there is an end."""
-        while (piece := self._chunks.get()) is not None:
-            at, by, data = piece
+        """Inspect chunk after chunk."""
+        while (chunk := self._chunks.get()) is not None:
+            at, by, data = chunk
             lines = self._buffers[by].feed(data) if data else [self._buffers[by].end()]
             for line in lines:
                 if line is not None:
                     self._inspect(by, line, at)
-            if not data and by == CLIENT:  # the end of a server is told with its exit code
+            if not data and by == CLIENT:  # the end of a server is shown with its exit code
                 self._recorder.show_note(by, "the client has closed its end")
 
     def _inspect(self, by: Role, line: bytes | OversizedLine, at: float) -> None:
         try:
             self._recorder.record(by, line)
-            if isinstance(line, OversizedLine):
-                self._recorder.show(self._inspector.inspect_oversize(by, line, at))
-                return
             for seen in self._inspector.inspect(by, line, at):
                 self._recorder.show(seen)
         except Exception as error:  # noqa: BLE001 - a full disk, a fault of ours: it must not stop what goes by

@@ -4,11 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolpost.cli.install.config_file import edit_toml
 from toolpost.cli.install.jsonc import ConfigSyntaxError
-from toolpost.cli.install.toml import drop, parse, put
 
 ENTRY = {"command": "py", "args": ["-m", 'é"\\'], "env": {"A b": "1"}}
-WRITTEN = '[mcp_servers.w]\ncommand = "py"\nargs = ["-m", "é\\"\\\\"]\nenv = { "A b" = "1" }\n'
+WRITTEN = '[mcp_servers.w]\ncommand = "py"\nargs = ["-m", "é\\"\\\\"]\nenv = {"A b" = "1"}\n'
+
+
+def put(text, path, value):
+    return edit_toml(text, {tuple(path): value}, ())
+
+
+def drop(text, path):
+    return edit_toml(text, {}, [tuple(path)])
+
 
 CONFIG = '''model = "x" # [mcp_servers.w]
 nested = [
@@ -53,7 +62,7 @@ def test_keys_are_replaced_and_every_other_line_stays():
     changed = put(CONFIG, ["mcp_servers", "w"], {"command": "new", "args": [], "env": {"A": "1"}, "url": "u"})
     assert changed == (
         CONFIG.replace('"old"', '"new"')
-        .replace('"args" = [\n  "-m", # m\n]', "args = []")
+        .replace('"args" = [\n  "-m", # m\n]', '"args" = []')
         .replace("sec = 3\n", 'sec = 3\nurl = "u"\n')
         .replace("'kept'\n", "'kept'\nA = \"1\"\n")
     )
@@ -61,10 +70,30 @@ def test_keys_are_replaced_and_every_other_line_stays():
 
 def test_a_table_is_dropped_with_those_below_it():
     changed = drop(CONFIG, ["mcp_servers", "w"])
-    assert parse(changed) == {key: value for key, value in parse(CONFIG).items() if key != "mcp_servers"}
+    assert tomllib.loads(changed) == {
+        key: value for key, value in tomllib.loads(CONFIG).items() if key != "mcp_servers"
+    }
     assert "# about w" in changed
     assert "# about the profile\n[profiles.p]" in changed
     assert "startup" not in changed
+
+
+def test_a_comment_stays_with_the_table_below_it():
+    text = "[a.b]\nc = 1\n\n# about x\n[x]\nd = 1\n"
+    changed = "[a.b]\nc = 1\n\n[a.n]\ne = 1\n\n# about x\n[x]\nd = 1\n"
+    assert put(text, ["a", "n"], {"e": 1}) == changed
+    assert drop(changed, ["a", "n"]) == text
+
+
+def test_a_table_within_braces_is_changed():
+    assert put("a = { b = { c = 1 } }\n", ["a", "b", "c"], 2) == "a = { b = { c = 2 } }\n"
+    assert tomllib.loads(put("a.b.c = 1\n", ["a", "d"], {"e": 2})) == {"a": {"b": {"c": 1}, "d": {"e": 2}}}
+    split = "[a.b]\nc = 1\n[x]\n[a.d]\ne = 2\n"
+    assert tomllib.loads(put(split, ["a", "f"], {"g": 3}))["a"] == {
+        "b": {"c": 1},
+        "d": {"e": 2},
+        "f": {"g": 3},
+    }
 
 
 @pytest.mark.parametrize("before", ["", "a = 1\n", "a = 1\r\n", "# only this\n"])
@@ -96,7 +125,7 @@ def test_one_key_is_dropped():
     ],
 )
 def test_what_is_broken_is_told(text, told):
-    for change in (parse, lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
+    for change in (lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
         with pytest.raises(ConfigSyntaxError, match=told):
             change(text)
 
