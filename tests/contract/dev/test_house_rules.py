@@ -13,6 +13,7 @@ SCRIPT = Path(house.__file__)
 TOP = "src/toolpost/__init__.py"
 ERRORS = "src/toolpost/errors.py"
 THING = "src/toolpost/protocol/thing.py"
+WORDS = "src/toolpost/types/words.py"
 METHODS = "src/toolpost/protocol/methods.py"
 REVISIONS = "src/toolpost/protocol/revisions.py"
 CONTRACT = "tests/contract/server/test_x.py"
@@ -44,16 +45,16 @@ KEEP = [
     (house.revision_order, REVISIONS, "a.date < b.date\n"),
     (
         house.module_exports,
-        THING,
+        WORDS,
         '__all__ = ["F", "g", "x"]\nclass F: ...\nasync def g(): ...\nx, y = 1, 2\n',
     ),
-    (house.module_exports, THING, '__all__ = ["a", "b"]\nfrom m import a\nif a:\n    b: int = 1\n'),
+    (house.module_exports, WORDS, '__all__ = ["a", "b"]\nfrom m import a\nif a:\n    b: int = 1\n'),
     (
         house.module_exports,
-        THING,
+        WORDS,
         '__all__ = ["a", "b"]\ntry:\n    import c as a\nexcept E: ...\nelse:\n    b = 1\n',
     ),
-    (house.module_exports, "src/toolpost/protocol/_inner.py", "x = 1\n"),
+    (house.module_exports, "src/toolpost/types/_inner.py", "x = 1\n"),
     (house.module_exports, "src/toolpost/types/__init__.py", ""),
     (house.module_exports, "src/toolpost/run.py", "x = 1\n"),
     (house.package_exports, "README.md", "no package yet"),
@@ -129,10 +130,10 @@ BREAK = [
     (house.revision_order, THING, "DATES.index(a) < 3\n", 1, "orders by `DATES`"),
     (house.revision_order, THING, "meta.protocol_version[:4] < x\n", 1, "orders by `protocol_version`"),
     (house.revision_order, THING, "a == max(a, b.date)\n", 1, "orders by `date`"),
-    (house.module_exports, THING, "x = 1\n", 1, "no `__all__`"),
-    (house.module_exports, THING, "__all__ = sorted(x)\n", 1, "no `__all__`"),
-    (house.module_exports, THING, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
-    (house.module_exports, THING, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
+    (house.module_exports, WORDS, "x = 1\n", 1, "no `__all__`"),
+    (house.module_exports, WORDS, "__all__ = sorted(x)\n", 1, "no `__all__`"),
+    (house.module_exports, WORDS, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
+    (house.module_exports, WORDS, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
     (house.package_exports, TOP, '__all__ = ["Gone"]\n', 1, "`Gone`, which `toolpost` does not have"),
     (house.package_exports, TOP, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
     (
@@ -190,7 +191,7 @@ BREAK = [
     (
         house.contract_imports,
         CONTRACT,
-        "def f():\n    from toolpost.server import app\n",
+        "def f():\n    from toolpost.server import server\n",
         2,
         "`toolpost.server.server`",
     ),
