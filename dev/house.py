@@ -6,6 +6,7 @@ pyright and import-linter can check is left to them. Run as `python dev/house.py
 
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from budget import budget, report
 from pages import links
 from tree import File, Finding, Tree
 
@@ -50,6 +52,18 @@ EMPTY_CLASS: Final = re.compile(r"(?:Helpers?|Impl|Manager|Utils?|(?<=[A-Za-z0-9
 """Words that name no thing: at the end of a name they hide what it is."""
 
 NAMED_ANYWAY: Final = {"src/toolpost/types/base.py": "the struct that all of the vocabulary is based on"}
+
+PARTICIPLE: Final = re.compile(
+    r"_*(?:[a-z]+(?<!e)ed"
+    r"|told|said|kept|found|known|begun|shown|written|heard|sent|made|taken|given|held|lost|seen)"
+)
+"""A name that is one word, which says that something was done and not what the function does."""
+
+PARTICIPLES: Final = {
+    "_elapsed": "the seconds that have elapsed, as the field says it",
+    "cancelled": "asyncio's word, on what is like a future",
+}
+"""Functions that may be named so, each with the reason."""
 
 EXPORTING: Final = ("src/toolpost/types/",)
 
@@ -115,6 +129,35 @@ def names(tree: Tree) -> Iterator[Finding]:
         for node in ast.walk(file.tree):
             if isinstance(node, ast.ClassDef) and EMPTY_CLASS.search(node.name):
                 yield file.find(node.lineno, f"class `{node.name}` names no thing; say what it is")
+
+
+def class_names(tree: Tree) -> Iterator[Finding]:
+    """A class has a name that no other class has, private ones included: a search finds one."""
+    known: dict[str, str] = {}
+    for file in tree.source:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                first = known.setdefault(node.name, f"{file.path}:{node.lineno}")
+                if first != f"{file.path}:{node.lineno}":
+                    yield file.find(
+                        node.lineno, f"class `{node.name}` is in {first}, too; rename one of them"
+                    )
+
+
+def function_names(tree: Tree) -> Iterator[Finding]:
+    """A function is named after what it does: by a verb, not by a bare participle."""
+    for file in tree.source:
+        for node in ast.walk(file.tree):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and PARTICIPLE.fullmatch(node.name)
+                and node.name not in PARTICIPLES
+                and not any(ast.unparse(each).endswith("property") for each in node.decorator_list)
+            ):
+                yield file.find(
+                    node.lineno,
+                    f"`{node.name}` says what was done; use a verb, or is_, has_, can_ for a yes or no",
+                )
 
 
 # --------------------------------------------------------------------- the rules: revisions
@@ -332,13 +375,22 @@ def contract_imports(tree: Tree) -> Iterator[Finding]:
                     pass
 
 
+LISTING: Final = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+print(json.dumps({name: list(importlib.import_module(name).__all__) for name in sys.argv[2:]}))
+"""
+"""Asks a fresh interpreter, as above: some of the lists are put together on import."""
+
+
 def _public_names(tree: Tree) -> dict[str, list[str]]:
-    """The public names of each public module; of one that lists none, nothing is known."""
-    files = {file.path: file for file in tree.source}
-    return {
-        module: _exports(files[path].tree) or [] if path in files else []
-        for module, path in PUBLIC_MODULES.items()
-    }
+    """The public names of each public module; an empty list if it is not there or cannot be imported."""
+    paths = {file.path for file in tree.source}
+    there = [module for module, path in PUBLIC_MODULES.items() if path in paths]
+    command = [sys.executable, "-c", LISTING, str(tree.root / "src"), *there]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True) if there else None
+    known = json.loads(listed.stdout) if listed and listed.returncode == 0 else {}
+    return {module: known.get(module, []) for module in PUBLIC_MODULES}
 
 
 def _hidden(node: ast.AST, public: dict[str, list[str]]) -> Iterator[str]:
@@ -364,6 +416,9 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
     module_size,
     module_docstring,
     names,
+    class_names,
+    function_names,
+    budget,
     revision_literals,
     revision_order,
     module_exports,
@@ -376,11 +431,11 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
 
 
 def main(root: Path) -> int:
-    """Print what breaks a rule, or that nothing does; the exit code says which."""
+    """Print the sizes and what breaks a rule, or that nothing does; the exit code says which."""
     tree = Tree(root)
     findings = sorted(finding for rule in RULES for finding in rule(tree))
-    for finding in findings:
-        print(finding)
+    for line in (*report(tree), *findings):
+        print(line)
     if not findings:
         print(f"house rules: {len(RULES)} rules, {len(tree.files)} files, all hold")
     return 1 if findings else 0

@@ -23,7 +23,9 @@ GROUPS: Final = {
     "Servers": "Server Handler Context SyncContext Cache KeyRing Channel SignatureError",
     "What functions return": "Image Audio File",
     "Asking": "Ask Accepted Declined Cancelled Titles Header InputRequired",
-    "Clients": "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall Question Answer Change Transition",
+    "Clients": (
+        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall Question Answer Change Transition"
+    ),
     "Authorization": (
         "Auth Principal Jwt Introspection "
         "OAuth ClientCredentials WorkloadIdentity EnterpriseManaged FileTokens MemoryTokens"

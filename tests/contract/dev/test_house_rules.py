@@ -32,6 +32,22 @@ KEEP = [
     (house.names, "src/toolpost/server/handler.py", "class Handler: ...\nclass Simple: ...\n"),
     (house.names, "src/toolpost/types/base.py", "class Base: ...\n"),
     (house.names, "tests/types/test_base.py", ""),
+    (house.class_names, THING, "class One: ...\nclass _Two:\n    class Three: ...\n"),
+    (house.class_names, "tests/test_x.py", "class One: ...\nclass One: ...\n"),
+    (
+        house.function_names,
+        THING,
+        "def send(): ...\ndef is_closed(): ...\ndef feed(): ...\ndef __made__(): ...\n",
+    ),
+    (
+        house.function_names,
+        THING,
+        "class F:\n    @property\n    def sent(self): ...\n    def cancelled(self): ...\n",
+    ),
+    (house.function_names, THING, "def find_sent(): ...\ndef sent_bytes(): ...\nfound = 1\n"),
+    (house.function_names, "tests/test_x.py", "def told(): ...\n"),
+    (house.budget, THING, "#\n" * 600),
+    (house.budget, "tests/test_long.py", "#\n" * 60_000),
     (house.revision_literals, THING, 'x = "since 2025-11-25"\ny = "2025", "-", "--", "utf-8", 5 - 4\n'),
     (house.revision_literals, METHODS, 'x = "2025-11-25"\n'),
     (house.revision_literals, REVISIONS, 'x = "2025-11-25"\n'),
@@ -109,6 +125,23 @@ BREAK = [
     (house.names, "src/toolpost/tool_handler.py", "", 1, "`tool_handler` names no thing"),
     (house.names, THING, "class SessionManager: ...", 1, "class `SessionManager` names no thing"),
     (house.names, THING, "\nclass HTTPHandler: ...", 2, "class `HTTPHandler` names no thing"),
+    (
+        house.class_names,
+        THING,
+        "class One: ...\nif x:\n    class One: ...\n",
+        3,
+        "class `One` is in " + THING + ":1, too",
+    ),
+    (house.function_names, THING, "\ndef dropped(): ...\n", 2, "`dropped` says what was done"),
+    (
+        house.function_names,
+        THING,
+        "class F:\n    async def _sent(self): ...\n",
+        2,
+        "`_sent` says what was done",
+    ),
+    (house.budget, THING, "#\n" * 20_000, 1, "package `protocol`: 20000 lines"),
+    (house.budget, "src/toolpost/odd/thing.py", "", 1, "package `odd` has no budget"),
     (house.revision_literals, THING, '\nx = ["2025-11-25"]\n', 2, "revision 2025-11-25 as a literal"),
     (house.revision_literals, THING, 'x = b"2025-11-25"\n', 1, "revision 2025-11-25 as a literal"),
     (house.revision_literals, THING, 'x = "2025-" + y\n', 1, "revision 2025- as a literal"),
@@ -233,6 +266,60 @@ def test_a_tree_that_breaks_the_rule(rule, path, content, line, said, tmp_path):
 
 def test_every_rule_is_kept_and_broken_above():
     assert {case[0] for case in KEEP} == {case[0] for case in BREAK} == {*house.RULES}
+
+
+def test_a_class_of_another_module_takes_the_name_too(tmp_path):
+    other = "src/toolpost/server/thing.py"
+    tree = house.Tree(plant(tmp_path, {THING: "class _One: ...\n", other: "\nclass _One: ...\n"}))
+    (finding,) = house.class_names(tree)
+    assert (finding.path, finding.line) == (other, 2)
+
+
+def test_a_folder_has_few_modules_and_the_whole_has_not_many(tmp_path):
+    folder = {f"src/toolpost/types/word{number:02}.py": "" for number in range(21)}
+    tree = house.Tree(plant(tmp_path, {**folder, "src/toolpost/types/__init__.py": ""}))
+    (finding,) = house.budget(tree)
+    assert (finding.path, finding.line) == ("src/toolpost/types/word20.py", 1)
+    assert "20 are the limit" in finding.text
+    many = {f"src/toolpost/cli/a{number // 20}/word{number}.py": "" for number in range(240)}
+    (_, finding) = house.budget(house.Tree(plant(tmp_path, many)))
+    assert str(finding) == "src/toolpost/:1: 261 modules in all, 235 are the limit; merge small ones"
+
+
+def test_the_whole_has_a_budget_of_its_own(tmp_path):
+    names = (
+        "auth",
+        "cli",
+        "client",
+        "protocol",
+        "server",
+        "testing",
+        "transports",
+        "stores",
+        "types",
+        "server/http",
+    )
+    tree = house.Tree(plant(tmp_path, {f"src/toolpost/{name}/a.py": "#\n" * 6_000 for name in names}))
+    assert "60000 lines in all, 53000 are the budget; make room" in [each.text for each in house.budget(tree)]
+
+
+def test_the_sizes_are_printed_by_package(tmp_path, capsys):
+    http = "src/toolpost/server/http/app.py"
+    files = {
+        TOP: "",
+        "src/toolpost/server/__init__.py": "#\n",
+        "src/toolpost/server/runtime/a.py": "#\n" * 2,
+        http: "#\n",
+    }
+    house.main(plant(tmp_path, files))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[:5]]
+    assert rows[0] == ["package", "lines", "budget", "modules"]
+    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
+        (".", "0", "0"),
+        ("server", "3", "1"),
+        ("server/http", "1", "1"),
+        ("all", "4", "2"),
+    ]
 
 
 def test_a_contract_test_imports_what_a_public_module_lists(tmp_path):

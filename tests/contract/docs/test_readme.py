@@ -53,7 +53,7 @@ FOLDERS = sorted(path.parent.relative_to(SOURCES.parent).as_posix() for path in 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_drawing_of_the_tree_has_every_module(folder):
-    """Below the line of a folder are its modules, separated by commas; a note in brackets may follow a name."""
+    """Below the line of a folder are its modules, separated by commas, some with a note in brackets."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     drawing = re.search(rf"^{folder.removeprefix('toolpost/')}/  .*\n((?:    .*\n)+)", text, re.MULTILINE)
     assert drawing, f"docs/architecture.md: draw {folder}/ in the tree"
