@@ -25,7 +25,7 @@ MAX_LINES: Final = 600
 """Beyond this a module is more than one noun; 200 lines are normal."""
 
 DOCSTRING_LINES: Final = (2, 6)
-"""What a module owns and what it refuses to know fits in this many lines that are not empty."""
+"""What a module does and what it leaves to others fits in this many lines that are not empty."""
 
 ONE_LINER: Final = 10
 """A module shorter than this is read faster than a docstring about it."""
@@ -105,7 +105,7 @@ def module_size(tree: Tree) -> Iterator[Finding]:
 
 
 def module_docstring(tree: Tree) -> Iterator[Finding]:
-    """A module says in a few lines what it owns and what it refuses to know."""
+    """A module says in a few lines what it does and what it leaves to others."""
     least, most = DOCSTRING_LINES
     for file in tree.source:
         if file.stem == "__main__" or len(file.text.splitlines()) < ONE_LINER:
@@ -116,7 +116,7 @@ def module_docstring(tree: Tree) -> Iterator[Finding]:
             yield file.find(
                 1,
                 f"docstring lines: {lines}, wanted: {least} to {most}; "
-                "say what the module owns and what it refuses to know",
+                "say what the module does and what it leaves to others",
             )
 
 
@@ -125,7 +125,7 @@ def names(tree: Tree) -> Iterator[Finding]:
     for file in tree.source:
         for name in (*Path(file.path).parts[1:-1], file.stem):
             if EMPTY_MODULE.search(name) and file.path not in NAMED_ANYWAY:
-                yield file.find(1, f"`{name}` names no thing; call the module by the noun that it owns")
+                yield file.find(1, f"`{name}` names no thing; name the module after what it has or does")
         for node in ast.walk(file.tree):
             if isinstance(node, ast.ClassDef) and EMPTY_CLASS.search(node.name):
                 yield file.find(node.lineno, f"class `{node.name}` names no thing; say what it is")
@@ -299,7 +299,7 @@ def package_exports(tree: Tree) -> Iterator[Finding]:
                 yield file.find(1, line)
             if probe.returncode:
                 yield file.find(
-                    1, f"`import toolpost` fails: {probe.stderr.strip().splitlines()[-1]}; mend it"
+                    1, f"`import toolpost` fails: {probe.stderr.strip().splitlines()[-1]}; fix it"
                 )
 
 
@@ -389,7 +389,7 @@ def _public_names(tree: Tree) -> dict[str, list[str]]:
     there = [module for module, path in PUBLIC_MODULES.items() if path in paths]
     command = [sys.executable, "-c", LISTING, str(tree.root / "src"), *there]
     listed = subprocess.run(command, check=False, capture_output=True, text=True) if there else None
-    known = json.loads(listed.stdout) if listed and listed.returncode == 0 else {}
+    known: dict[str, list[str]] = json.loads(listed.stdout) if listed and listed.returncode == 0 else {}
     return {module: known.get(module, []) for module in PUBLIC_MODULES}
 
 

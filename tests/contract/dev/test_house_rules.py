@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -245,7 +246,7 @@ def unmeasured(monkeypatch):
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
-def plant(root: Path, files: dict[str, str | bytes]) -> Path:
+def plant(root: Path, files: Mapping[str, str | bytes]) -> Path:
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(content if isinstance(content, bytes) else content.encode())
