@@ -15,17 +15,17 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove what is not needed, merge what is there twice.
 
 MAX_LINES: Final = {
-    ".": 2_530,
-    "auth": 5_980,
-    "cli": 9_100,
-    "client": 7_770,
-    "protocol": 5_920,
-    "server": 11_510,
-    "server/http": 4_940,
-    "stores": 630,
-    "testing": 3_310,
-    "transports": 4_830,
-    "types": 1_430,
+    ".": 2_830,
+    "auth": 5_280,
+    "cli": 8_280,
+    "client": 7_100,
+    "protocol": 5_760,
+    "server": 10_670,
+    "server/http": 4_490,
+    "stores": 585,
+    "testing": 3_220,
+    "transports": 4_480,
+    "types": 1_425,
 }
 """Folder of `src/toolpost` → lines of all that is in it, but for subfolders with a number of their own."""
 
