@@ -40,6 +40,10 @@ LONGER_DOCSTRINGS: Final = {
 REVISIONS_LIVE_IN: Final = frozenset(
     {"src/toolpost/protocol/methods.py", "src/toolpost/protocol/revisions.py"}
 )
+METHODS_LIVE_IN: Final = "src/toolpost/protocol/methods.py"
+METHOD: Final = re.compile(r"[a-z]+(?:/[A-Za-z_]+)+")
+"""The name of a method; those of one word (`ping`) are ordinary words, too, and may stand anywhere."""
+
 DATE: Final = re.compile(r"\s*(?=-*\d)(?=\d*-)[\d-]+\s*")
 """A date, or a piece that one could be put together from: digits and hyphens, some of each."""
 
@@ -160,7 +164,7 @@ def function_names(tree: Tree) -> Iterator[Finding]:
                 )
 
 
-# --------------------------------------------------------------------- the rules: revisions
+# --------------------------------------------------------------------- the rules: revisions and methods
 
 
 def revision_literals(tree: Tree) -> Iterator[Finding]:
@@ -176,12 +180,35 @@ def revision_literals(tree: Tree) -> Iterator[Finding]:
                 )
 
 
+def method_literals(tree: Tree) -> Iterator[Finding]:
+    """The name of a method is written in one module only; a `Literal[…]` in an annotation may repeat it."""
+    for home in tree.source:
+        if home.path == METHODS_LIVE_IN:
+            names = {value for _, value in _strings(home.tree) if METHOD.fullmatch(value)}
+            for file in tree.source:
+                for line, value in _strings(file.tree) if file is not home else ():
+                    if value in names:
+                        yield file.find(
+                            line, f"`{value}` as a literal; use its constant in protocol/methods.py"
+                        )
+
+
+def _strings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """The strings of a module, each with its line; those inside of a `Literal[…]` are left out."""
+    nodes = list(ast.walk(module))
+    literals = [node for node in nodes if isinstance(node, ast.Subscript) and _last_word(node) == "Literal"]
+    left_out = {id(part) for literal in literals for part in ast.walk(literal)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+            yield node.lineno, node.value
+
+
 def revision_order(tree: Tree) -> Iterator[Finding]:
     """Revisions are ordered in two modules only; elsewhere the record says what holds."""
     for file in _ignorant(tree):
         dates = ORDERED_WORDS | set(_called_otherwise(file.tree))
         for node in (node for node in ast.walk(file.tree) if isinstance(node, ast.expr)):
-            for word in sorted({_date(operand) for operand in _ordered(node)} & dates):
+            for word in sorted({_last_word(operand) for operand in _ordered(node)} & dates):
                 yield file.find(node.lineno, f"orders by `{word}`; ask the revision's record for a fact")
 
 
@@ -209,21 +236,21 @@ def _called_otherwise(module: ast.Module) -> Iterator[str]:
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 | ast.NamedExpr(target=ast.Name(id=name), value=value)
-            ) if _date(value) in ORDERED_WORDS:
+            ) if _last_word(value) in ORDERED_WORDS:
                 yield name
             case _:
                 pass
 
 
-def _date(node: ast.expr) -> str:
+def _last_word(node: ast.expr) -> str:
     """The last word of an expression, behind which stand an index and the call of a method at most."""
     match node:
         case ast.Attribute(attr=word) | ast.Name(id=word):
             return word
         case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner)):
-            return _date(inner)
+            return _last_word(inner)
         case ast.NamedExpr(value=inner):
-            return _date(inner)
+            return _last_word(inner)
         case _:
             return ""
 
@@ -421,6 +448,7 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
     budget,
     revision_literals,
     revision_order,
+    method_literals,
     module_exports,
     package_exports,
     links,

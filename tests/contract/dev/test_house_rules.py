@@ -21,6 +21,9 @@ CONTRACT = "tests/contract/server/test_x.py"
 CODE = "x = 1\n" * 10
 ESSAY = '"""Essay.\n' + "more\n" * 9 + '"""\n'
 
+BESIDE = {house.method_literals: {METHODS: 'CALL = "tools/call"\nPING = "ping"\n'}}
+"""What is in the tiny trees of a rule besides the file of the case."""
+
 # rule, path, content
 KEEP = [
     (house.module_size, THING, "#\n" * 600),
@@ -60,6 +63,9 @@ KEEP = [
         "when: str\nwhen = revision.date\nwhen == other\nsize = len(DATES)\nsize < 3\n",
     ),
     (house.revision_order, REVISIONS, "a.date < b.date\n"),
+    (house.method_literals, THING, '"""Serves `tools/call`."""\nx = "tools/call me", "ping", "tools/list"\n'),
+    (house.method_literals, THING, 'x: Literal["tools/call"]\ny: typing.Literal["a", "tools/call"]\n'),
+    (house.method_literals, "tests/test_x.py", 'x = "tools/call"\n'),
     (
         house.module_exports,
         WORDS,
@@ -164,6 +170,13 @@ BREAK = [
     (house.revision_order, THING, "DATES.index(a) < 3\n", 1, "orders by `DATES`"),
     (house.revision_order, THING, "meta.protocol_version[:4] < x\n", 1, "orders by `protocol_version`"),
     (house.revision_order, THING, "a == max(a, b.date)\n", 1, "orders by `date`"),
+    (
+        house.method_literals,
+        THING,
+        '\nx = {"tools/call": 1}\n',
+        2,
+        "`tools/call` as a literal; use its constant",
+    ),
     (house.module_exports, WORDS, "x = 1\n", 1, "no `__all__`"),
     (house.module_exports, WORDS, "__all__ = sorted(x)\n", 1, "no `__all__`"),
     (house.module_exports, WORDS, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
@@ -255,12 +268,12 @@ def plant(root: Path, files: Mapping[str, str | bytes]) -> Path:
 
 @pytest.mark.parametrize(("rule", "path", "content"), KEEP)
 def test_a_tree_that_keeps_the_rule(rule, path, content, tmp_path):
-    assert list(rule(house.Tree(plant(tmp_path, {path: content})))) == []
+    assert list(rule(house.Tree(plant(tmp_path, {**BESIDE.get(rule, {}), path: content})))) == []
 
 
 @pytest.mark.parametrize(("rule", "path", "content", "line", "said"), BREAK)
 def test_a_tree_that_breaks_the_rule(rule, path, content, line, said, tmp_path):
-    (finding,) = rule(house.Tree(plant(tmp_path, {path: content})))
+    (finding,) = rule(house.Tree(plant(tmp_path, {**BESIDE.get(rule, {}), path: content})))
     assert (finding.path, finding.line) == (path, line)
     assert said in finding.text
 
