@@ -6,6 +6,7 @@ pyright and import-linter can check is left to them. Run as `python dev/house.py
 
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from budget import budget, report
 from pages import links
 from tree import File, Finding, Tree
 
@@ -23,7 +25,7 @@ MAX_LINES: Final = 600
 """Beyond this a module is more than one noun; 200 lines are normal."""
 
 DOCSTRING_LINES: Final = (2, 6)
-"""What a module owns and what it refuses to know fits in this many lines that are not empty."""
+"""What a module does and what it leaves to others fits in this many lines that are not empty."""
 
 ONE_LINER: Final = 10
 """A module shorter than this is read faster than a docstring about it."""
@@ -38,6 +40,10 @@ LONGER_DOCSTRINGS: Final = {
 REVISIONS_LIVE_IN: Final = frozenset(
     {"src/toolpost/protocol/methods.py", "src/toolpost/protocol/revisions.py"}
 )
+METHODS_LIVE_IN: Final = "src/toolpost/protocol/methods.py"
+METHOD: Final = re.compile(r"[a-z]+(?:/[A-Za-z_]+)+")
+"""The name of a method; those of one word (`ping`) are ordinary words, too, and may stand anywhere."""
+
 DATE: Final = re.compile(r"\s*(?=-*\d)(?=\d*-)[\d-]+\s*")
 """A date, or a piece that one could be put together from: digits and hyphens, some of each."""
 
@@ -50,6 +56,18 @@ EMPTY_CLASS: Final = re.compile(r"(?:Helpers?|Impl|Manager|Utils?|(?<=[A-Za-z0-9
 """Words that name no thing: at the end of a name they hide what it is."""
 
 NAMED_ANYWAY: Final = {"src/toolpost/types/base.py": "the struct that all of the vocabulary is based on"}
+
+PARTICIPLE: Final = re.compile(
+    r"_*(?:[a-z]+(?<!e)ed"
+    r"|told|said|kept|found|known|begun|shown|written|heard|sent|made|taken|given|held|lost|seen)"
+)
+"""A name that is one word, which says that something was done and not what the function does."""
+
+PARTICIPLES: Final = {
+    "_elapsed": "the seconds that have elapsed, as the field says it",
+    "cancelled": "asyncio's word, on what is like a future",
+}
+"""Functions that may be named so, each with the reason."""
 
 EXPORTING: Final = ("src/toolpost/types/",)
 
@@ -91,7 +109,7 @@ def module_size(tree: Tree) -> Iterator[Finding]:
 
 
 def module_docstring(tree: Tree) -> Iterator[Finding]:
-    """A module says in a few lines what it owns and what it refuses to know."""
+    """A module says in a few lines what it does and what it leaves to others."""
     least, most = DOCSTRING_LINES
     for file in tree.source:
         if file.stem == "__main__" or len(file.text.splitlines()) < ONE_LINER:
@@ -102,7 +120,7 @@ def module_docstring(tree: Tree) -> Iterator[Finding]:
             yield file.find(
                 1,
                 f"docstring lines: {lines}, wanted: {least} to {most}; "
-                "say what the module owns and what it refuses to know",
+                "say what the module does and what it leaves to others",
             )
 
 
@@ -111,13 +129,42 @@ def names(tree: Tree) -> Iterator[Finding]:
     for file in tree.source:
         for name in (*Path(file.path).parts[1:-1], file.stem):
             if EMPTY_MODULE.search(name) and file.path not in NAMED_ANYWAY:
-                yield file.find(1, f"`{name}` names no thing; call the module by the noun that it owns")
+                yield file.find(1, f"`{name}` names no thing; name the module after what it has or does")
         for node in ast.walk(file.tree):
             if isinstance(node, ast.ClassDef) and EMPTY_CLASS.search(node.name):
                 yield file.find(node.lineno, f"class `{node.name}` names no thing; say what it is")
 
 
-# --------------------------------------------------------------------- the rules: revisions
+def class_names(tree: Tree) -> Iterator[Finding]:
+    """A class has a name that no other class has, private ones included: a search finds one."""
+    known: dict[str, str] = {}
+    for file in tree.source:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                first = known.setdefault(node.name, f"{file.path}:{node.lineno}")
+                if first != f"{file.path}:{node.lineno}":
+                    yield file.find(
+                        node.lineno, f"class `{node.name}` is in {first}, too; rename one of them"
+                    )
+
+
+def function_names(tree: Tree) -> Iterator[Finding]:
+    """A function is named after what it does: by a verb, not by a bare participle."""
+    for file in tree.source:
+        for node in ast.walk(file.tree):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and PARTICIPLE.fullmatch(node.name)
+                and node.name not in PARTICIPLES
+                and not any(ast.unparse(each).endswith("property") for each in node.decorator_list)
+            ):
+                yield file.find(
+                    node.lineno,
+                    f"`{node.name}` says what was done; use a verb, or is_, has_, can_ for a yes or no",
+                )
+
+
+# --------------------------------------------------------------------- the rules: revisions and methods
 
 
 def revision_literals(tree: Tree) -> Iterator[Finding]:
@@ -133,12 +180,35 @@ def revision_literals(tree: Tree) -> Iterator[Finding]:
                 )
 
 
+def method_literals(tree: Tree) -> Iterator[Finding]:
+    """The name of a method is written in one module only; a `Literal[…]` in an annotation may repeat it."""
+    for home in tree.source:
+        if home.path == METHODS_LIVE_IN:
+            names = {value for _, value in _strings(home.tree) if METHOD.fullmatch(value)}
+            for file in tree.source:
+                for line, value in _strings(file.tree) if file is not home else ():
+                    if value in names:
+                        yield file.find(
+                            line, f"`{value}` as a literal; use its constant in protocol/methods.py"
+                        )
+
+
+def _strings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """The strings of a module, each with its line; those inside of a `Literal[…]` are left out."""
+    nodes = list(ast.walk(module))
+    literals = [node for node in nodes if isinstance(node, ast.Subscript) and _last_word(node) == "Literal"]
+    left_out = {id(part) for literal in literals for part in ast.walk(literal)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+            yield node.lineno, node.value
+
+
 def revision_order(tree: Tree) -> Iterator[Finding]:
     """Revisions are ordered in two modules only; elsewhere the record says what holds."""
     for file in _ignorant(tree):
         dates = ORDERED_WORDS | set(_called_otherwise(file.tree))
         for node in (node for node in ast.walk(file.tree) if isinstance(node, ast.expr)):
-            for word in sorted({_date(operand) for operand in _ordered(node)} & dates):
+            for word in sorted({_last_word(operand) for operand in _ordered(node)} & dates):
                 yield file.find(node.lineno, f"orders by `{word}`; ask the revision's record for a fact")
 
 
@@ -166,21 +236,21 @@ def _called_otherwise(module: ast.Module) -> Iterator[str]:
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 | ast.NamedExpr(target=ast.Name(id=name), value=value)
-            ) if _date(value) in ORDERED_WORDS:
+            ) if _last_word(value) in ORDERED_WORDS:
                 yield name
             case _:
                 pass
 
 
-def _date(node: ast.expr) -> str:
+def _last_word(node: ast.expr) -> str:
     """The last word of an expression, behind which stand an index and the call of a method at most."""
     match node:
         case ast.Attribute(attr=word) | ast.Name(id=word):
             return word
         case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner)):
-            return _date(inner)
+            return _last_word(inner)
         case ast.NamedExpr(value=inner):
-            return _date(inner)
+            return _last_word(inner)
         case _:
             return ""
 
@@ -256,7 +326,7 @@ def package_exports(tree: Tree) -> Iterator[Finding]:
                 yield file.find(1, line)
             if probe.returncode:
                 yield file.find(
-                    1, f"`import toolpost` fails: {probe.stderr.strip().splitlines()[-1]}; mend it"
+                    1, f"`import toolpost` fails: {probe.stderr.strip().splitlines()[-1]}; fix it"
                 )
 
 
@@ -332,13 +402,22 @@ def contract_imports(tree: Tree) -> Iterator[Finding]:
                     pass
 
 
+LISTING: Final = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+print(json.dumps({name: list(importlib.import_module(name).__all__) for name in sys.argv[2:]}))
+"""
+"""Asks a fresh interpreter, as above: some of the lists are put together on import."""
+
+
 def _public_names(tree: Tree) -> dict[str, list[str]]:
-    """The public names of each public module; of one that lists none, nothing is known."""
-    files = {file.path: file for file in tree.source}
-    return {
-        module: _exports(files[path].tree) or [] if path in files else []
-        for module, path in PUBLIC_MODULES.items()
-    }
+    """The public names of each public module; an empty list if it is not there or cannot be imported."""
+    paths = {file.path for file in tree.source}
+    there = [module for module, path in PUBLIC_MODULES.items() if path in paths]
+    command = [sys.executable, "-c", LISTING, str(tree.root / "src"), *there]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True) if there else None
+    known: dict[str, list[str]] = json.loads(listed.stdout) if listed and listed.returncode == 0 else {}
+    return {module: known.get(module, []) for module in PUBLIC_MODULES}
 
 
 def _hidden(node: ast.AST, public: dict[str, list[str]]) -> Iterator[str]:
@@ -364,8 +443,12 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
     module_size,
     module_docstring,
     names,
+    class_names,
+    function_names,
+    budget,
     revision_literals,
     revision_order,
+    method_literals,
     module_exports,
     package_exports,
     links,
@@ -376,11 +459,11 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
 
 
 def main(root: Path) -> int:
-    """Print what breaks a rule, or that nothing does; the exit code says which."""
+    """Print the sizes and what breaks a rule, or that nothing does; the exit code says which."""
     tree = Tree(root)
     findings = sorted(finding for rule in RULES for finding in rule(tree))
-    for finding in findings:
-        print(finding)
+    for line in (*report(tree), *findings):
+        print(line)
     if not findings:
         print(f"house rules: {len(RULES)} rules, {len(tree.files)} files, all hold")
     return 1 if findings else 0

@@ -23,7 +23,9 @@ GROUPS: Final = {
     "Servers": "Server Handler Context SyncContext Cache KeyRing Channel SignatureError",
     "What functions return": "Image Audio File",
     "Asking": "Ask Accepted Declined Cancelled Titles Header InputRequired",
-    "Clients": "Client SyncClient ClientGroup Stdio Http ToolResult Paused Question Answer Change Transition",
+    "Clients": (
+        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall Question Answer Change Transition"
+    ),
     "Authorization": (
         "Auth Principal Jwt Introspection "
         "OAuth ClientCredentials WorkloadIdentity EnterpriseManaged FileTokens MemoryTokens"
@@ -32,7 +34,7 @@ GROUPS: Final = {
     "Errors": (
         "MCPError ToolError RPCError TransportError RequestTimeout AuthError "
         "errors.InvalidParams errors.ResourceNotFound errors.RateLimited errors.UrlElicitationRequired "
-        "errors.UserRejected errors.ProtocolError errors.NotDeclared errors.ConnectFailed "
+        "errors.UserRejected errors.ProtocolError errors.CapabilityNotDeclared errors.ConnectFailed "
         "errors.ChannelClosed errors.RequestFailed"
     ),
     "Vocabulary": (
@@ -47,12 +49,12 @@ GROUPS: Final = {
 
 NAMES: Final = [name for names in GROUPS.values() for name in names.split()]
 
-RUNNING: Final = "run serve_stdio serve_http asgi serve announce_update complete_elicitation"
+RUNNING: Final = "run serve_stdio serve_http asgi serve notify_resource_updated complete_elicitation"
 MEMBERS: Final = {
-    "Server": f"tool add_tool resource prompt on_notice select factory {RUNNING}",
+    "Server": f"tool add_tool resource prompt on_notification select factory {RUNNING}",
     "Handler": (
         "list_tools call_tool list_resources list_resource_templates read_resource subscribe unsubscribe "
-        f"list_prompts get_prompt complete set_log_level init heard {RUNNING}"
+        f"list_prompts get_prompt complete set_log_level init handle_notification {RUNNING}"
     ),
     "Context": (
         "progress debug info warning error log elicit elicit_url url_required sample roots step require "

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from toolpost.testing.faults import faulty as faulty
     from toolpost.testing.leaks import no_leaks as no_leaks
     from toolpost.testing.masking import Mask as Mask
+    from toolpost.testing.playback import Replay as Replay
+    from toolpost.testing.playback import replay as replay
     from toolpost.testing.plugin import ClientFactory as ClientFactory
     from toolpost.testing.plugin import SyncClientFactory as SyncClientFactory
-    from toolpost.testing.replay import Replay as Replay
-    from toolpost.testing.replay import replay as replay
     from toolpost.testing.schemas import assert_tool_schema as assert_tool_schema
     from toolpost.testing.schemas import lint_tools as lint_tools
     from toolpost.testing.tape import Tape as Tape
@@ -41,7 +41,7 @@ _HOMES: Final = {
     "testing.leaks": "no_leaks",
     "testing.masking": "Mask",
     "testing.plugin": "ClientFactory SyncClientFactory",
-    "testing.replay": "Replay replay",
+    "testing.playback": "Replay replay",
     "testing.schemas": "assert_tool_schema lint_tools",
     "testing.tape": "Tape read_tape record",
     "testing.tokens": "TokenIssuer",

@@ -13,7 +13,7 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.testing.masking import Mask
-from toolpost.testing.replay import get_member, matches_pattern
+from toolpost.testing.playback import get_member, matches_pattern
 from toolpost.testing.tape import Sender, TapeLine
 from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,15 @@ SCRIPT = Path(house.__file__)
 TOP = "src/toolpost/__init__.py"
 ERRORS = "src/toolpost/errors.py"
 THING = "src/toolpost/protocol/thing.py"
+WORDS = "src/toolpost/types/words.py"
 METHODS = "src/toolpost/protocol/methods.py"
 REVISIONS = "src/toolpost/protocol/revisions.py"
 CONTRACT = "tests/contract/server/test_x.py"
 CODE = "x = 1\n" * 10
 ESSAY = '"""Essay.\n' + "more\n" * 9 + '"""\n'
+
+BESIDE = {house.method_literals: {METHODS: 'CALL = "tools/call"\nPING = "ping"\n'}}
+"""What is in the tiny trees of a rule besides the file of the case."""
 
 # rule, path, content
 KEEP = [
@@ -31,6 +36,22 @@ KEEP = [
     (house.names, "src/toolpost/server/handler.py", "class Handler: ...\nclass Simple: ...\n"),
     (house.names, "src/toolpost/types/base.py", "class Base: ...\n"),
     (house.names, "tests/types/test_base.py", ""),
+    (house.class_names, THING, "class One: ...\nclass _Two:\n    class Three: ...\n"),
+    (house.class_names, "tests/test_x.py", "class One: ...\nclass One: ...\n"),
+    (
+        house.function_names,
+        THING,
+        "def send(): ...\ndef is_closed(): ...\ndef feed(): ...\ndef __made__(): ...\n",
+    ),
+    (
+        house.function_names,
+        THING,
+        "class F:\n    @property\n    def sent(self): ...\n    def cancelled(self): ...\n",
+    ),
+    (house.function_names, THING, "def find_sent(): ...\ndef sent_bytes(): ...\nfound = 1\n"),
+    (house.function_names, "tests/test_x.py", "def told(): ...\n"),
+    (house.budget, THING, "#\n" * 600),
+    (house.budget, "tests/test_long.py", "#\n" * 60_000),
     (house.revision_literals, THING, 'x = "since 2025-11-25"\ny = "2025", "-", "--", "utf-8", 5 - 4\n'),
     (house.revision_literals, METHODS, 'x = "2025-11-25"\n'),
     (house.revision_literals, REVISIONS, 'x = "2025-11-25"\n'),
@@ -42,18 +63,21 @@ KEEP = [
         "when: str\nwhen = revision.date\nwhen == other\nsize = len(DATES)\nsize < 3\n",
     ),
     (house.revision_order, REVISIONS, "a.date < b.date\n"),
+    (house.method_literals, THING, '"""Serves `tools/call`."""\nx = "tools/call me", "ping", "tools/list"\n'),
+    (house.method_literals, THING, 'x: Literal["tools/call"]\ny: typing.Literal["a", "tools/call"]\n'),
+    (house.method_literals, "tests/test_x.py", 'x = "tools/call"\n'),
     (
         house.module_exports,
-        THING,
+        WORDS,
         '__all__ = ["F", "g", "x"]\nclass F: ...\nasync def g(): ...\nx, y = 1, 2\n',
     ),
-    (house.module_exports, THING, '__all__ = ["a", "b"]\nfrom m import a\nif a:\n    b: int = 1\n'),
+    (house.module_exports, WORDS, '__all__ = ["a", "b"]\nfrom m import a\nif a:\n    b: int = 1\n'),
     (
         house.module_exports,
-        THING,
+        WORDS,
         '__all__ = ["a", "b"]\ntry:\n    import c as a\nexcept E: ...\nelse:\n    b = 1\n',
     ),
-    (house.module_exports, "src/toolpost/protocol/_inner.py", "x = 1\n"),
+    (house.module_exports, "src/toolpost/types/_inner.py", "x = 1\n"),
     (house.module_exports, "src/toolpost/types/__init__.py", ""),
     (house.module_exports, "src/toolpost/run.py", "x = 1\n"),
     (house.package_exports, "README.md", "no package yet"),
@@ -108,6 +132,23 @@ BREAK = [
     (house.names, "src/toolpost/tool_handler.py", "", 1, "`tool_handler` names no thing"),
     (house.names, THING, "class SessionManager: ...", 1, "class `SessionManager` names no thing"),
     (house.names, THING, "\nclass HTTPHandler: ...", 2, "class `HTTPHandler` names no thing"),
+    (
+        house.class_names,
+        THING,
+        "class One: ...\nif x:\n    class One: ...\n",
+        3,
+        "class `One` is in " + THING + ":1, too",
+    ),
+    (house.function_names, THING, "\ndef dropped(): ...\n", 2, "`dropped` says what was done"),
+    (
+        house.function_names,
+        THING,
+        "class F:\n    async def _sent(self): ...\n",
+        2,
+        "`_sent` says what was done",
+    ),
+    (house.budget, THING, "#\n" * 20_000, 1, "package `protocol`: 20000 lines"),
+    (house.budget, "src/toolpost/odd/thing.py", "", 1, "package `odd` has no budget"),
     (house.revision_literals, THING, '\nx = ["2025-11-25"]\n', 2, "revision 2025-11-25 as a literal"),
     (house.revision_literals, THING, 'x = b"2025-11-25"\n', 1, "revision 2025-11-25 as a literal"),
     (house.revision_literals, THING, 'x = "2025-" + y\n', 1, "revision 2025- as a literal"),
@@ -129,10 +170,17 @@ BREAK = [
     (house.revision_order, THING, "DATES.index(a) < 3\n", 1, "orders by `DATES`"),
     (house.revision_order, THING, "meta.protocol_version[:4] < x\n", 1, "orders by `protocol_version`"),
     (house.revision_order, THING, "a == max(a, b.date)\n", 1, "orders by `date`"),
-    (house.module_exports, THING, "x = 1\n", 1, "no `__all__`"),
-    (house.module_exports, THING, "__all__ = sorted(x)\n", 1, "no `__all__`"),
-    (house.module_exports, THING, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
-    (house.module_exports, THING, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
+    (
+        house.method_literals,
+        THING,
+        '\nx = {"tools/call": 1}\n',
+        2,
+        "`tools/call` as a literal; use its constant",
+    ),
+    (house.module_exports, WORDS, "x = 1\n", 1, "no `__all__`"),
+    (house.module_exports, WORDS, "__all__ = sorted(x)\n", 1, "no `__all__`"),
+    (house.module_exports, WORDS, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
+    (house.module_exports, WORDS, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
     (house.package_exports, TOP, '__all__ = ["Gone"]\n', 1, "`Gone`, which `toolpost` does not have"),
     (house.package_exports, TOP, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
     (
@@ -190,7 +238,7 @@ BREAK = [
     (
         house.contract_imports,
         CONTRACT,
-        "def f():\n    from toolpost.server import app\n",
+        "def f():\n    from toolpost.server import server\n",
         2,
         "`toolpost.server.server`",
     ),
@@ -211,7 +259,7 @@ def unmeasured(monkeypatch):
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
-def plant(root: Path, files: dict[str, str | bytes]) -> Path:
+def plant(root: Path, files: Mapping[str, str | bytes]) -> Path:
     for path, content in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -220,18 +268,72 @@ def plant(root: Path, files: dict[str, str | bytes]) -> Path:
 
 @pytest.mark.parametrize(("rule", "path", "content"), KEEP)
 def test_a_tree_that_keeps_the_rule(rule, path, content, tmp_path):
-    assert list(rule(house.Tree(plant(tmp_path, {path: content})))) == []
+    assert list(rule(house.Tree(plant(tmp_path, {**BESIDE.get(rule, {}), path: content})))) == []
 
 
 @pytest.mark.parametrize(("rule", "path", "content", "line", "said"), BREAK)
 def test_a_tree_that_breaks_the_rule(rule, path, content, line, said, tmp_path):
-    (finding,) = rule(house.Tree(plant(tmp_path, {path: content})))
+    (finding,) = rule(house.Tree(plant(tmp_path, {**BESIDE.get(rule, {}), path: content})))
     assert (finding.path, finding.line) == (path, line)
     assert said in finding.text
 
 
 def test_every_rule_is_kept_and_broken_above():
     assert {case[0] for case in KEEP} == {case[0] for case in BREAK} == {*house.RULES}
+
+
+def test_a_class_of_another_module_takes_the_name_too(tmp_path):
+    other = "src/toolpost/server/thing.py"
+    tree = house.Tree(plant(tmp_path, {THING: "class _One: ...\n", other: "\nclass _One: ...\n"}))
+    (finding,) = house.class_names(tree)
+    assert (finding.path, finding.line) == (other, 2)
+
+
+def test_a_folder_has_few_modules_and_the_whole_has_not_many(tmp_path):
+    folder = {f"src/toolpost/types/word{number:02}.py": "" for number in range(21)}
+    tree = house.Tree(plant(tmp_path, {**folder, "src/toolpost/types/__init__.py": ""}))
+    (finding,) = house.budget(tree)
+    assert (finding.path, finding.line) == ("src/toolpost/types/word20.py", 1)
+    assert "20 are the limit" in finding.text
+    many = {f"src/toolpost/cli/a{number // 20}/word{number}.py": "" for number in range(240)}
+    (_, finding) = house.budget(house.Tree(plant(tmp_path, many)))
+    assert str(finding) == "src/toolpost/:1: 261 modules in all, 235 are the limit; merge small ones"
+
+
+def test_the_whole_has_a_budget_of_its_own(tmp_path):
+    names = (
+        "auth",
+        "cli",
+        "client",
+        "protocol",
+        "server",
+        "testing",
+        "transports",
+        "stores",
+        "types",
+        "server/http",
+    )
+    tree = house.Tree(plant(tmp_path, {f"src/toolpost/{name}/a.py": "#\n" * 6_000 for name in names}))
+    assert "60000 lines in all, 53000 are the budget; make room" in [each.text for each in house.budget(tree)]
+
+
+def test_the_sizes_are_printed_by_package(tmp_path, capsys):
+    http = "src/toolpost/server/http/app.py"
+    files = {
+        TOP: "",
+        "src/toolpost/server/__init__.py": "#\n",
+        "src/toolpost/server/runtime/a.py": "#\n" * 2,
+        http: "#\n",
+    }
+    house.main(plant(tmp_path, files))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[:5]]
+    assert rows[0] == ["package", "lines", "budget", "modules"]
+    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
+        (".", "0", "0"),
+        ("server", "3", "1"),
+        ("server/http", "1", "1"),
+        ("all", "4", "2"),
+    ]
 
 
 def test_a_contract_test_imports_what_a_public_module_lists(tmp_path):

@@ -99,6 +99,14 @@ def test_a_public_module_lists_its_names(module):
     assert all(hasattr(home, name) for name in home.__all__)
 
 
+@pytest.mark.parametrize("package", ["toolpost", "toolpost.testing", "toolpost.types"])
+def test_no_module_hides_a_public_name(package):
+    """An import of `package.name` would put the module in the place of the name."""
+    home: Any = importlib.import_module(package)
+    modules = {module.name for module in pkgutil.iter_modules(home.__path__)}
+    assert modules & set(home.__all__) == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_the_public_modules(page):
     text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from calculator import calculator
 from toolpost import Client, Http, RPCError, SyncClient
 from toolpost.errors import RequestFailed
 from toolpost.testing import read_tape, record, replay
-from toolpost.testing.replay import get_member, matches_pattern, matches_recorded
+from toolpost.testing.playback import get_member, matches_pattern, matches_recorded
 from toolpost.transports.backends.asgi import AsgiBackend
 
 
