@@ -236,7 +236,9 @@ class Row:
         members = zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True)
         self.member = named and dict(members)[named]
         self.is_request = result is not None
-        self.is_cacheable = result is not None and issubclass(result, CacheableResult)
+        # Caching came with the stateless era: what only sessions have is not cached.
+        lasts = client is None or client.until == DATES[-1]
+        self.is_cacheable = lasts and result is not None and issubclass(result, CacheableResult)
         self.can_require_input = issubclass(params, InputResponseParams)
         self.read_params: JSONReader[Any] = JSONReader(params)
         self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)

@@ -113,7 +113,8 @@ def test_cacheable_results_are_those_of_the_schema(officials):
     for name, row in REVISIONS[DATES[-1]].requests[CLIENT].items():
         members = official.definitions[official.result(name)].get("properties", {})
         assert row.result is not None
-        assert issubclass(row.result, CacheableResult) is ("ttlMs" in members), name
+        assert issubclass(row.result, CacheableResult) is row.is_cacheable is ("ttlMs" in members), name
+    assert not ROW["tasks/list"].is_cacheable
 
 
 def test_names_that_http_mirrors():
@@ -124,7 +125,7 @@ def test_names_that_http_mirrors():
 
 def test_what_may_be_sent_before_the_handshake_is_complete():
     notifications = {"initialized", "cancelled", "progress", "message"}
-    assert EARLY_REQUESTS == {"initialize", "ping"}
+    assert {"initialize", "ping"} == EARLY_REQUESTS
     assert {row.name for row in ROWS if row.early} == EARLY_REQUESTS | {
         f"notifications/{name}" for name in notifications
     }
