@@ -78,6 +78,7 @@ class Authorizer(Protocol):
         Raises:
             AuthError: there can be none.
         """
+        ...
 
     async def on_rejected(self, errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
         """Return whether to send a request again that got 401 or 403; `headers` is called again then.
@@ -88,6 +89,7 @@ class Authorizer(Protocol):
         Raises:
             AuthError: another try would fail too; the caller of the request gets this error.
         """
+        ...
 
     def on_accepted(self, errand: OutgoingRequest, headers: Mapping[str, str], sent: SentHeaders, /) -> None:
         """Note that the credentials of a request were not rejected. Must not wait."""

@@ -33,6 +33,7 @@ class DirectReceiver(Protocol):
 
     def is_free(self) -> bool:
         """Whether the next message may be taken now."""
+        ...
 
     def take_data(self, data: bytes, /) -> None:
         """Take the next message. Neither waits nor raises."""

@@ -118,12 +118,14 @@ class ConnectionMonitor(Protocol):
 
     def watch_disconnect(self, guest: "DisconnectWatcher", /) -> bool:
         """Call `on_disconnect` when the client of the current request has gone. Return whether we will."""
+        ...
 
     def unwatch_disconnect(self, guest: "DisconnectWatcher", /) -> None:
         """Stop calling it."""
 
     def take_body(self, receive: Any, /) -> bytes | None:
         """Return the body that `receive` would bring, if `receive` is ours and all of the body is here."""
+        ...
 
 
 class DisconnectWatcher:

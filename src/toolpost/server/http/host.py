@@ -40,40 +40,49 @@ class EndpointHost(Protocol):
     @property
     def store(self) -> Store:
         """Where sessions live."""
+        ...
 
     @property
     def is_per_client(self) -> bool:
         """Whether it decides when a session begins what is served in it, by what the principal is allowed."""
+        ...
 
     @property
     def local_peer(self) -> LocalPeer:
         """How it presents itself."""
+        ...
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[object]:
         """Hold it ready to serve."""
+        ...
 
     def connection(self, peer: Peer | None = None) -> Connection:
         """A fresh connection of the server's; with a peer, one whose handshake was done elsewhere."""
+        ...
 
     def take_back(self, connection: Connection) -> None:
         """Use a connection again that came without a peer, and in which nothing is left."""
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """The parameters of a tool that HTTP mirrors in headers."""
+        ...
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """The scopes of what a request is about, as far as they are known before it is served."""
+        ...
 
     def begin(self, incoming: InboundRequest) -> bytes | Started | None:
         """The answer to one request that has no session, if it is there at once.
 
         None if nothing has begun; otherwise `answer` goes on with it.
         """
+        ...
 
     def answer(
         self, connection: Connection, incoming: InboundRequest, caller: Caller, started: Started | None = None
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
+        ...
 
     async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""

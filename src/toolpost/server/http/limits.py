@@ -108,6 +108,7 @@ class LimitedSession(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request waits for its answer; such a session never makes room."""
+        ...
 
 
 class SessionLimit:

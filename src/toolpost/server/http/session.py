@@ -115,9 +115,11 @@ class SessionConversation(Protocol):
 
     def is_free(self) -> bool:
         """Whether the next request may be taken now."""
+        ...
 
     def begin(self, request: JSONRPCRequest) -> "bytes | StartedRequest":
         """The answer to a request that is the next, if it is there at once; else what `go_on` is given."""
+        ...
 
     def go_on(self, incoming: InboundRequest, started: Any, /) -> None:
         """Serve a request that was begun, with nothing in between."""
@@ -127,6 +129,7 @@ class SessionConversation(Protocol):
 
     def rest(self, key: str, wake: Callable[[str], object], /) -> SleepingConversation | None:
         """What is left of it, if it may sleep; `wake` is called with the key when it has something to say."""
+        ...
 
 
 StartedRequest: TypeAlias = tuple[InboundRequest, Any]

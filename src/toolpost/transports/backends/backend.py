@@ -46,6 +46,7 @@ class Response(Protocol):
         Raises:
             RequestFailed: the body was cut off.
         """
+        ...
 
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         """Return the whole body.
@@ -85,6 +86,7 @@ class Backend(Protocol):
         Raises:
             RequestFailed: there is no response. `sent` is False where there was not even a connection.
         """
+        ...
 
     async def close(self) -> None:
         """Close every connection. Closing twice is fine."""
@@ -96,6 +98,7 @@ class HeaderPreparing(Protocol):
 
     def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the same headers in a form that is faster to send."""
+        ...
 
 
 # --------------------------------------------------------------------- choosing a library
