@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
     from toolpost.principal import Principal as Principal
-    from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
+    from toolpost.protocol.urls import safe_icons as safe_icons
     from toolpost.server.context import Context as Context
     from toolpost.server.elicitation.ask import Ask as Ask
     from toolpost.server.elicitation.forms import Accepted as Accepted
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from toolpost.server.elicitation.forms import Declined as Declined
     from toolpost.server.elicitation.input_required import InputRequired as InputRequired
     from toolpost.server.handler import Handler as Handler
-    from toolpost.server.registry.caching import Cache as Cache
     from toolpost.server.registry.media import Audio as Audio
     from toolpost.server.registry.media import File as File
     from toolpost.server.registry.media import Image as Image
+    from toolpost.server.registry.registry import Cache as Cache
     from toolpost.server.server import Server as Server
     from toolpost.server.signature.annotations import Header as Header
     from toolpost.server.signature.annotations import Titles as Titles
@@ -77,15 +77,15 @@ _HOMES = {
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
     "principal": "Principal",
-    "protocol.icons": "safe_icons",
+    "protocol.urls": "safe_icons",
     "protocol.seal": "KeyRing",
     "server.context": "Context",
     "server.elicitation.ask": "Ask",
     "server.elicitation.forms": "Accepted Cancelled Declined",
     "server.elicitation.input_required": "InputRequired",
     "server.handler": "Handler",
-    "server.registry.caching": "Cache",
     "server.registry.media": "Audio File Image",
+    "server.registry.registry": "Cache",
     "server.server": "Server",
     "server.signature.annotations": "Header Titles",
     "server.signature.validation": "SignatureError",

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.client import config
-from toolpost.client.arguments import check_mapping
 from toolpost.client.connection.negotiate import Connector
+from toolpost.client.options import check_mapping
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.types.base import JSON
 

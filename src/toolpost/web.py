@@ -31,9 +31,9 @@ from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.handler import Handler
 from toolpost.server.http.app import Endpoint
 from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.host import Caller
 from toolpost.server.http.security import RequestGuard
 from toolpost.server.http.session import HttpSession
+from toolpost.server.http.stateless import Caller
 from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.eager import start_coroutine

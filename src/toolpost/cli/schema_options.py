@@ -19,7 +19,7 @@ from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, buil
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from toolpost.cli.questions import TerminalPrompter
+    from toolpost.cli.terminal import TerminalPrompter
     from toolpost.client.client import Client
 
 

@@ -21,7 +21,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import has_capability
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, UNSET, Raw, Result, Unset
+from toolpost.types.base import JSON, UNSET, InputRequest, Raw, Result, Unset
 from toolpost.types.client_requests import (
     ClientRequestParams,
     CreateMessageParams,
@@ -38,7 +38,6 @@ from toolpost.types.initialize import (
     ListCapability,
     SamplingCapability,
 )
-from toolpost.types.input_required import InputRequest
 
 SamplingAnswer: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
 """What a model said; None means that the user does not want it asked."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
-from toolpost.client.arguments import check_mapping, make_reference
 from toolpost.client.callbacks import (
     CustomRequestCallback,
     ElicitationCallback,
@@ -28,6 +27,8 @@ from toolpost.client.options import (
     LogCallback,
     NotificationCallback,
     ProgressCallback,
+    check_mapping,
+    make_reference,
 )
 from toolpost.client.tools import ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared

@@ -12,18 +12,26 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 from msgspec import field
 
-from toolpost.client.arguments import check_mapping
 from toolpost.client.callbacks import Answer, Question, RequestCallbacks, parse_questions
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.retry_policy import FirstAttempt
+from toolpost.client.options import check_mapping
 from toolpost.errors import HeaderMismatch, RemoteProtocolError, RequestTimeout
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
-from toolpost.types.base import JSON, Raw, Result, Struct, WireStruct
+from toolpost.types.base import (
+    JSON,
+    InputRequest,
+    InputRequiredResult,
+    InputResponseParams,
+    Raw,
+    Result,
+    Struct,
+    WireStruct,
+)
 from toolpost.types.initialize import ClientCapabilities
-from toolpost.types.input_required import InputRequest, InputRequiredResult, InputResponseParams
 from toolpost.types.tools import CallToolParams
 
 if TYPE_CHECKING:

@@ -1,21 +1,98 @@
-"""The options of a client: the defaults of time-outs and retries, and the callbacks for events.
+"""The options of a client with their defaults, and the checks of what its users pass in.
 
-Holds every default once; `Client` spells them out as keywords. Checks the values and computes the limits of
-one request from them. Waiting and retrying is done in `client.connection`.
+Errors name the argument. What the options do is in `session`, `retry_policy` and `callbacks`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from toolpost.client.arguments import check_seconds
 from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import StateCallback
-from toolpost.types.base import UNSET, Unset
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.types.base import JSON, UNSET, Raw, Unset
 from toolpost.types.notifications import LogParams, ProgressParams
+from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
+from toolpost.types.resources import ResourceTemplate
+
+
+def check_seconds(what: str, value: Any) -> None:
+    """Check that a value is None or a positive number of seconds."""
+    if value is None:
+        return
+    if not isinstance(value, int | float):
+        raise TypeError(f"{what}: a number of seconds or None, not {value!r}")
+    if not value > 0:
+        raise ValueError(f"{what}: more than 0 seconds, not {value!r}")
+
+
+def check_mapping(what: str, value: Any) -> dict[str, Any]:
+    """Return a mapping of names to values as a dict, empty for None. Raises `TypeError` for anything else."""
+    if value is None:
+        return {}
+    # Nearly all are plain dicts; to ask the abstract class takes four times as long.
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise TypeError(
+            f'{what}: a mapping of names to values, such as {{"name": value}}, not a {type(value).__name__}'
+        )
+    plain: dict[Any, Any] = {**value}
+    for key in plain:
+        if not isinstance(key, str):
+            raise TypeError(f"{what}: names are strings, not {key!r}")
+    return plain
+
+
+def encode_arguments(tool: str, arguments: Any) -> Raw:
+    """Encode the arguments of a tool as JSON. Raises `LocalProtocolError` naming the one that cannot be."""
+    plain: Any = arguments
+    if type(arguments) is not dict:  # as nearly all are, and need no copy
+        plain = check_mapping("arguments", arguments)
+    for key in plain:
+        if type(key) is not str:
+            plain = check_mapping("arguments", plain)  # which says what is wrong with it
+            break
+    try:
+        return Raw(jsonrpc.encode(plain))
+    except LocalProtocolError as error:
+        guilty = ", ".join(repr(key) for key, value in plain.items() if not _is_encodable({key: value}))
+        raise LocalProtocolError(f"tool {tool!r}, argument {guilty}: {error.message}") from error
+
+
+def _is_encodable(value: JSON) -> bool:
+    try:
+        jsonrpc.encode(value)
+    except LocalProtocolError:
+        return False
+    return True
+
+
+def make_reference(ref: JSON) -> Reference:
+    """Return the reference that a completion belongs to. An ambiguous string is a `ValueError`."""
+    if isinstance(ref, PromptReference | ResourceReference):
+        return ref
+    if isinstance(ref, Prompt):
+        return PromptReference(name=ref.name)
+    if isinstance(ref, ResourceTemplate):
+        return ResourceReference(uri=ref.uri_template)
+    if not isinstance(ref, str):
+        raise TypeError(
+            f"ref: a prompt, a resource template, a reference or a string, not a {type(ref).__name__}"
+        )
+    if "{" in ref or "://" in ref:
+        return ResourceReference(uri=ref)
+    if ":" in ref:
+        raise ValueError(
+            f"ref: {ref!r} may be a prompt or a template: "
+            f"give PromptReference(name={ref!r}) or ResourceReference(uri={ref!r})"
+        )
+    return PromptReference(name=ref)
+
+
+# --------------------------------------------------------------------- options
 
 DEFAULT_MAX_TIMEOUT: Final = 300.0
 """Seconds that a request with progress may take in all, unless `max_timeout` is given."""

@@ -10,14 +10,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
-from toolpost.client.arguments import check_mapping, encode_arguments
 from toolpost.client.callbacks import Answer, parse_questions
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.retry_policy import FirstAttempt
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import TOOLS, read_all_pages
 from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
-from toolpost.client.options import ProgressCallback
+from toolpost.client.options import ProgressCallback, check_mapping, encode_arguments
 from toolpost.client.output_schemas import ResultCheck, ToolOutcome
 from toolpost.errors import (
     HeaderMismatch,
@@ -31,10 +30,19 @@ from toolpost.errors import (
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import PlainToolResult
-from toolpost.types.base import JSON, UNSET, Meta, OpenUnion, Result, Struct, Unset, dec_hook
+from toolpost.types.base import (
+    JSON,
+    UNSET,
+    InputRequiredResult,
+    Meta,
+    OpenUnion,
+    Result,
+    Struct,
+    Unset,
+    dec_hook,
+)
 from toolpost.types.content import Content, TextContent
 from toolpost.types.initialize import ClientCapabilities, ElicitationCapability
-from toolpost.types.input_required import InputRequiredResult
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 T = TypeVar("T")

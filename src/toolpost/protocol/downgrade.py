@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, UNSET, WireStruct
+from toolpost.types.base import JSON, UNSET, InputResponseParams, WireStruct
 from toolpost.types.client_requests import (
     CreateMessageParams,
     CreateMessageResult,
@@ -31,7 +31,6 @@ from toolpost.types.content import (
     ToolUseContent,
     UnknownContent,
 )
-from toolpost.types.input_required import InputResponseParams
 from toolpost.types.prompts import GetPromptResult
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 

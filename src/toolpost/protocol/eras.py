@@ -31,7 +31,19 @@ from toolpost.protocol.methods import (
     Row,
 )
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, WireStruct
+from toolpost.types.base import (
+    JSON,
+    UNSET,
+    InputRequest,
+    InputRequiredResult,
+    Meta,
+    ProgressToken,
+    Raw,
+    Result,
+    Struct,
+    Unset,
+    WireStruct,
+)
 from toolpost.types.client_requests import CreateMessageParams, ElicitParams
 from toolpost.types.initialize import (
     CLIENT_CAPABILITIES,
@@ -48,7 +60,6 @@ from toolpost.types.initialize import (
     LogLevel,
     RequestMeta,
 )
-from toolpost.types.input_required import InputRequest, InputRequiredResult
 from toolpost.types.notifications import ListenParams, SubscriptionFilter
 from toolpost.types.resources import SubscribeParams
 

@@ -10,7 +10,18 @@ from msgspec import defstruct, field
 
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
-from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Struct, Unset, WireStruct
+from toolpost.types.base import (
+    JSON,
+    UNSET,
+    InputRequiredResult,
+    InputResponseParams,
+    Params,
+    Raw,
+    Result,
+    Struct,
+    Unset,
+    WireStruct,
+)
 from toolpost.types.client_requests import (
     ClientRequestParams,
     CreateMessageParams,
@@ -29,7 +40,6 @@ from toolpost.types.initialize import (
     RequestMeta,
     SetLevelParams,
 )
-from toolpost.types.input_required import InputRequiredResult, InputResponseParams
 from toolpost.types.notifications import (
     AcknowledgedParams,
     CancelledParams,

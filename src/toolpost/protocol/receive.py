@@ -43,7 +43,7 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.methods import CLIENT, INITIALIZE, INITIALIZED, SERVER, SUBSCRIPTIONS_LISTEN, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, find_newest, negotiate
-from toolpost.types.base import UNSET, Raw, RequestId, Result, Struct, Unset
+from toolpost.types.base import UNSET, InputRequiredResult, Raw, RequestId, Result, Struct, Unset
 from toolpost.types.initialize import (
     SERVER_INFO,
     DiscoverResult,
@@ -52,7 +52,6 @@ from toolpost.types.initialize import (
     InitializeResult,
     RequestMeta,
 )
-from toolpost.types.input_required import InputRequiredResult
 from toolpost.types.notifications import CancelledParams, ListenResult, ProgressParams
 
 if TYPE_CHECKING:

@@ -17,20 +17,19 @@ from toolpost import types
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.icons import check_icons
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import Row
+from toolpost.protocol.urls import check_icons
 from toolpost.server import options
 from toolpost.server.context import Context
-from toolpost.server.lifespan import SharedLifespan
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
-from toolpost.server.registry.caching import Cache, apply_cache
+from toolpost.server.registry.registry import Cache, apply_cache
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
 from toolpost.server.runtime.notifications import ServerSubscriptions
 from toolpost.server.runtime.request import Middleware, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
-from toolpost.server.serving import ServeMethods
+from toolpost.server.serving import ServeMethods, SharedLifespan
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import (

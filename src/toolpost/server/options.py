@@ -18,7 +18,7 @@ from toolpost.types.base import Icon, Struct
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
-    from toolpost.server.registry.caching import Cache, CacheableMethod
+    from toolpost.server.registry.registry import Cache, CacheableMethod
     from toolpost.stores.store import Store
 
 MAX_DURATION: Final = 366 * 86400.0

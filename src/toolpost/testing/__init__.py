@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from toolpost.protocol.revisions import REVISIONS as REVISIONS
     from toolpost.testing.auth_server import AuthorizationServer as AuthorizationServer
+    from toolpost.testing.auth_server import TokenIssuer as TokenIssuer
     from toolpost.testing.channel import ScriptedChannel as ScriptedChannel
     from toolpost.testing.channel import in_process as in_process
     from toolpost.testing.faults import Chance as Chance
@@ -29,13 +30,12 @@ if TYPE_CHECKING:
     from toolpost.testing.tape import Tape as Tape
     from toolpost.testing.tape import read_tape as read_tape
     from toolpost.testing.tape import record as record
-    from toolpost.testing.tokens import TokenIssuer as TokenIssuer
     from toolpost.testing.transcript import Transcript as Transcript
     from toolpost.transports.memory import memory_pair as memory_pair
 
 _HOMES: Final = {
     "protocol.revisions": "REVISIONS",
-    "testing.auth_server": "AuthorizationServer",
+    "testing.auth_server": "AuthorizationServer TokenIssuer",
     "testing.channel": "ScriptedChannel in_process",
     "testing.faults": "Chance Fault Faulty faulty",
     "testing.leaks": "no_leaks",
@@ -44,7 +44,6 @@ _HOMES: Final = {
     "testing.playback": "Replay replay",
     "testing.schemas": "assert_tool_schema lint_tools",
     "testing.tape": "Tape read_tape record",
-    "testing.tokens": "TokenIssuer",
     "testing.transcript": "Transcript",
     "transports.memory": "memory_pair",
 }

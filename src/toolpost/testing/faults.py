@@ -16,8 +16,8 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
+from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.tape import Sender
-from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 

@@ -20,8 +20,8 @@ from msgspec import UNSET, UnsetType
 from toolpost.channel import Channel
 from toolpost.connect import Target, make_connector
 from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
+from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.masking import Mask
-from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 from toolpost.version import __version__
 
 TAPE_FORMAT: Final = 1

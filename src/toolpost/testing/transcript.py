@@ -12,10 +12,10 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
+from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.masking import Mask
 from toolpost.testing.playback import get_member, matches_pattern
 from toolpost.testing.tape import Sender, TapeLine
-from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 
 ELLIPSIS: Final = "…"
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkab
 from urllib.parse import urlsplit
 
 from toolpost.errors import AuthError
-from toolpost.protocol.http_urls import is_loopback_host
+from toolpost.protocol.urls import is_loopback_host
 from toolpost.single_flight import SingleFlight
 from toolpost.threads import ThreadPool
 

@@ -15,7 +15,7 @@ from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.sse import EventStreamDecoder
 from toolpost.transports.http_sender import EVENTS, HttpSender, open_event_stream
-from toolpost.transports.message_queue import MessageQueue, SendLimiter
+from toolpost.transports.memory import MessageQueue, SendLimiter
 
 DEFAULT_RETRY_DELAY: Final = 1.0  # seconds before a reconnect if the server names no delay
 MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows while the server cannot be reached

@@ -27,7 +27,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import headers as rules
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.redaction import has_secret
+from toolpost.protocol.urls import has_secret
 from toolpost.transports.backends.backend import Backend, HeaderPreparing, Response, open_backend
 from toolpost.transports.credentials import (
     Authorizer,
@@ -268,7 +268,9 @@ class HttpSender:
                 check_encrypted(here)
             while True:
                 request = OutgoingRequest(self._http.url, method, here, is_unattended())
-                sent = {} if authorizer is None else await _get_auth_headers(authorizer, request)
+                sent: Mapping[str, str] = {}
+                if authorizer is not None:
+                    sent = await _get_auth_headers(authorizer, request)
                 whole = {**headers, **sent} if sent else headers
                 async with self._backend.send(method, here, whole, body) as response:
                     if response.status in _REDIRECT_STATUSES:

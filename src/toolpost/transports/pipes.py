@@ -18,7 +18,7 @@ from typing import Final
 
 from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import READ_SIZE, LineBuffer
-from toolpost.transports.message_queue import MessageQueue, SendLimiter
+from toolpost.transports.memory import MessageQueue, SendLimiter
 
 READ_HIGH_WATER: Final = 256 * 1024
 """How many bytes may wait in a message queue before its pipe is left alone: a few full pipes."""

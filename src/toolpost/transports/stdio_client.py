@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.framing import LineBuffer, OversizedLine, frame
-from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.memory import MessageQueue
 from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
 from toolpost.transports.targets import Stdio
 

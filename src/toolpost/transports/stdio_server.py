@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
 from toolpost.protocol.framing import MAX_LINE, OversizedLine, frame
-from toolpost.transports.message_queue import DirectReceiver, MessageQueue
+from toolpost.transports.memory import DirectReceiver, MessageQueue
 from toolpost.transports.pipes import LineFeed, PipeWriter, ThreadWriter, open_writer
 
 PARENT_CHECK_INTERVAL: Final = 2.0  # seconds between two checks whether our parent process still lives

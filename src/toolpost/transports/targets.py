@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
 from toolpost.protocol.framing import MAX_LINE
-from toolpost.protocol.http_urls import (
+from toolpost.protocol.urls import (
     display_url,
     get_origin,
     has_credentials,

@@ -8,7 +8,6 @@ from toolpost.types import (
     client_requests,
     content,
     initialize,
-    input_required,
     notifications,
     prompts,
     resources,
@@ -19,7 +18,6 @@ from toolpost.types.base import *  # noqa: F403 - each module lists its public n
 from toolpost.types.client_requests import *  # noqa: F403 - as above
 from toolpost.types.content import *  # noqa: F403 - as above
 from toolpost.types.initialize import *  # noqa: F403 - as above
-from toolpost.types.input_required import *  # noqa: F403 - as above
 from toolpost.types.notifications import *  # noqa: F403 - as above
 from toolpost.types.prompts import *  # noqa: F403 - as above
 from toolpost.types.resources import *  # noqa: F403 - as above
@@ -31,7 +29,6 @@ __all__ += base.__all__
 __all__ += client_requests.__all__
 __all__ += content.__all__
 __all__ += initialize.__all__
-__all__ += input_required.__all__
 __all__ += notifications.__all__
 __all__ += prompts.__all__
 __all__ += resources.__all__

@@ -1,7 +1,7 @@
-"""What every struct of the vocabulary shares: names on the wire, `_meta`, icons, annotations, open kinds.
+"""What every struct of the vocabulary shares: names on the wire, `_meta`, icons, annotations, open unions.
 
-Structs have snake_case fields and camelCase members; a field that is None is not written. They carry no
-behaviour: who may send what, and when, is ring 1's business.
+Structs have snake_case fields and camelCase members; a field that is None is not written. Also the result
+that asks for input (2026-07-28) and the retry that brings it, which stay undecoded here.
 """
 
 from typing import Any, Literal, Self, TypeAlias
@@ -13,6 +13,9 @@ __all__ = [
     "UNSET",
     "Annotations",
     "Icon",
+    "InputRequest",
+    "InputRequiredResult",
+    "InputResponseParams",
     "Meta",
     "Number",
     "OpenUnion",
@@ -134,3 +137,27 @@ class Annotations(WireStruct, kw_only=True):
     audience: list[str] | None = None
     priority: Number | None = None
     last_modified: str | None = None
+
+
+# --------------------------------------------------------------------- input_required
+
+
+class InputRequest(WireStruct):
+    """An ask inside a result: the method and its parameters."""
+
+    method: str
+    params: Raw | Unset = UNSET
+
+
+class InputRequiredResult(Result):
+    """The server needs answers before it can go on; the client retries with them."""
+
+    input_requests: dict[str, InputRequest] | None = None
+    request_state: str | None = None
+
+
+class InputResponseParams(Params, kw_only=True):
+    """The parameters of a request that may be a retry with answers."""
+
+    input_responses: dict[str, Raw] | None = None
+    request_state: str | None = None

@@ -7,10 +7,9 @@ from typing import TypeAlias
 
 from msgspec import field
 
-from toolpost.types.base import Icon, Meta, Params, Result, Role, WireStruct
+from toolpost.types.base import Icon, InputResponseParams, Meta, Params, Result, Role, WireStruct
 from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
-from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "CompleteParams",

@@ -5,10 +5,9 @@ How a template is matched is told in `toolpost.protocol.uri_template`.
 
 from msgspec import field
 
-from toolpost.types.base import Annotations, Icon, Meta, Params, WireStruct
+from toolpost.types.base import Annotations, Icon, InputResponseParams, Meta, Params, WireStruct
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import CacheableResult, PaginatedResult
-from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "ListResourceTemplatesResult",

@@ -5,10 +5,9 @@ Schemas are kept as they are, with every keyword; nobody here reads them.
 
 from msgspec import UNSET, Raw, field
 
-from toolpost.types.base import JSON, Icon, Meta, Result, Unset, WireStruct
+from toolpost.types.base import JSON, Icon, InputResponseParams, Meta, Result, Unset, WireStruct
 from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
-from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "CallToolParams",

@@ -13,9 +13,9 @@ from test_client_unattended import SESSION, OldTown, old_town
 from fake_authorization_site import Town, browse, run
 from scripted import Heard, answer, event, scripted, stream
 from toolpost import Client, ClientCredentials
-from toolpost.auth.client import prompt_limits as tallies
 from toolpost.auth.client import token_cache as purses
 from toolpost.auth.client import token_provider as accounts
+from toolpost.auth.client import token_provider as tallies
 from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenCache
 from toolpost.auth.client.token_endpoint import Tokens
@@ -29,7 +29,7 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
-from toolpost.redaction import has_secret
+from toolpost.protocol.urls import has_secret
 from toolpost.transports import credentials
 from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 from toolpost.transports.http_sender import Unauthorized

@@ -10,7 +10,7 @@ import pytest
 from toolpost.cli.content import OutputFolder, convert_result, decode_base64, save_content, show_blocks
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
 from toolpost.cli.output import CommandOutput, escape_control_characters
-from toolpost.cli.progress import ProgressDisplay, format_progress
+from toolpost.cli.terminal import ProgressDisplay, format_progress
 from toolpost.errors import (
     AuthorizationRequired,
     ConnectFailed,
@@ -158,7 +158,7 @@ def test_progress_is_told_whatever_the_number(told, text):
 
 
 def test_a_bar_stands_any_number(monkeypatch):
-    monkeypatch.setattr("toolpost.cli.progress.is_plain", lambda _: False)
+    monkeypatch.setattr("toolpost.cli.terminal.is_plain", lambda _: False)
     with closing(ProgressDisplay(CommandOutput())) as meter:
         for total in (None, 10**400, 0, -1, 5e-324):
             asyncio.run(meter.show_progress(ProgressParams("t", 10**400, total=total)))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from raw_server import RawServer, run
-from toolpost.client.arguments import check_mapping, check_seconds, encode_arguments, make_reference
 from toolpost.client.client import Client
+from toolpost.client.options import check_mapping, check_seconds, encode_arguments, make_reference
 from toolpost.errors import LocalProtocolError
 from toolpost.types import Prompt, PromptReference, ResourceReference, ResourceTemplate
 

@@ -9,7 +9,7 @@ import pytest
 from toolpost import Cache, Client, Server
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.server.registry.caching import CacheableMethod, apply_cache, expand_cache_option
+from toolpost.server.registry.registry import CacheableMethod, apply_cache, expand_cache_option
 from toolpost.types import CacheableResult, ReadResourceResult, ResourceContents, Result
 
 MINUTE = Cache(ttl=60)

@@ -16,8 +16,7 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server.registry import registry as module
-from toolpost.server.registry.caching import Cache
-from toolpost.server.registry.registry import ListKind, Registry, RegistryEntry
+from toolpost.server.registry.registry import Cache, ListKind, Registry, RegistryEntry
 from toolpost.types import Implementation, Tool
 
 KIND = ListKind("tools", "tools/list", "ListToolsResult", "tools", "tools")

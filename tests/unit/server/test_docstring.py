@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.server.signature.docstrings import Docstring, parse_docstring
+from toolpost.server.signature.inspection import Docstring, parse_docstring
 
 GOOGLE = """Forecast the weather.
 

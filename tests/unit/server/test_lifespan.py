@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolpost.server.lifespan import SharedLifespan
+from toolpost.server.serving import SharedLifespan
 
 
 class Seen:

@@ -17,7 +17,7 @@ from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import LineBuffer, frame
 from toolpost.testing.faults import JUNK_MESSAGES, garble_message
-from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.memory import MessageQueue
 
 __all__ = ["CALM", "FAULTS", "Faults", "Way", "Wire"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from hosted import run
 from toolpost.server.http import disconnect
-from toolpost.server.http.disconnect import DisconnectTimer
+from toolpost.server.http.disconnect import DisconnectTimer, DisconnectWatcher
 from waiting import until
 
 
@@ -19,7 +19,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
-class One:
+class One(DisconnectWatcher):
     """Somebody, and the visits to them."""
 
     def __init__(self, name: str = "", visits: list[str] | None = None) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from hosted import kitchen, legacy, modern, run, serving
-from toolpost.server.http import head as heads
-from toolpost.server.http.head import MAX_HEAD, MAX_LINES, Head, KnownHeads
+from toolpost.server.http import request as heads
+from toolpost.server.http.request import MAX_HEAD, MAX_LINES, Head, KnownHeads
 
 
 def scope(*headers: Any, method: str = "POST", path: str = "/mcp", **more: Any) -> dict[str, Any]:

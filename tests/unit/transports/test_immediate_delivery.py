@@ -12,8 +12,7 @@ from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.transports import http_client
-from toolpost.transports.memory import memory_pair
-from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.memory import MessageQueue, memory_pair
 from toolpost.transports.pipes import WRITE_HIGH_WATER, LoopWriter
 from waiting import until
 

@@ -10,8 +10,8 @@ import pytest
 
 from hosted import OLD, call, hosted, legacy, message, opening, run, serving
 from toolpost import Context, Server
-from toolpost.server.http import asleep as asleep_module
-from toolpost.server.http.asleep import Bedtime
+from toolpost.server.http import sessions as asleep_module
+from toolpost.server.http.sessions import Bedtime
 from toolpost.server.middleware import RateLimit
 from waiting import until
 

@@ -21,7 +21,7 @@ from programs.blind import BlindLoop
 
 from toolpost.errors import ChannelClosed
 from toolpost.transports import pipes
-from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.memory import MessageQueue
 from toolpost.transports.pipes import (
     LineFeed,
     LoopReader,

@@ -18,7 +18,7 @@ from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse, encode_basic
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.redaction import has_secret
+from toolpost.protocol.urls import has_secret
 
 REFRESH_MARGIN: Final = 30.0
 """Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a

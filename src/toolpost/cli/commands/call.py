@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from toolpost.cli.errors import FAILED, OK, CommandError
-from toolpost.cli.progress import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
 from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
 from toolpost.cli.target import TargetConnector, add_target_options
+from toolpost.cli.terminal import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
 
 if TYPE_CHECKING:
-    from toolpost.cli.questions import TerminalPrompter
+    from toolpost.cli.terminal import TerminalPrompter
     from toolpost.client.client import Client
     from toolpost.client.tools import ToolResult
     from toolpost.types.notifications import LogParams
@@ -70,7 +70,7 @@ def command(
     The options below stand before TOOL. A list is said by repeating its option, the member of an object as
     --address.city, anything else as JSON. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
+    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
 
     shape = ctx.command
     assert isinstance(shape, CallCommand), "it is this one"

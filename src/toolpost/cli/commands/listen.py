@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from toolpost.cli.output import CommandOutput
-from toolpost.cli.progress import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
 from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.terminal import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
 
 if TYPE_CHECKING:
     import asyncio

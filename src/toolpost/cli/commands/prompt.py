@@ -46,7 +46,7 @@ def command(
     What follows PROMPT are its arguments, one option for each: toolpost prompt TARGET PROMPT --help shows
     them. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
+    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
 
     shape = ctx.command
     assert isinstance(shape, PromptCommand), "it is this one"

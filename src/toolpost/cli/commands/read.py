@@ -27,7 +27,7 @@ def command(reach: TargetConnector, uri: str, save: str | None) -> None:
 
     Text is printed as it is. What is binary goes to a pipe or a file as it is, or with --save to a folder.
     """
-    from toolpost.cli.questions import open_prompter  # noqa: PLC0415 - help needs none of it
+    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
 
     with open_prompter(reach) as prompter:
 

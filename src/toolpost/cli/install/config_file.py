@@ -134,7 +134,7 @@ class HostConfigFile:
                 for path, value in put.items():
                     text = jsonc.put(text, path, value)
             if _drop_empty(self._parse_text(text)) != _drop_empty(_apply_changes(self._parse(), put, gone)):
-                raise ConfigSyntaxError("it is written in another way than expected")
+                raise ConfigSyntaxError("it is written in another way than expected")  # noqa: TRY301 - reported below
         except ConfigSyntaxError as error:
             raise CommandError(
                 f"{self.path} cannot be changed safely: {error}",

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from toolpost.cli.progress import format_progress
 from toolpost.cli.tap.message import ObservedMessage
+from toolpost.cli.terminal import format_progress
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
 from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError
@@ -34,7 +34,16 @@ from toolpost.protocol.jsonrpc import (
 from toolpost.protocol.local_peer import Capabilities, has_capability
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER, Role, Row, suggest_method
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import UNSET, Number, ProgressToken, Raw, RequestId, Result, Unset
+from toolpost.types.base import (
+    UNSET,
+    InputRequiredResult,
+    Number,
+    ProgressToken,
+    Raw,
+    RequestId,
+    Result,
+    Unset,
+)
 from toolpost.types.client_requests import CreateMessageParams, ElicitParams, ElicitResult
 from toolpost.types.content import CONTENT_TYPES
 from toolpost.types.initialize import (
@@ -47,7 +56,6 @@ from toolpost.types.initialize import (
     RequestMeta,
     SetLevelParams,
 )
-from toolpost.types.input_required import InputRequiredResult
 from toolpost.types.notifications import CancelledParams, LogParams, ProgressParams, ResourceUpdatedParams
 from toolpost.types.prompts import CompleteParams, GetPromptParams, GetPromptResult, ListPromptsResult
 from toolpost.types.resources import (

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from toolpost.channel import Channel, mark_unattended
-from toolpost.client.arguments import check_mapping
 from toolpost.client.callbacks import RequestCallbacks
 from toolpost.client.changes import ChangeStream
 from toolpost.client.connection.dispatcher import Dispatcher
@@ -26,7 +25,7 @@ from toolpost.client.connection.retry_policy import FirstAttempt, is_retry_safe
 from toolpost.client.connection.status import ConnectionState, Stats
 from toolpost.client.listing import ServerReader
 from toolpost.client.multi_round import MultiRoundRunner
-from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback
+from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback, check_mapping
 from toolpost.client.subscriptions import ChangeListener
 from toolpost.errors import (
     AuthError,

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, field
 from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
 from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
 from toolpost.server.runtime.eager import Unanswered
-from toolpost.server.signature.names import (
+from toolpost.server.signature.inspection import (
     UNION_TYPES,
     AnnotationScope,
     describe_type,

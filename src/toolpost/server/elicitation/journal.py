@@ -25,8 +25,16 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.elicitation.forms import Accepted
 from toolpost.server.runtime.eager import Unanswered
-from toolpost.types.base import UNSET, Raw, Result, Struct, Unset, WireStruct
-from toolpost.types.input_required import InputRequest, InputRequiredResult
+from toolpost.types.base import (
+    UNSET,
+    InputRequest,
+    InputRequiredResult,
+    Raw,
+    Result,
+    Struct,
+    Unset,
+    WireStruct,
+)
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context

@@ -30,8 +30,6 @@ from toolpost.protocol.http_routing import (
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
-from toolpost.server.http.head import KnownHeads
-from toolpost.server.http.host import Caller, EndpointHost
 from toolpost.server.http.limits import RequestCounts
 from toolpost.server.http.request import (
     ASGIReceive,
@@ -41,6 +39,7 @@ from toolpost.server.http.request import (
     BodyTooSlow,
     ClientDisconnected,
     HttpExchange,
+    KnownHeads,
     ResponseAborted,
 )
 from toolpost.server.http.security import (
@@ -58,6 +57,8 @@ from toolpost.server.http.sessions import Sessions, StartedSessionRequest
 from toolpost.server.http.shutdown import EndpointLifetime
 from toolpost.server.http.stateless import (
     AcceptedRequest,
+    Caller,
+    EndpointHost,
     RPCRefusal,
     begin_known,
     begin_stateless,

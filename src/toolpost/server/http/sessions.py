@@ -1,8 +1,6 @@
-"""The sessions of an endpoint, as one worker sees them: opened, found again, ended in time.
+"""The sessions of a Streamable HTTP endpoint: opened, found, moved between workers, put to sleep and ended.
 
-That a session exists, whose it is and which worker holds its conversation stands in the store; a post that
-reaches another worker is handed on through a topic. Owns the conversations that this worker holds, and the
-tasks that end those nobody uses. Knows neither HTTP nor servers.
+One session is in `session`, what its HTTP requests do in `session_endpoints`.
 """
 
 import asyncio
@@ -23,7 +21,6 @@ from msgspec.structs import replace
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader, JSONRPCRequest
-from toolpost.server.http.asleep import LOOKS, Bedtime, SessionRecord, Sleeper
 from toolpost.server.http.limits import MAX_QUEUED_BYTES, FinishedStreams, RequestCounts, SessionLimit
 from toolpost.server.http.session import (
     END_MARK,
@@ -31,6 +28,7 @@ from toolpost.server.http.session import (
     AnswerFuture,
     HttpSession,
     SessionPost,
+    SleepingConversation,
     StartedRequest,
     forget_session,
     has_reader,
@@ -40,6 +38,67 @@ from toolpost.server.http.session import (
 from toolpost.server.options import HttpOptions
 from toolpost.stores.store import Store, TopicGap
 from toolpost.types.base import Struct
+
+AWAKE: Final = 64
+"""Sessions that stay awake in any case; one that sleeps takes less memory."""
+
+LOOKS: Final = 4
+"""How many are looked at for one that may sleep, each time that another one wakes up or is opened."""
+
+
+class SessionRecord(Struct, frozen=True, omit_defaults=True):
+    """What every worker knows of a session: who holds it, whose it is, how it is reached, what is spoken."""
+
+    worker: str
+    principal: str = ""
+    scopes: frozenset[str] = frozenset()
+    """What a request has to be allowed, or it cannot be one of this session."""
+    single: bool = False
+    revision: str = ""
+
+
+class Sleeper(Struct, eq=False):
+    """A session that sleeps on this worker."""
+
+    id: str
+    owner: str
+    record: SessionRecord
+    talk: SleepingConversation
+    answered: tuple[str, ...]
+    principal: Principal | None
+    context: Context
+    used: float
+    noted: float
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return False
+
+
+class Bedtime:
+    """How many sessions stay awake.
+
+    To wake one up takes as long as a few calls. So each that is woken makes room for one more, and with time
+    there is less room again: those who are used by turns are awake after their first turn.
+    """
+
+    __slots__ = ("_most", "limit")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.limit = min(AWAKE, most)
+
+    def note_wake(self) -> None:
+        """One of them was woken."""
+        self.limit = min(self.limit + 1, self._most)
+
+    def shrink(self) -> None:
+        """Some time has passed."""
+        self.limit = max(min(AWAKE, self._most), self.limit - self.limit // 8)
+
+
+# --------------------------------------------------------------------- sessions
 
 logger: Final = logging.getLogger("toolpost.http")
 

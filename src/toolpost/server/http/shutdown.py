@@ -8,11 +8,10 @@ import asyncio
 from typing import Any, Final
 
 from toolpost.errors import InternalError
-from toolpost.server.http.host import EndpointHost
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.session_endpoints import SessionEndpoints
 from toolpost.server.http.sessions import Sessions
-from toolpost.server.http.stateless import make_stream_limit_refusal
+from toolpost.server.http.stateless import EndpointHost, make_stream_limit_refusal
 
 ABORT_TIMEOUT: Final = 1.0  # seconds for an aborted request to end before it is cancelled
 DRAIN_POLL_INTERVAL: Final = 0.02  # seconds between two checks of HTTP+SSE streams, which do not end

@@ -1,12 +1,12 @@
-"""POSTs without a session: those of the stateless era, and those of old clients where sessions are off.
+"""POSTs without a session: each is served in the ASGI task of its own request.
 
-Each is served in the task of its HTTP request, and ends with its client (HTTPM-10). Knows a server only as
-`EndpointHost`.
+Also what an endpoint needs of the server behind it (`EndpointHost`). Sessions are in `sessions`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from math import ceil, inf
-from typing import Any, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from toolpost.errors import (
     HeaderMismatch,
@@ -24,13 +24,91 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
 from toolpost.protocol.http_routing import HeaderAnnotations, StatelessRoute, get_http_status, verify_headers
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import Revision
-from toolpost.server.http.authorization import build_step_up_headers
-from toolpost.server.http.host import Caller, EndpointHost, Started
+from toolpost.server.http.authorization import Authenticator, build_step_up_headers
 from toolpost.server.http.limits import MAX_SUBSCRIPTIONS, RequestCounts
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal, read_body
+from toolpost.server.http.session import HttpSession
+from toolpost.stores.store import Store
 from toolpost.types.base import UNSET, Struct
+
+Started: TypeAlias = Any
+"""A request that has begun to be served; what that is, the server knows."""
+
+
+class Caller(Struct, frozen=True):
+    """Who sends a request that has no session, and where what is said before its answer goes."""
+
+    exchange: HttpExchange
+    principal: Principal | None
+    json_only: bool
+    load: RequestCounts
+    keeper: Authenticator | None = None
+
+
+class EndpointHost(Protocol):
+    """What an endpoint serves."""
+
+    @property
+    def store(self) -> Store:
+        """Where sessions live."""
+        ...
+
+    @property
+    def is_per_client(self) -> bool:
+        """Whether it decides when a session begins what is served in it, by what the principal is allowed."""
+        ...
+
+    @property
+    def local_peer(self) -> LocalPeer:
+        """How it presents itself."""
+        ...
+
+    def hold_lifespan(self) -> AbstractAsyncContextManager[object]:
+        """Hold it ready to serve."""
+        ...
+
+    def connection(self, peer: Peer | None = None) -> Connection:
+        """A fresh connection of the server's; with a peer, one whose handshake was done elsewhere."""
+        ...
+
+    def take_back(self, connection: Connection) -> None:
+        """Use a connection again that came without a peer, and in which nothing is left."""
+
+    def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """The parameters of a tool that HTTP mirrors in headers."""
+        ...
+
+    def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
+        """The scopes of what a request is about, as far as they are known before it is served."""
+        ...
+
+    def begin(self, incoming: InboundRequest) -> bytes | Started | None:
+        """The answer to one request that has no session, if it is there at once.
+
+        None if nothing has begun; otherwise `answer` goes on with it.
+        """
+        ...
+
+    def answer(
+        self, connection: Connection, incoming: InboundRequest, caller: Caller, started: Started | None = None
+    ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
+        """The answer to one request that has no session, and the error in it, if it is one."""
+        ...
+
+    async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
+        """Hear a notice that has no session."""
+
+    async def serve(self, session: HttpSession, principal: Principal | None) -> None:
+        """Hold the conversation of a session, or go on with what is left of it."""
+
+    def end_subscriptions(self) -> None:
+        """End the subscriptions of stateless clients, each with its result."""
+
+
+# --------------------------------------------------------------------- stateless
 
 
 def begin_known(

@@ -14,8 +14,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.registry.caching import Cache, apply_cache
-from toolpost.server.registry.registry import ListKind, Registry, RegistryEntry
+from toolpost.server.registry.registry import Cache, ListKind, Registry, RegistryEntry, apply_cache
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.types.base import Raw
 from toolpost.types.initialize import (

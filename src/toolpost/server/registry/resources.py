@@ -11,14 +11,13 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.icons import check_icons
 from toolpost.protocol.uri_template import UriTemplate
+from toolpost.protocol.urls import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings
-from toolpost.server.registry.caching import Cache
 from toolpost.server.registry.media import Media
 from toolpost.server.registry.prompts import Completable
-from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.bind import BoundFunction
 from toolpost.types.content import ResourceContents

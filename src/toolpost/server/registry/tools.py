@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError, RPCError, ToolError
-from toolpost.protocol.icons import check_icons
+from toolpost.protocol.urls import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings, check_timeouts
 from toolpost.server.registry.registry import Registry, RegistryEntry
@@ -27,7 +27,7 @@ from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.raw_schema import RawSchemaFunction
+    from toolpost.server.signature.bind import RawSchemaFunction
 
 logger: Final = logging.getLogger("toolpost.server")
 

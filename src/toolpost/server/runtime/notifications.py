@@ -19,7 +19,7 @@ from toolpost.server.request import ClientConnection
 from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.runtime.worker_threads import WorkerThreads
-from toolpost.server.signature.names import unwrap_layers
+from toolpost.server.signature.inspection import unwrap_layers
 from toolpost.server.sync_context import SyncContext
 from toolpost.types.base import JSON
 from toolpost.types.notifications import (

@@ -16,8 +16,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import has_capability
 from toolpost.server.runtime.eager import is_pending, is_unanswered
-from toolpost.types.base import Raw, Result, Struct
-from toolpost.types.input_required import InputResponseParams
+from toolpost.types.base import InputResponseParams, Raw, Result, Struct
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context

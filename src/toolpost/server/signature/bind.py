@@ -1,7 +1,7 @@
 """Binds a function so that a peer can call it: the signature is the schema.
 
-`bind` compiles a signature once, at registration, and refuses what cannot work. A `BoundFunction` reads the
-arguments of a call, and calls. Knows nothing of tools, prompts, results, threads or loops.
+`bind` compiles a signature once, at registration, and refuses what cannot work. A `BoundFunction` decodes the
+arguments of a call, and calls; a `RawSchemaFunction` checks them against a JSON Schema of the author's.
 """
 
 import functools
@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -16,10 +17,11 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import asdict, astuple
 
 from toolpost.errors import InvalidParams
-from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue
+from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, format_path
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.server.signature import docstrings
+from toolpost.server.request import decode_arguments
+from toolpost.server.signature import inspection
 from toolpost.server.signature.compiled_types import (
     DECODE_ERRORS,
     CompiledType,
@@ -29,9 +31,14 @@ from toolpost.server.signature.compiled_types import (
     decode_string_argument,
     document_schema,
 )
-from toolpost.server.signature.names import UNION_TYPES, AnnotationScope, describe_type, unwrap_layers
+from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope, describe_type, unwrap_layers
 from toolpost.server.signature.pydantic_types import is_pydantic_field
-from toolpost.server.signature.schema_builder import HEADER_KEYWORD, attach_definitions, inline_refs
+from toolpost.server.signature.schema_builder import (
+    HEADER_KEYWORD,
+    attach_definitions,
+    compile_validator,
+    inline_refs,
+)
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.server.signature.validation import (
     ArgumentError,
@@ -214,7 +221,7 @@ class BoundFunction:
         self.fn = fn
         self.name = name
         self.is_async = any(map(inspect.iscoroutinefunction, chain))
-        doc = docstrings.parse_docstring(_find_docstring(chain))
+        doc = inspection.parse_docstring(_find_docstring(chain))
         self.summary = doc.summary
         self.context: str | None = None
         self._asked_parameters: dict[str, AskedParameter] = {}
@@ -425,3 +432,63 @@ def _make_default(parameter: Parameter) -> tuple[Any, ...]:
     if factory is None and type(default) in _MUTABLE_TYPES:
         factory = functools.partial(copy, default)
     return (default if factory is None else msgspec.field(default_factory=factory),)
+
+
+# --------------------------------------------------------------------- raw_schema
+
+MAX_VALIDATOR_MESSAGE: Final = 500
+"""Characters of a validator's message that are repeated: it may name keys, which the caller chose."""
+
+
+class RawSchemaFunction:
+    """A function that takes one dict, checked by a schema, and a context if it asks for one by annotation.
+
+    Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema, and
+    `SignatureError` for the function.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        schema: dict[str, JSON],
+        *,
+        context_types: tuple[type, ...],
+        name: str,
+    ) -> None:
+        self._iter_errors = compile_validator(schema, f"the input schema of {name!r}").iter_errors
+        if schema.get("type") != "object":
+            raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
+        try:
+            self.header_parameters = headers.find_annotations(schema)
+        except ValueError as error:
+            raise ValueError(f"the input schema of {name!r}: {error}") from error
+        bound = bind(fn, context_types=context_types, name=name)
+        if len(bound.parameters) != 1:
+            raise SignatureError(
+                f"`{name}`: a function behind a schema takes one dict, not {len(bound.parameters)} arguments",
+                hint=f"write {name}(arguments: dict) or {name}(arguments: dict, ctx: Context)",
+            )
+        self.fn = fn
+        self.name = name
+        self.is_async = bound.is_async
+        self.ask_plan = bound.ask_plan
+        self._bound = bound
+
+    def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
+        """Return the arguments, or raise `ArgumentError`; `InvalidParams` if they are not an object."""
+        arguments = decode_arguments(raw)
+        issues = [
+            ValidationIssue(format_path(error.instance_path), shorten(error.message, MAX_VALIDATOR_MESSAGE))
+            for error in islice(self._iter_errors(arguments), MAX_ISSUES)
+        ]
+        if issues:
+            raise ArgumentError(issues)
+        return arguments
+
+    def to_keywords(self, arguments: dict[str, JSON]) -> dict[str, Any]:
+        """Return the arguments by the name of their one parameter."""
+        return {self._bound.parameters[0].field: arguments}
+
+    def call(self, arguments: dict[str, JSON], context: Any = None, **extra: Any) -> Any:
+        """Call the function; returns an awaitable if it is async."""
+        return self._bound.apply(self.to_keywords(arguments) | extra, context)

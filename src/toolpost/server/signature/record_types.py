@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from toolpost.json_schema import Schema
 from toolpost.server.signature.compiled_types import ValueReader, convert_value
-from toolpost.server.signature.names import AnnotationScope
+from toolpost.server.signature.inspection import AnnotationScope
 from toolpost.types.base import JSON
 
 TypeHints: TypeAlias = Mapping[str, Any]

@@ -20,7 +20,7 @@ from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from toolpost.json_schema import ForeignSchema
-from toolpost.server.signature import docstrings
+from toolpost.server.signature import inspection
 from toolpost.server.signature.compiled_types import (
     SCALAR_SCHEMAS,
     CompiledType,
@@ -32,7 +32,7 @@ from toolpost.server.signature.compiled_types import (
     make_proxy_type,
     make_union_reader,
 )
-from toolpost.server.signature.names import (
+from toolpost.server.signature.inspection import (
     UNION_TYPES,
     AnnotationScope,
     describe_type,
@@ -323,7 +323,7 @@ class TypeCompiler:
         """Compile a class with fields: to itself, or to a proxy that builds values of it."""
         from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
 
-        doc = docstrings.parse_docstring(_find_class_docstring(cls))
+        doc = inspection.parse_docstring(_find_class_docstring(cls))
         limits_before = self.msgspec_limit_count
         self._in_progress.add(it)
         fields = [self._compile_field(cls, field, doc.parameters) for field in record.fields]

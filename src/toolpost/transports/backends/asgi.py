@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.protocol.http_urls import DEFAULT_PORTS
+from toolpost.protocol.urls import DEFAULT_PORTS
 from toolpost.transports.backends.backend import Response
 
 LIFESPAN_CLOSE_TIMEOUT: Final = 2.0  # seconds for the lifespan to end, before and after it is cancelled
