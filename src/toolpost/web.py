@@ -28,6 +28,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, NotificationReceived
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
 from toolpost.server.handler import Handler
 from toolpost.server.http.app import Endpoint
 from toolpost.server.http.authorization import Authenticator
@@ -152,7 +153,7 @@ class _HandlerHost:
         started: StartedCall | None = None,
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         exchange = caller.exchange
-        quiet = caller.json_only and incoming.row.name != "subscriptions/listen"
+        quiet = caller.json_only and incoming.row.name != SUBSCRIPTIONS_LISTEN
         say = _discard if quiet else exchange.send_event
         once = StatelessExchange(connection, say, caller.principal, exchange.headers, exchange.address)
         return serve_stateless_request(self._handler, once, incoming, self._lifespan, started)

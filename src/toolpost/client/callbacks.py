@@ -19,7 +19,7 @@ from toolpost.protocol import downgrade, jsonrpc
 from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import has_capability
-from toolpost.protocol.methods import ROWS, Row
+from toolpost.protocol.methods import ELICITATION_CREATE, PING, ROOTS_LIST, ROWS, SAMPLING_CREATE_MESSAGE, Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, UNSET, InputRequest, Raw, Result, Unset
 from toolpost.types.client_requests import (
@@ -214,10 +214,10 @@ class RequestCallbacks:
             roots=roots is not None,
         )
         self._by_method: Final[dict[str, Callable[[Any], Awaitable[Result]]]] = {
-            "ping": self._answer_ping,
-            "sampling/createMessage": self._sample,
-            "elicitation/create": self._elicit,
-            "roots/list": self._list_roots,
+            PING: self._answer_ping,
+            SAMPLING_CREATE_MESSAGE: self._sample,
+            ELICITATION_CREATE: self._elicit,
+            ROOTS_LIST: self._list_roots,
         }
 
     async def run_callback(self, callback: Callable[..., Any], *arguments: Any) -> Any:

@@ -18,6 +18,7 @@ from toolpost.client.connection.retry_policy import Backoff
 from toolpost.client.subscriptions import FINAL_ERRORS, ChangeListener, NotificationObserver, Subscription
 from toolpost.errors import CapabilityNotDeclared, MCPError
 from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.methods import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
 from toolpost.types.notifications import ResourceUpdatedParams, SubscriptionFilter
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ UNSUBSCRIBE_TIMEOUT: Final = 2.0
 """Seconds that unsubscribing may take."""
 
 _LIST_NOTIFICATIONS: Final[dict[str, ChangeKind]] = {
-    "notifications/tools/list_changed": "tools",
-    "notifications/prompts/list_changed": "prompts",
-    "notifications/resources/list_changed": "resources",
+    TOOLS_LIST_CHANGED: "tools",
+    PROMPTS_LIST_CHANGED: "prompts",
+    RESOURCES_LIST_CHANGED: "resources",
 }
 
 logger: Final = logging.getLogger("toolpost.client")

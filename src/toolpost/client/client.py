@@ -33,7 +33,15 @@ from toolpost.client.options import (
 from toolpost.client.tools import ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import DATES, ROWS, Row
+from toolpost.protocol.methods import (
+    COMPLETION_COMPLETE,
+    DATES,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    ROOTS_LIST_CHANGED,
+    ROWS,
+    Row,
+)
 from toolpost.protocol.send import LOG_LEVEL_RANKS
 from toolpost.types.base import JSON, RequestId, Result, Unset, WireStruct
 from toolpost.types.client_requests import ClientRequestParams
@@ -339,7 +347,7 @@ class Client(ToolMethods):
             return await self._session.reader.read_resource(uri, limits)
         params = ReadResourceParams(uri=uri)
         return await self._session.multi_round.request(
-            ReadResourceResult, "resources/read", params, limits, meta
+            ReadResourceResult, RESOURCES_READ, params, limits, meta
         )
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
@@ -378,7 +386,7 @@ class Client(ToolMethods):
         """A prompt, filled in."""
         params = GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
         limits = self._make_limits(timeout, progress)
-        return await self._session.multi_round.request(GetPromptResult, "prompts/get", params, limits, meta)
+        return await self._session.multi_round.request(GetPromptResult, PROMPTS_GET, params, limits, meta)
 
     async def complete(
         self,
@@ -410,7 +418,7 @@ class Client(ToolMethods):
         )
         limits = self._make_limits(timeout)
         return (
-            await self._session.multi_round.request(CompleteResult, "completion/complete", params, limits)
+            await self._session.multi_round.request(CompleteResult, COMPLETION_COMPLETE, params, limits)
         ).completion
 
     # ----------------------------------------------------------------- changes
@@ -478,7 +486,7 @@ class Client(ToolMethods):
         """
         if not self._local_peer.has_capability("roots"):
             raise CapabilityNotDeclared("roots", "this client does not declare 'roots'")
-        await self._session.notify_if_session("notifications/roots/list_changed")
+        await self._session.notify_if_session(ROOTS_LIST_CHANGED)
 
     # ----------------------------------------------------------------- any method
 

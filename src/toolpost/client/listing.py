@@ -21,7 +21,19 @@ from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, Sessio
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.headers import find_annotations
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.protocol.methods import CLIENT, ROWS, Row
+from toolpost.protocol.methods import (
+    CLIENT,
+    PROMPTS_LIST,
+    PROMPTS_LIST_CHANGED,
+    RESOURCES_LIST,
+    RESOURCES_LIST_CHANGED,
+    RESOURCES_READ,
+    RESOURCES_TEMPLATES_LIST,
+    ROWS,
+    TOOLS_LIST,
+    TOOLS_LIST_CHANGED,
+    Row,
+)
 from toolpost.types.base import Raw, Result, WireStruct
 from toolpost.types.initialize import CacheableResult, PaginatedRequestParams, PaginatedResult
 from toolpost.types.notifications import ResourceUpdatedParams
@@ -90,12 +102,12 @@ class ListMethod(Generic[P]):
         return page
 
 
-TOOLS: Final = ListMethod("tools/list", "tools", ListToolsResult, Tool)
-RESOURCES: Final = ListMethod("resources/list", "resources", ListResourcesResult, Resource)
+TOOLS: Final = ListMethod(TOOLS_LIST, "tools", ListToolsResult, Tool)
+RESOURCES: Final = ListMethod(RESOURCES_LIST, "resources", ListResourcesResult, Resource)
 TEMPLATES: Final = ListMethod(
-    "resources/templates/list", "resource_templates", ListResourceTemplatesResult, ResourceTemplate
+    RESOURCES_TEMPLATES_LIST, "resource_templates", ListResourceTemplatesResult, ResourceTemplate
 )
-PROMPTS: Final = ListMethod("prompts/list", "prompts", ListPromptsResult, Prompt)
+PROMPTS: Final = ListMethod(PROMPTS_LIST, "prompts", ListPromptsResult, Prompt)
 
 
 async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
@@ -120,9 +132,9 @@ MAX_CACHE_TTL: Final = 24 * 60 * 60.0
 """Seconds that an answer is fresh at most, whatever the server says."""
 
 _STALE_METHODS: Final = {
-    "notifications/tools/list_changed": ("tools/list",),
-    "notifications/prompts/list_changed": ("prompts/list",),
-    "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
+    TOOLS_LIST_CHANGED: (TOOLS_LIST,),
+    PROMPTS_LIST_CHANGED: (PROMPTS_LIST,),
+    RESOURCES_LIST_CHANGED: (RESOURCES_LIST, RESOURCES_TEMPLATES_LIST),
 }
 """The methods whose answers a notification makes stale."""
 
@@ -169,7 +181,7 @@ class ResponseCache:
             self.version += 1
             changed = event.params.uri  # may be a part of a resource that was read
             for method, uri in list(self._entries):
-                if method == "resources/read" and uri is not None and _contains_uri(uri, changed):
+                if method == RESOURCES_READ and uri is not None and _contains_uri(uri, changed):
                     del self._entries[method, uri]
         else:
             self.drop(*_STALE_METHODS.get(event.method, ()))
@@ -258,7 +270,7 @@ class ServerReader:
     def handle_notification(self, event: NotificationReceived) -> None:
         """Drop what a notification makes stale."""
         self._cache.invalidate(event)
-        if event.method == "notifications/tools/list_changed":
+        if event.method == TOOLS_LIST_CHANGED:
             self.output_schemas.mark_outdated()
 
     def _skip_item(self, error: RemoteProtocolError) -> None:
@@ -359,7 +371,7 @@ class ServerReader:
     async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
         """Read a resource, from the cache if that is fresh."""
         limits = await self._session.wait_connected(limits)
-        row = self._session.last_connection.revision.requests[CLIENT]["resources/read"]
+        row = self._session.last_connection.revision.requests[CLIENT][RESOURCES_READ]
         kept = self._find_cached(row, uri)
         if kept is not None:
             return cast("ReadResourceResult", kept)

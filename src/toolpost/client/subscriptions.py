@@ -27,6 +27,7 @@ from toolpost.errors import (
 from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.local_peer import has_capability
+from toolpost.protocol.methods import RESOURCES_UNSUBSCRIBE
 from toolpost.types.base import JSON, RequestId
 from toolpost.types.initialize import SUBSCRIPTION_ID
 from toolpost.types.notifications import AcknowledgedParams, SubscriptionFilter
@@ -260,7 +261,7 @@ class ChangeListener:
             await self.dispatcher.run(outgoing, limits)
 
     async def _unsubscribe(self, uri: str, limits: CallLimits) -> None:
-        await self.dispatcher.request("resources/unsubscribe", SubscribeParams(uri=uri), limits=limits)
+        await self.dispatcher.request(RESOURCES_UNSUBSCRIBE, SubscribeParams(uri=uri), limits=limits)
 
     def _list_filter(self) -> dict[str, bool]:
         """Return the filter members of the lists to subscribe to."""

@@ -29,7 +29,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import PlainToolResult
+from toolpost.protocol.methods import TOOLS_CALL, PlainToolResult
 from toolpost.types.base import (
     JSON,
     UNSET,
@@ -330,7 +330,7 @@ class ToolMethods:
         party = None if on_input is None else self._build_local_peer(capabilities)
         params = CallToolParams(name=name, arguments=encoded)
         call = MultiRoundCall(
-            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=first_attempt
+            TOOLS_CALL, params, limits, meta, party=party, retry=retry, first_attempt=first_attempt
         )
         first_attempt = None  # else an error would hold the frame that holds it
         while isinstance(result := await rounds.advance(call), InputRequiredResult):
@@ -413,7 +413,7 @@ class ToolMethods:
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         known = self._find_output_info(name, validate=validate)
         call = MultiRoundCall(
-            "tools/call", params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
+            TOOLS_CALL, params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
         )
         return await self._advance(call, result_type, known, raise_on_error=raise_on_error, validate=validate)
 
@@ -476,7 +476,7 @@ class ToolMethods:
                 hint="connect as the client that was paused did",
             )
         call = MultiRoundCall(
-            "tools/call",
+            TOOLS_CALL,
             CallToolParams(name=paused.name, arguments=paused.encoded_arguments),
             limits,
             paused.meta,

@@ -52,11 +52,11 @@ LifecycleState: TypeAlias = Literal["new", "opening", "greeted", "ready", "close
 LifecycleEvent: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
 
 _TRANSITIONS: Final[dict[tuple[Role, LifecycleState, LifecycleEvent], LifecycleState]] = {
-    (SERVER, "new", "initialize"): "opening",
+    (SERVER, "new", INITIALIZE): "opening",
     (SERVER, "opening", "answered"): "greeted",
     (SERVER, "opening", "refused"): "new",
     (SERVER, "greeted", "initialized"): "ready",
-    (CLIENT, "new", "initialize"): "opening",
+    (CLIENT, "new", INITIALIZE): "opening",
     (CLIENT, "opening", "answered"): "ready",
     (CLIENT, "opening", "refused"): "new",
 }
@@ -394,7 +394,7 @@ class Connection:
         data = jsonrpc.encode_request(request_id, row.name, prepare_params(params, stamp, revision))
         self.next_id += 1
         if row.name == INITIALIZE:
-            self.lifecycle.move("initialize")
+            self.lifecycle.move(INITIALIZE)
         token = request_id if progress else None
         outgoing = OutboundRequest(request_id, row, data, revision, token, task=task)
         self.outgoing[request_id] = outgoing

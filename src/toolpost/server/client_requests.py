@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 from toolpost import types
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
 from toolpost.protocol.eras import Peer
+from toolpost.protocol.methods import ELICITATION_CREATE, ROOTS_LIST, SAMPLING_CREATE_MESSAGE
 from toolpost.server.runtime.change_broadcast import ELICITATION_COMPLETE
 from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
@@ -96,13 +97,13 @@ class ClientRequests:
             tool_choice=None if tool_choice is None else types.ToolChoice(tool_choice),
             metadata=metadata,
         )
-        result = await self.ask("sampling/createMessage", params, key=key, timeout=timeout)
+        result = await self.ask(SAMPLING_CREATE_MESSAGE, params, key=key, timeout=timeout)
         assert isinstance(result, types.CreateMessageResult)
         return result
 
     async def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
         """Return the roots of the client. Raises CapabilityNotDeclared if it has none."""
-        result = await self.ask("roots/list", types.ClientRequestParams(), key=key, timeout=timeout)
+        result = await self.ask(ROOTS_LIST, types.ClientRequestParams(), key=key, timeout=timeout)
         assert isinstance(result, types.ListRootsResult)
         return result.roots
 
@@ -136,7 +137,7 @@ class ClientRequests:
         asked, words = get_form(form), message
         for left in reversed(range(MAX_ELICIT_ATTEMPTS)):
             params = types.ElicitParams(message=words, requested_schema=asked.schema)
-            result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+            result = await self.ask(ELICITATION_CREATE, params, key=key, timeout=timeout)
             assert isinstance(result, types.ElicitResult)
             try:
                 return asked.read(result)
@@ -171,7 +172,7 @@ class ClientRequests:
         from toolpost.server.elicitation.forms import ANSWERS_BY_ACTION  # noqa: PLC0415 - as in `elicit`
 
         params = self._make_url_elicitation(message, url, elicitation_id)
-        result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+        result = await self.ask(ELICITATION_CREATE, params, key=key, timeout=timeout)
         assert isinstance(result, types.ElicitResult)
         return ANSWERS_BY_ACTION[result.action]
 

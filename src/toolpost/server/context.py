@@ -14,7 +14,7 @@ from toolpost.errors import InvalidRequest, LocalProtocolError, MissingScopes
 from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import LOG_MESSAGE, PROGRESS, Row
 from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
 from toolpost.server.runtime.request import Call, run_middleware
@@ -188,7 +188,7 @@ class Context(ClientRequests):
                 progress_token=incoming.token, progress=progress, total=total, message=message
             )
             await self._send_through_middleware(
-                "notifications/progress",
+                PROGRESS,
                 params,
                 lambda said: connection.report_progress(request_id, said.progress, said.total, said.message),
             )
@@ -211,7 +211,7 @@ class Context(ClientRequests):
             return
         if self.server.middleware:
             await self._send_through_middleware(
-                "notifications/message",
+                LOG_MESSAGE,
                 LogParams(level=level, data=data, logger=logger),
                 lambda said: connection.log(said.level, said.data, logger=said.logger, to=incoming),
             )

@@ -18,7 +18,24 @@ from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import (
+    COMPLETION_COMPLETE,
+    INITIALIZE,
+    LOGGING_SET_LEVEL,
+    PING,
+    PROMPTS_GET,
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    RESOURCES_READ,
+    RESOURCES_SUBSCRIBE,
+    RESOURCES_TEMPLATES_LIST,
+    RESOURCES_UNSUBSCRIBE,
+    SERVER_DISCOVER,
+    SUBSCRIPTIONS_LISTEN,
+    TOOLS_CALL,
+    TOOLS_LIST,
+    Row,
+)
 from toolpost.protocol.urls import check_icons
 from toolpost.server import options
 from toolpost.server.context import Context
@@ -269,21 +286,21 @@ class Handler(ServeMethods):
     def routes(self) -> Routes:
         """The function that serves each method."""
         return {
-            "initialize": self._initialize,
-            "server/discover": self._discover,
-            "ping": self._ping,
-            "logging/setLevel": self._set_level,
-            "subscriptions/listen": self._listen,
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-            "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
-            "resources/list": self._list_resources,
-            "resources/templates/list": self._list_templates,
-            "resources/read": self._read_resource,
-            "prompts/list": self._list_prompts,
-            "prompts/get": self._get_prompt,
-            "completion/complete": self._complete,
+            INITIALIZE: self._initialize,
+            SERVER_DISCOVER: self._discover,
+            PING: self._ping,
+            LOGGING_SET_LEVEL: self._set_level,
+            SUBSCRIPTIONS_LISTEN: self._listen,
+            RESOURCES_SUBSCRIBE: self._subscribe,
+            RESOURCES_UNSUBSCRIBE: self._unsubscribe,
+            TOOLS_LIST: self._list_tools,
+            TOOLS_CALL: self._call_tool,
+            RESOURCES_LIST: self._list_resources,
+            RESOURCES_TEMPLATES_LIST: self._list_templates,
+            RESOURCES_READ: self._read_resource,
+            PROMPTS_LIST: self._list_prompts,
+            PROMPTS_GET: self._get_prompt,
+            COMPLETION_COMPLETE: self._complete,
         }
 
     @cached_property
@@ -382,7 +399,7 @@ class Handler(ServeMethods):
         return ctx.introduce(self.instructions)
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return apply_cache(ctx.introduce(self.instructions), self.cache_for("server/discover"))
+        return apply_cache(ctx.introduce(self.instructions), self.cache_for(SERVER_DISCOVER))
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()

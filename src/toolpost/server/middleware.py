@@ -12,13 +12,14 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
+from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.runtime.request import Call, Middleware, Next
 from toolpost.types.tools import CallToolParams
 
 __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
 
-_EXEMPT_METHODS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
+_EXEMPT_METHODS: Final = frozenset({INITIALIZE, PING, SUBSCRIPTIONS_LISTEN})
 """Neither timed nor counted: the handshake, pings, and requests that are meant to last."""
 
 
@@ -107,7 +108,7 @@ class RateLimit:
         check_timeouts(seconds=seconds)
         self._calls = calls
         self._refill = calls / seconds
-        self._method = "tools/call" if tool is not None else method
+        self._method = TOOLS_CALL if tool is not None else method
         self._tool = tool
         self._clock = clock
         self._seconds = seconds

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import INITIALIZE, PING, Row
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.options import SERVER
@@ -105,7 +105,7 @@ class PerClientServer(Handler):
     @cached_property
     def routes(self) -> Routes:
         """Every method is forwarded, but for the handshake and pings before it."""
-        own: Routes = {"initialize": self._initialize, "ping": self._ping}
+        own: Routes = {INITIALIZE: self._initialize, PING: self._ping}
         return {**dict.fromkeys([*super().routes, *self.extra_methods], self._forward), **own}
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from toolpost.errors import InternalError
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.options import Lifespan
@@ -27,7 +28,7 @@ from toolpost.types.notifications import ListenParams
 
 logger: Final = logging.getLogger("toolpost.server")
 
-_LISTEN: Final = "subscriptions/listen"
+_LISTEN: Final = SUBSCRIPTIONS_LISTEN
 
 
 class ReloadableServer(Handler):

@@ -30,7 +30,7 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCNotification,
     JSONRPCRequest,
 )
-from toolpost.protocol.methods import CLIENT
+from toolpost.protocol.methods import CANCELLED, CLIENT, INITIALIZE, INITIALIZED, TOOLS_CALL
 from toolpost.protocol.revisions import LATEST
 from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream
 from toolpost.transports.http_request import HttpCall, SessionHeaders
@@ -186,7 +186,7 @@ class HttpChannel:
         session, key = self._session, asked.key
         if key is not None:
             session, fields = None, self._find_cached_headers(*key)
-        elif session is not None and asked.method != "initialize":
+        elif session is not None and asked.method != INITIALIZE:
             fields = session.prepared
             if fields is None:
                 fields = session.prepared = self._sender.prepare_headers({**_POST_HEADERS, **session.fields})
@@ -217,7 +217,7 @@ class HttpChannel:
 
     def _post_request(self, request: JSONRPCRequest, data: bytes) -> None:
         session, fields = self._session, {}
-        if request.method == "initialize":
+        if request.method == INITIALIZE:
             session = self._session = SessionHeaders()
             self._stop_listening()
         elif has_protocol_version(request.params):
@@ -264,14 +264,14 @@ class HttpChannel:
             self._mark_session_lost(call.session)
 
     async def _post_notification(self, notice: JSONRPCNotification, data: bytes) -> None:
-        if notice.method == "notifications/cancelled" and not self._cancel_call(notice):
+        if notice.method == CANCELLED and not self._cancel_call(notice):
             return
         session = self._session
         if session is None or has_protocol_version(notice.params):
             await self._post(data, self._mirror_headers(notice), None)
             return
         await self._post(data, session.fields, session)
-        if notice.method == "notifications/initialized" and self._session is session:
+        if notice.method == INITIALIZED and self._session is session:
             self._stop_listening()
             self._listener = self._spawn(self._listen(session))
 
@@ -308,7 +308,7 @@ class HttpChannel:
 
     def _find_cached_headers(self, method: str, name: str | Unset, version: str) -> Mapping[str, str] | None:
         """Return cached headers; None if there are none, or they have to repeat arguments as well."""
-        if method == "tools/call" and name is not UNSET and self.find_header_parameters(name):
+        if method == TOOLS_CALL and name is not UNSET and self.find_header_parameters(name):
             return None
         return self._header_cache.get((method, name, version))
 
@@ -327,7 +327,7 @@ class HttpChannel:
     def _mirror_headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
         try:
             annotated = None
-            if message.method == "tools/call" and self.find_header_parameters is not _find_no_parameters:
+            if message.method == TOOLS_CALL and self.find_header_parameters is not _find_no_parameters:
                 annotated = self.find_header_parameters(_CALLED_TOOL(message.params).name)
             return mirror_headers(message, annotated)
         except ValueError as error:

@@ -25,6 +25,7 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCMessage,
     JSONRPCResponse,
 )
+from toolpost.protocol.methods import INITIALIZE
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.transports.backends.backend import Response
 from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream, is_final
@@ -108,7 +109,7 @@ class HttpCall:
     @property
     def is_initialize(self) -> bool:
         """Whether it opens a session."""
-        return self.method == "initialize"
+        return self.method == INITIALIZE
 
     async def run(self, data: bytes, fields: Mapping[str, str]) -> None:
         """Post the request with headers that the sender has prepared; hand on messages up to the answer.

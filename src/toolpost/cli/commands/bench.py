@@ -22,6 +22,7 @@ import click
 from toolpost.cli.errors import FAILED, INTERRUPTED, OK, usage_error
 from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 from toolpost.errors import MCPError, RPCError
+from toolpost.protocol.methods import TOOLS_LIST
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
@@ -196,7 +197,7 @@ def command(
         raise usage_error("--args is for a tool", "name the tool after the target")
     if tool is not None and lists:
         raise usage_error("--list is instead of a tool", "leave out one of them")
-    what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
+    what = f"calls of {tool}" if tool else TOOLS_LIST if lists else "ping"
     load = LoadGenerator(seconds, concurrency, rate)
     told: dict[str, Any] = {"target": reach.target.label, "what": what}
 

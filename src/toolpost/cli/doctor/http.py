@@ -21,6 +21,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.http_routing import mirror_headers
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader, JSONRPCRequest, decode, shorten
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import SERVER_DISCOVER
 from toolpost.transports.backends.backend import Backend
 from toolpost.transports.http_sender import EVENTS, JSON, status_phrase
 from toolpost.transports.targets import Http, display_url
@@ -233,7 +234,7 @@ async def _search_endpoint(
 async def _probe(backend: Backend, place: Http, url: str, timeout: float | None) -> _ProbeResponse:
     """Send `server/discover`."""
     party = LocalPeer(Implementation(name="toolpost-doctor", version=__version__), ClientCapabilities())
-    data = Connection(party).request("server/discover").data
+    data = Connection(party).request(SERVER_DISCOVER).data
     message = decode(data)
     assert isinstance(message, JSONRPCRequest), "it was made as one"
     headers = {

@@ -17,7 +17,7 @@ from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.protocol.http_routing import RejectedRoute, StatelessRoute, classify, verify_headers
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONRPCRequest, decode, is_batch
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import CLIENT, SERVER, Role
+from toolpost.protocol.methods import CLIENT, INITIALIZE, SERVER, Role
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS
 from toolpost.types.initialize import Implementation, ListCapability, ResourcesCapability, ServerCapabilities
 
@@ -211,7 +211,7 @@ class TrackedExchange:
     def _inspect(self, by: Role, data: bytes | OversizedLine) -> list[ObservedMessage]:
         session = self._session
         messages = session.inspector.inspect(by, data, self._tracker.now())
-        if any(seen.kind == "request" and seen.method == "initialize" for seen in messages):
+        if any(seen.kind == "request" and seen.method == INITIALIZE for seen in messages):
             session.link = self._tracker.next_link()
         self._tracker.on_raw_message(by, data, session.link)
         return messages

@@ -32,7 +32,7 @@ from toolpost.protocol.jsonrpc import (
     shorten,
 )
 from toolpost.protocol.local_peer import Capabilities, has_capability
-from toolpost.protocol.methods import CLIENT, ROWS, SERVER, Role, Row, suggest_method
+from toolpost.protocol.methods import EARLY_REQUESTS, CLIENT, INITIALIZE, ROWS, SERVER, Role, Row, suggest_method
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
 from toolpost.types.base import (
     UNSET,
@@ -147,9 +147,6 @@ SIMILARITY_CUTOFF: Final = 0.85
 
 _OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
 _KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
-_PRE_SESSION_METHODS: Final = frozenset({"initialize", "ping"})
-"""Requests that may come before a session is open."""
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -271,7 +268,7 @@ class MessageInspector:
             elif revision.stateless:
                 _attempt(seen.violations, STATELESS_ERA.check_meta, meta)
             return revision
-        if self.revision is None and seen.method not in _PRE_SESSION_METHODS:
+        if self.revision is None and seen.method not in EARLY_REQUESTS:
             if seen.by == SERVER and self.seen_revisions:
                 seen.violations.append("a server without a session asks by returning, and not by a request")
                 return next(reversed(self.seen_revisions.values()))
@@ -426,7 +423,7 @@ class MessageInspector:
         asked = self._pending[seen.by].get(params.request_id)
         if asked is None:
             return  # it may have been answered at the same moment
-        if asked.method == "initialize":
+        if asked.method == INITIALIZE:
             seen.violations.append("the handshake cannot be cancelled")
             return
         del self._pending[seen.by][params.request_id]

@@ -33,7 +33,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest, NotificationReceived, OutboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import TOOLS_CALL, Row
 from toolpost.protocol.request_templates import make_tool_call, read_plain_response
 from toolpost.types.base import JSON, Raw, RequestId, Result, WireStruct
 from toolpost.types.notifications import NotificationParams
@@ -140,7 +140,7 @@ class Dispatcher:
         outgoing = make_tool_call(self.connection, name, arguments)
         if outgoing is None:
             params = CallToolParams(name=name, arguments=arguments)
-            outgoing = self.connection.request("tools/call", params, progress=True)
+            outgoing = self.connection.request(TOOLS_CALL, params, progress=True)
         return self.run(outgoing, limits, started)
 
     async def run(

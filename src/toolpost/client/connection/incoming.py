@@ -38,6 +38,7 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.threads import ThreadPool
 from toolpost.types.base import Raw, RequestId, Result
 from toolpost.types.client_requests import ElicitParams, ElicitResult
@@ -274,7 +275,7 @@ class IncomingRouter:
         if error.id is not None:
             return calls.get(error.id) if error.reply else None
         # A subscription is in flight all the time, and its answer is short.
-        waiting = [call for call in calls.values() if call.sent and call.method != "subscriptions/listen"]
+        waiting = [call for call in calls.values() if call.sent and call.method != SUBSCRIPTIONS_LISTEN]
         told = error.reply or error.answer is not None  # else it was a notice
         return waiting[0] if told and len(waiting) == 1 else None
 
@@ -322,7 +323,7 @@ class IncomingRouter:
             failure = InternalError(f"Internal error: the client failed to answer {method}")
             data = connection.fail(incoming.id, failure)
         if data is not None:
-            await self._dispatcher.try_send(data, incoming.id, alone=method == "ping")
+            await self._dispatcher.try_send(data, incoming.id, alone=method == PING)
 
     async def _run_callback(self, incoming: InboundRequest) -> Result | Raw:
         """Run the callback for a request. The server waits for it, so all deadlines are paused.

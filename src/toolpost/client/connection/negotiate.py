@@ -33,6 +33,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import INITIALIZED
 from toolpost.protocol.revisions import Revision, find_newest
 from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
@@ -355,7 +356,7 @@ class Handshake:
                 raise
             return await self._initialize_via_fallback(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
-        await dispatcher.notify("notifications/initialized")
+        await dispatcher.notify(INITIALIZED)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(

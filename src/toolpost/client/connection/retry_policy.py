@@ -16,6 +16,7 @@ from toolpost.errors import (
     RequestTimeout,
     TransportError,
 )
+from toolpost.protocol.methods import ROWS
 
 T = TypeVar("T")
 
@@ -58,22 +59,7 @@ class Backoff:
         return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
 
 
-RETRY_SAFE_METHODS: Final = frozenset(
-    {
-        "completion/complete",
-        "logging/setLevel",
-        "ping",
-        "prompts/get",
-        "prompts/list",
-        "resources/list",
-        "resources/read",
-        "resources/subscribe",
-        "resources/templates/list",
-        "resources/unsubscribe",
-        "server/discover",
-        "tools/list",
-    }
-)
+RETRY_SAFE_METHODS: Final = frozenset(row.name for row in ROWS if row.repeatable)
 """What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
 
 TOO_MANY_REQUESTS: Final = 429

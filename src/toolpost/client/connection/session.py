@@ -42,7 +42,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest, NotificationReceived
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER, Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Raw, Result, WireStruct
 from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
@@ -231,9 +231,7 @@ class ClientSession:
             self.log_level = level or (DEFAULT_LOG_LEVEL if self._event_callbacks.log is not None else None)
         elif level is not None:
             try:
-                await opened.dispatcher.request(
-                    "logging/setLevel", SetLevelParams(level=level), limits=limits
-                )
+                await opened.dispatcher.request(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits=limits)
             except MCPError as error:
                 logger.warning("the log level is not %s any more: %s", level, error)
 
@@ -327,7 +325,7 @@ class ClientSession:
 
         async def tell(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
-                await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, dispatcher)
+                await self.send(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits, {}, dispatcher)
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
                 raise CapabilityNotDeclared(
                     "logging", "the server does not offer 'logging'", peer=dispatcher.peer_name
@@ -344,7 +342,7 @@ class ClientSession:
 
     async def _ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         stateless = dispatcher.connection.revision.stateless
-        await self.send("server/discover" if stateless else "ping", None, limits, {}, dispatcher)
+        await self.send(SERVER_DISCOVER if stateless else PING, None, limits, {}, dispatcher)
 
     async def notify_if_session(self, method: str) -> None:
         """Send a notification that the stateless era does not have, in a session only."""

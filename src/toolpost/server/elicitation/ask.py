@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 from msgspec import UNSET, Struct, field
 
 from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
+from toolpost.protocol.methods import TOOLS_CALL
 from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
 from toolpost.server.runtime.eager import Unanswered
 from toolpost.server.signature.inspection import (
@@ -268,7 +269,7 @@ async def _resolve_node(
     if isinstance(answer, Accepted):
         return answer.data
     text = f"The user {_ANSWER_PHRASES[type(answer)]}: {message}"
-    raise ToolError(text) if context.method == "tools/call" else UserRejected(text)
+    raise ToolError(text) if context.method == TOOLS_CALL else UserRejected(text)
 
 
 def _split_answer_types(kind: Any) -> tuple[Any, tuple[type, ...]]:

@@ -16,6 +16,7 @@ from toolpost.errors import CapabilityNotDeclared, InternalError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import find_missing_capability
 from toolpost.protocol.jsonrpc import InvalidJSONValue
+from toolpost.protocol.methods import ELICITATION_CREATE, ROOTS_LIST, SAMPLING_CREATE_MESSAGE
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.protocol.revisions import Revision
 from toolpost.server.elicitation.journal import MAX_ROUNDS, ManualQuestion, ReplayJournal
@@ -78,9 +79,9 @@ class InputRequired:
 
 def _method_of_question(key: str, question: object) -> str:
     methods: dict[type, str] = {
-        types.ElicitParams: "elicitation/create",
-        types.CreateMessageParams: "sampling/createMessage",
-        types.ClientRequestParams: "roots/list",
+        types.ElicitParams: ELICITATION_CREATE,
+        types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
+        types.ClientRequestParams: ROOTS_LIST,
     }
     method = methods.get(type(question))
     if method is None:

@@ -29,6 +29,7 @@ from toolpost.protocol.http_routing import (
 )
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
 from toolpost.server.http.limits import RequestCounts
 from toolpost.server.http.request import (
@@ -333,7 +334,7 @@ class Endpoint:
                 assert isinstance(message, JSONRPCRequest), "checked above"
                 taken = begin_stateless(host, message, route, exchange)
             assert isinstance(taken, AcceptedRequest), "without counts, no request is answered at once"
-            listens = taken.event.row.name == "subscriptions/listen"
+            listens = taken.event.row.name == SUBSCRIPTIONS_LISTEN
             timer = self._end_with_token(exchange) if listens else None
             try:
                 await serve_stateless(host, taken, caller)

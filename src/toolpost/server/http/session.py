@@ -17,6 +17,7 @@ from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import JSONReader, JSONRPCRequest
+from toolpost.protocol.methods import CANCELLED
 from toolpost.server.http.limits import STREAM_RETENTION, FinishedStreams, RequestCounts
 from toolpost.stores.store import Store
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
@@ -368,7 +369,7 @@ class HttpSession:
             await self.answer(data, related)
             return
         call = None if related is None else self._pending_calls.get(related)
-        if call is None and related is not None and said.method != "notifications/cancelled":
+        if call is None and related is not None and said.method != CANCELLED:
             return  # its request does not wait any more (HTTPL-14)
         # A question outlives the request that it was asked for, until the client hears.
         stream = GENERAL_STREAM if call is None else call.stream

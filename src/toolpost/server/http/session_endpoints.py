@@ -22,6 +22,7 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCNotification,
     JSONRPCRequest,
 )
+from toolpost.protocol.methods import INITIALIZE, INITIALIZED
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
 from toolpost.server.http.authorization import Authenticator, build_step_up_headers, find_missing_scopes
 from toolpost.server.http.limits import TooManySessions
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 _SESSION_HEADER: Final = headers.SESSION.encode()
 
-_INITIALIZED: Final = "notifications/initialized"
+_INITIALIZED: Final = INITIALIZED
 
 _MISSING_SESSION_TEXT: Final = (
     f"The header {headers.SESSION} is missing: send `initialize` first, and then the id that it gives."
@@ -329,7 +330,7 @@ class SessionEndpoints:
             raise HTTPRefusal(400, "A batch is not part of HTTP+SSE.")
         if isinstance(message, JSONRPCRequest):
             self._check_scopes(message, principal)
-            if message.method == "initialize":
+            if message.method == INITIALIZE:
                 await self._sessions.set_scopes(asked[0], record, principal)
         await self._hand_over(asked[0], record, self._make_post(message, data, exchange))
         await exchange.send_empty(202)

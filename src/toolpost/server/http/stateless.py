@@ -25,6 +25,7 @@ from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, Not
 from toolpost.protocol.http_routing import HeaderAnnotations, StatelessRoute, get_http_status, verify_headers
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import INITIALIZE, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
 from toolpost.protocol.revisions import Revision
 from toolpost.server.http.authorization import Authenticator, build_step_up_headers
 from toolpost.server.http.limits import MAX_SUBSCRIPTIONS, RequestCounts
@@ -166,7 +167,7 @@ def begin_stateless(
             connection.mark_answered(event.id)
             host.take_back(connection)
             return started
-    if started is None and event.row.name == "tools/call":
+    if started is None and event.row.name == TOOLS_CALL:
         _check_headers(event, exchange.headers, host.find_header_parameters(event.params.name))
     return AcceptedRequest(connection, event, started)
 
@@ -247,7 +248,7 @@ async def _answer(
 ) -> tuple[bytes, RPCError | None]:
     load, principal = caller.load, caller.principal
     peer = _get_peer_key(caller.exchange, principal)
-    listens = incoming.row.name == "subscriptions/listen"
+    listens = incoming.row.name == SUBSCRIPTIONS_LISTEN
     if listens:
         if load.streams >= load.max_streams:
             raise make_stream_limit_refusal(load.max_streams)
@@ -348,7 +349,7 @@ async def _serve_one(
     if isinstance(message, RemoteProtocolError):
         answer = message.answer or InvalidRequest(message.message)
         return [jsonrpc.encode_error(message.id, answer)], ()
-    opening = isinstance(message, JSONRPCRequest) and message.method == "initialize"
+    opening = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
     connection = host.connection(None if opening else Peer(revision))
     if isinstance(message, JSONRPCNotification):
         await _receive_notification(host, connection, message, caller)

@@ -12,6 +12,16 @@ from toolpost import types
 from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.methods import (
+    PROMPTS_GET,
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    RESOURCES_READ,
+    RESOURCES_SUBSCRIBE,
+    RESOURCES_TEMPLATES_LIST,
+    TOOLS_CALL,
+    TOOLS_LIST,
+)
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import Cache, ListKind, Registry, RegistryEntry, apply_cache
@@ -30,16 +40,16 @@ if TYPE_CHECKING:
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
 
 LIST_KINDS: Final = {
-    "tools": ListKind("tools", "tools/list", "ListToolsResult", "tools", "tools"),
-    "resources": ListKind("resources", "resources/list", "ListResourcesResult", "resources", "resources"),
+    "tools": ListKind("tools", TOOLS_LIST, "ListToolsResult", "tools", "tools"),
+    "resources": ListKind("resources", RESOURCES_LIST, "ListResourcesResult", "resources", "resources"),
     "templates": ListKind(
         "resource templates",
-        "resources/templates/list",
+        RESOURCES_TEMPLATES_LIST,
         "ListResourceTemplatesResult",
         "resource_templates",
         "resources",
     ),
-    "prompts": ListKind("prompts", "prompts/list", "ListPromptsResult", "prompts", "prompts"),
+    "prompts": ListKind("prompts", PROMPTS_LIST, "ListPromptsResult", "prompts", "prompts"),
 }
 """The registries, by attribute."""
 
@@ -99,7 +109,7 @@ class RegistryServer(Handler):
             or incoming.row.name in self.extra_methods
         ):
             return None
-        if getattr(self.routes.get("tools/call"), "__func__", None) is not RegistryServer._call_tool:
+        if getattr(self.routes.get(TOOLS_CALL), "__func__", None) is not RegistryServer._call_tool:
             return None  # the method was overridden
         params: CallToolParams = incoming.params
         tool = self.tools.get(params.name)
@@ -125,11 +135,11 @@ class RegistryServer(Handler):
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """Return the scopes of a tool, prompt or resource; none if it is unknown."""
         handle: RegistryEntry[..., Any] | None = None
-        if method == "tools/call":
+        if method == TOOLS_CALL:
             handle = self.tools.get(about)
-        elif method == "prompts/get":
+        elif method == PROMPTS_GET:
             handle = self.prompts.get(about)
-        elif method in {"resources/read", "resources/subscribe"}:
+        elif method in {RESOURCES_READ, RESOURCES_SUBSCRIBE}:
             found = self._match_template(about)
             handle = self.resources.get(about) or (found and found[0])
         return frozenset() if handle is None else handle.scopes
@@ -168,7 +178,7 @@ class RegistryServer(Handler):
         self, ctx: Context, params: "types.ReadResourceParams"
     ) -> "types.ReadResourceResult":
         uri = params.uri
-        cache = self.cache_for("resources/read")
+        cache = self.cache_for(RESOURCES_READ)
         resource = self.resources.get(uri)
         if resource is not None:
             ctx.require(*resource.scopes)

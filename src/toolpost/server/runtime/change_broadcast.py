@@ -9,6 +9,13 @@ import threading
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
+from toolpost.protocol.methods import (
+    ELICITATION_COMPLETE,
+    PROMPTS_LIST_CHANGED,
+    RESOURCES_LIST_CHANGED,
+    RESOURCES_UPDATED,
+    TOOLS_LIST_CHANGED,
+)
 from toolpost.types.notifications import (
     ElicitationCompleteParams,
     NotificationParams,
@@ -17,13 +24,10 @@ from toolpost.types.notifications import (
 )
 
 LIST_CHANGED: Final = {
-    "tools": "notifications/tools/list_changed",
-    "prompts": "notifications/prompts/list_changed",
-    "resources": "notifications/resources/list_changed",
+    "tools": TOOLS_LIST_CHANGED,
+    "prompts": PROMPTS_LIST_CHANGED,
+    "resources": RESOURCES_LIST_CHANGED,
 }
-_RESOURCE_UPDATED: Final = "notifications/resources/updated"
-ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
-
 
 BROADCAST_INTERVAL: Final = 0.05
 """Seconds between two broadcasts: short for people, long for a hundred registrations."""
@@ -67,7 +71,7 @@ class ChangeBroadcaster:
 
     def broadcast_resource_updated(self, uri: str) -> None:
         """Broadcast that a resource has changed."""
-        self._enqueue((_RESOURCE_UPDATED, uri), ResourceUpdatedParams(uri=uri))
+        self._enqueue((RESOURCES_UPDATED, uri), ResourceUpdatedParams(uri=uri))
 
     def broadcast_elicitation_complete(self, elicitation_id: str) -> None:
         """Broadcast that a user is done with the URL of an elicitation."""

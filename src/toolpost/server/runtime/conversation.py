@@ -29,6 +29,7 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.jsonrpc import JSONRPCRequest
+from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
 from toolpost.server.context import Context
 from toolpost.server.options import HTTP
 from toolpost.server.runtime.change_broadcast import PendingChanges
@@ -213,7 +214,7 @@ class ServerConversation:
                 await _wait_cancelled(tasks)  # they are ending, and nothing else waits for them
                 raise
             for uri in self.subscribed_uris:
-                context = Context(self.handler, self, "resources/unsubscribe", lifespan=self.lifespan)
+                context = Context(self.handler, self, RESOURCES_UNSUBSCRIBE, lifespan=self.lifespan)
                 await self._run_logged(self.handler.unsubscribe(uri, context))
         finally:
             await self.channel.close()
@@ -347,7 +348,7 @@ class ServerConversation:
             )
             if not is_pending(begun):
                 return connection.reply(incoming.id, begun)
-            if incoming.row.name == "initialize":
+            if incoming.row.name == INITIALIZE:
                 self._is_handshaking = True
                 task = asyncio.create_task(self._finish_handshake(incoming, begun))
                 self._track_task(incoming.id, task, begun)

@@ -14,6 +14,7 @@ from toolpost.errors import InvalidParams, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.methods import CANCELLED, INITIALIZED, PROGRESS, SUBSCRIPTIONS_ACKNOWLEDGED
 from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
 from toolpost.server.request import ClientConnection
 from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
@@ -119,7 +120,7 @@ class _ServerSubscription:
     async def run(self) -> ListenResult:
         """Acknowledge, then send changes until the end."""
         await self._context.send_notification(
-            "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._filter)
+            SUBSCRIPTIONS_ACKNOWLEDGED, AcknowledgedParams(notifications=self._filter)
         )
         while (notice := await self._pending_changes.take()) is not None:
             await self._context.send_notification(*notice)
@@ -128,7 +129,7 @@ class _ServerSubscription:
 
 # --------------------------------------------------------------------- functions that receive notifications
 
-RESERVED_NOTIFICATIONS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
+RESERVED_NOTIFICATIONS: Final = frozenset({CANCELLED, PROGRESS})
 """Handled by the protocol itself: a function sees the effect in `ctx.cancelled`, or in the result."""
 
 
@@ -169,7 +170,7 @@ def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
 
 logger: Final = logging.getLogger("toolpost.server")
 
-_INITIALIZED: Final = "notifications/initialized"
+_INITIALIZED: Final = INITIALIZED
 """The end of the handshake: for handlers, not for middleware."""
 
 _PARAMS_READER: Final = JSONReader(dict[str, JSON])
