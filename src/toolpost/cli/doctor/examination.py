@@ -92,12 +92,8 @@ def _report_connect_failure(
     if process.failure is not None:
         checkup.stop_unreachable("start", process.failure.message, process.failure.hint or "")
     if junk:
-        checkup.fail(
-            "stdout",
-            "what it writes there is no message",
-            "what is for people belongs on stderr: print(…, file=sys.stderr)",
-            details=junk,
-        )
+        hint = "what is for people belongs on stderr: print(…, file=sys.stderr)"
+        checkup.fail("stdout", "what it writes there is no message", hint, details=junk)
     if process.returncode is not None:
         said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
         checkup.stop_unreachable(
