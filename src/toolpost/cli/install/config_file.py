@@ -133,8 +133,7 @@ class HostConfigFile:
                     text = jsonc.drop(text, path) if text.strip() else text
                 for path, value in put.items():
                     text = jsonc.put(text, path, value)
-            if _drop_empty(self._parse_text(text)) != _drop_empty(_apply_changes(self._parse(), put, gone)):
-                raise ConfigSyntaxError("it is written in another way than expected")  # noqa: TRY301 - reported below
+            _check_equal(self._parse_text(text), _apply_changes(self._parse(), put, gone))
         except ConfigSyntaxError as error:
             raise CommandError(
                 f"{self.path} cannot be changed safely: {error}",
@@ -220,6 +219,11 @@ def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequen
                 raise ConfigSyntaxError(f"{word} is not a table")
         holder[key] = new
     return value
+
+
+def _check_equal(changed: JSON, wanted: JSON) -> None:
+    if _drop_empty(changed) != _drop_empty(wanted):
+        raise ConfigSyntaxError("it is written in another way than expected")
 
 
 def _drop_empty(value: Any) -> Any:

@@ -32,7 +32,16 @@ from toolpost.protocol.jsonrpc import (
     shorten,
 )
 from toolpost.protocol.local_peer import Capabilities, has_capability
-from toolpost.protocol.methods import EARLY_REQUESTS, CLIENT, INITIALIZE, ROWS, SERVER, Role, Row, suggest_method
+from toolpost.protocol.methods import (
+    CLIENT,
+    EARLY_REQUESTS,
+    INITIALIZE,
+    ROWS,
+    SERVER,
+    Role,
+    Row,
+    suggest_method,
+)
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
 from toolpost.types.base import (
     UNSET,
