@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
     from toolpost.principal import Principal as Principal
+    from toolpost.protocol.local_peer import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
-    from toolpost.protocol.urls import safe_icons as safe_icons
     from toolpost.server.context import Context as Context
     from toolpost.server.elicitation.ask import Ask as Ask
     from toolpost.server.elicitation.forms import Accepted as Accepted
@@ -77,7 +77,7 @@ _HOMES = {
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
     "principal": "Principal",
-    "protocol.urls": "safe_icons",
+    "protocol.local_peer": "safe_icons",
     "protocol.seal": "KeyRing",
     "server.context": "Context",
     "server.elicitation.ask": "Ask",

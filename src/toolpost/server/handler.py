@@ -17,7 +17,7 @@ from toolpost import types
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer, check_icons
 from toolpost.protocol.methods import (
     COMPLETION_COMPLETE,
     INITIALIZE,
@@ -36,7 +36,6 @@ from toolpost.protocol.methods import (
     TOOLS_LIST,
     Row,
 )
-from toolpost.protocol.urls import check_icons
 from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName

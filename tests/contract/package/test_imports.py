@@ -63,7 +63,6 @@ NEEDLESS = {
     "toolpost.server.signature.record_types": "classes with fields",
     "toolpost.server.registry.resources": "resources",
     "toolpost.server.elicitation.request_state": "questions without a session",
-    "toolpost.server.signature.bind": "schemas of the author's own",
     "toolpost.stores": "sessions over HTTP",
     "toolpost.transports.stdio_client": "clients",
     "toolpost.server.http.request": "HTTP",

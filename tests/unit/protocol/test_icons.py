@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol.urls import IMAGE_TYPES, check_icons, explain_unsafe_icon, safe_icons
+from toolpost.protocol.local_peer import IMAGE_TYPES, check_icons, explain_unsafe_icon, safe_icons
 from toolpost.types import Icon
 
 SAFE = [

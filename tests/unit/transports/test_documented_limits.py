@@ -62,7 +62,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
         client_requests.MAX_ELICIT_ATTEMPTS,
     ),
     "steps and answers of one call": (request_state.MAX_JOURNAL_BYTES,),
-    "notices of progress of one call, and log lines; and how many more in a second": (
+    "progress notifications of one call, and log lines; and how many more in a second": (
         context.NOTIFICATION_BURST,
         context.NOTIFICATION_RATE,
     ),

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from toolpost.errors import InvalidParams, ToolError
-from toolpost.protocol.urls import check_icons
+from toolpost.protocol.local_peer import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings
 from toolpost.server.registry.media import Media

@@ -11,8 +11,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
+from toolpost.protocol.local_peer import check_icons
 from toolpost.protocol.uri_template import UriTemplate
-from toolpost.protocol.urls import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings
 from toolpost.server.registry.media import Media

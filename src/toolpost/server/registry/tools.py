@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError, RPCError, ToolError
-from toolpost.protocol.urls import check_icons
+from toolpost.protocol.local_peer import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings, check_timeouts
 from toolpost.server.registry.registry import Registry, RegistryEntry
