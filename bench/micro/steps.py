@@ -19,7 +19,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.http_routing import classify
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import ROWS
-from toolpost.server.signature.bind import bind
+from toolpost.server.signature.function_schema import bind
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types import (
     CallToolParams,

@@ -19,8 +19,8 @@ from msgspec import UNSET
 from fuzz.cuts import pumped
 from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.server.signature.bind import BoundFunction, bind
-from toolpost.server.signature.validation import MAX_ISSUES, ArgumentError
+from toolpost.server.signature.errors import MAX_ISSUES, ArgumentError
+from toolpost.server.signature.function_schema import BoundFunction, bind
 
 __all__ = ["TOKENS", "target"]
 

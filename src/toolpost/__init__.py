@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from toolpost.server.server import Server as Server
     from toolpost.server.signature.annotations import Header as Header
     from toolpost.server.signature.annotations import Titles as Titles
-    from toolpost.server.signature.validation import SignatureError as SignatureError
+    from toolpost.server.signature.errors import SignatureError as SignatureError
     from toolpost.server.sync_context import SyncContext as SyncContext
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
@@ -88,7 +88,7 @@ _HOMES = {
     "server.registry.registry": "Cache",
     "server.server": "Server",
     "server.signature.annotations": "Header Titles",
-    "server.signature.validation": "SignatureError",
+    "server.signature.errors": "SignatureError",
     "server.sync_context": "SyncContext",
     "transports.targets": "Http Stdio",
 }

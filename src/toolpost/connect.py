@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast, 
 from msgspec.structs import replace
 
 from toolpost.channel import Channel
-from toolpost.client import config
+from toolpost.client import mcp_json
 from toolpost.client.connection.negotiate import Connector
 from toolpost.client.options import check_mapping
 from toolpost.errors import ChannelClosed, ConnectFailed
@@ -199,7 +199,7 @@ def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     if options.http is not None:
         address = replace(address, http=options.http)
     auth = address.auth if options.auth is None else options.auth
-    if auth == config.OAUTH:
+    if auth == mcp_json.OAUTH:
         from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
 
         auth = OAuth()
@@ -252,11 +252,11 @@ def _make_entry_connector(target: object, options: TargetOptions) -> Connector |
     if not isinstance(target, Mapping):
         return None
     entry = cast("Mapping[str, JSON]", target)
-    if config.has_server_list(entry):
-        name, entry = config.choose_server(entry, options.server)
-        with config.error_context(f"server {name!r}"):
+    if mcp_json.has_server_list(entry):
+        name, entry = mcp_json.choose_server(entry, options.server)
+        with mcp_json.error_context(f"server {name!r}"):
             return _find_connector(entry, options._replace(server=None))
-    entry = config.expand_variables(entry)
+    entry = mcp_json.expand_variables(entry)
     if "url" in entry:
         from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
 
@@ -279,8 +279,8 @@ def _make_file_connector(target: object, options: TargetOptions) -> Connector | 
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
             raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
-        found = config.parse_config(path, await asyncio.to_thread(path.read_bytes))
-        with config.error_context(str(path)):
+        found = mcp_json.parse_config(path, await asyncio.to_thread(path.read_bytes))
+        with mcp_json.error_context(str(path)):
             return _find_connector(found, options)
 
     async def open_channel() -> Channel:

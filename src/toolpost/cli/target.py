@@ -85,7 +85,7 @@ def _label_command(command: Sequence[str]) -> str:
 
 
 def _find_in_configs(name: str, config: str | None) -> TargetSpec:
-    from toolpost.client.config import read_servers  # noqa: PLC0415 - for names only
+    from toolpost.client.mcp_json import read_servers  # noqa: PLC0415 - for names only
 
     files = [config] if config is not None else [each for each in CONFIG_PATHS if Path(each).is_file()]
     known: list[str] = []
@@ -116,7 +116,7 @@ def _suggest_target(name: str, known: Sequence[str]) -> str:
 
 def list_config_names(config: str | None = None) -> list[str]:
     """The names in the `mcp.json` that are looked at; none where one cannot be read."""
-    from toolpost.client.config import read_servers  # noqa: PLC0415 - as above
+    from toolpost.client.mcp_json import read_servers  # noqa: PLC0415 - as above
     from toolpost.errors import MCPError  # noqa: PLC0415 - as above
 
     names: list[str] = []
@@ -153,7 +153,7 @@ class TargetConnector:
 
     def resolve_target(self) -> "Http | Stdio":
         """Where the server is, or how it is started, with all that the options say."""
-        from toolpost.client import config  # noqa: PLC0415 - start-up time
+        from toolpost.client import mcp_json  # noqa: PLC0415 - start-up time
         from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
 
         with translate_errors():
@@ -163,9 +163,9 @@ class TargetConnector:
             if self.target.kind == "url":
                 return self._build_http({"url": self.target.words[0]})
             name, file = self.target.words
-            with config.error_context(f"{file}, server {name!r}"):
-                entry = config.choose_server({"servers": config.read_servers(file)}, name)[1]
-                entry = config.expand_variables(entry)
+            with mcp_json.error_context(f"{file}, server {name!r}"):
+                entry = mcp_json.choose_server({"servers": mcp_json.read_servers(file)}, name)[1]
+                entry = mcp_json.expand_variables(entry)
                 if "url" in entry:
                     return self._build_http(entry)
                 return self._prepare_stdio(Stdio.from_target(entry))

@@ -1,6 +1,6 @@
-"""What a channel may offer beyond its promise, each as a protocol of its own; a client uses what it finds.
+"""Optional methods of a channel, one Protocol each; a client uses those that a channel has.
 
-Owns the names and what they mean. Knows no transport: whoever has the methods has the trait.
+Owns their names and meaning. Knows no transport.
 """
 
 from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
-from toolpost.client import config
+from toolpost.client import mcp_json
 from toolpost.client.client import Client
 from toolpost.client.connection.retry_policy import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
@@ -86,7 +86,9 @@ class ClientGroup(Mapping[str, Client]):
         self._clients: dict[str, Client] = {}
         self._failures: dict[str, Exception] = {}
         if isinstance(servers, Mapping):
-            self._add_clients(config.list_servers(servers) if config.has_server_list(servers) else servers)
+            self._add_clients(
+                mcp_json.list_servers(servers) if mcp_json.has_server_list(servers) else servers
+            )
         self._names: dict[tuple[str, str], str] = {}
         self._tools_by_name: dict[str, tuple[str, str]] = {}
         self._shared_names: set[str] = set()
@@ -142,7 +144,7 @@ class ClientGroup(Mapping[str, Client]):
             AuthError: all of them are there, and not one of them lets us in.
         """
         if self._path is not None:
-            self._add_clients(await asyncio.to_thread(config.read_servers, self._path))
+            self._add_clients(await asyncio.to_thread(mcp_json.read_servers, self._path))
             self._path = None
         async with asyncio.TaskGroup() as tries:
             for name in self._clients:

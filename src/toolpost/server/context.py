@@ -24,10 +24,10 @@ from toolpost.types.initialize import ClientCapabilities, DiscoverResult, Initia
 from toolpost.types.notifications import LogParams, NotificationParams, ProgressParams
 
 if TYPE_CHECKING:
+    from toolpost.rate_limit import TokenBucket
     from toolpost.server.elicitation.journal import CallReplay
     from toolpost.server.handler import Handler
     from toolpost.server.registry.registry import Registry
-    from toolpost.token_bucket import TokenBucket
 
 
 server_logger: Final = logging.getLogger("toolpost.server")
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def _make_limiter() -> "TokenBucket":
-    from toolpost.token_bucket import TokenBucket  # noqa: PLC0415 - for those that send notices
+    from toolpost.rate_limit import TokenBucket  # noqa: PLC0415 - for those that send notices
 
     return TokenBucket(NOTIFICATION_BURST, NOTIFICATION_RATE, get_running_loop().time)
 

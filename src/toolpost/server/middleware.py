@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
 from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
+from toolpost.rate_limit import TokenBucket
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.runtime.request import Call, Middleware, Next
 from toolpost.types.tools import CallToolParams
@@ -112,8 +113,8 @@ class RateLimit:
         self._tool = tool
         self._clock = clock
         self._seconds = seconds
-        self._buckets_by_key = OrderedDict[object, tuple[float, float]]()  # the last used at the end
-        self._buckets_by_session = WeakKeyDictionary[Any, tuple[float, float]]()
+        self._buckets_by_key = OrderedDict[object, TokenBucket]()  # the last used at the end
+        self._buckets_by_session = WeakKeyDictionary[Any, TokenBucket]()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has used up its rate."""
@@ -123,26 +124,24 @@ class RateLimit:
         return await next(call)
 
     def _take(self, client: object) -> None:
-        now = self._clock()
-        self._forget(now)
-        buckets: MutableMapping[Any, tuple[float, float]]
+        self._forget_idle()
+        buckets: MutableMapping[Any, TokenBucket]
         buckets = self._buckets_by_key if isinstance(client, str) else self._buckets_by_session
-        left, then = buckets.pop(client, (float(self._calls), now))
-        left = min(float(self._calls), left + (now - then) * self._refill)
-        if left < 1:
-            wait = (1 - left) / self._refill
-            buckets[client] = (left, now)
+        bucket = buckets.pop(client, None) or TokenBucket(self._calls, self._refill, self._clock)
+        buckets[client] = bucket
+        if not bucket.take():
             raise RateLimited(
-                f"Too many requests: at most {self._calls} in {self._seconds:g} s; try again in {wait:.1f} s",
-                {"retryAfter": round(wait, 3)},
+                f"Too many requests: at most {self._calls} in {self._seconds:g} s; "
+                f"try again in {bucket.delay:.1f} s",
+                {"retryAfter": round(bucket.delay, 3)},
             )
-        buckets[client] = (left - 1, now)
 
-    def _forget(self, now: float) -> None:
+    def _forget_idle(self) -> None:
         """Forget clients whose rate has recovered, or, if there are many, those idle for longest."""
+        now = self._clock()
         while self._buckets_by_key:
             oldest = next(iter(self._buckets_by_key))
-            is_recent = now - self._buckets_by_key[oldest][1] < self._seconds
+            is_recent = now - self._buckets_by_key[oldest].updated_at < self._seconds
             if is_recent and len(self._buckets_by_key) < MAX_CLIENTS:
                 return
             del self._buckets_by_key[oldest]

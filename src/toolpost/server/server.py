@@ -23,7 +23,7 @@ from toolpost.server.registry.registry import (
 from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.server.runtime.request import Middleware
-from toolpost.server.signature.bind import BoundFunction, bind
+from toolpost.server.signature.function_schema import BoundFunction, bind
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.sync_context import SyncContext
 from toolpost.types.base import Annotations, Icon, Meta
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.server.runtime.notifications import NotificationReceiver
-    from toolpost.server.signature.bind import RawSchemaFunction
+    from toolpost.server.signature.function_schema import RawSchemaFunction
     from toolpost.stores.store import Store
 
 P = ParamSpec("P")
@@ -263,7 +263,7 @@ class Server(RegistryServer):
         """
         if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
-        from toolpost.server.signature.bind import RawSchemaFunction  # noqa: PLC0415 - few servers have their own schemas
+        from toolpost.server.signature.function_schema import RawSchemaFunction  # noqa: PLC0415 - few servers have their own schemas
 
         bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
         returns = ResultConverter.for_schema(tool.output_schema, tool.name)

@@ -1,7 +1,7 @@
 """What a server may ask of a client: the model (sampling), the user (elicitation), the roots.
 
 In the session era an ask is a request of its own; in the stateless era it travels inside a result (see
-`inputs`) and its answer inside the retry. The types are the same.
+`base`) and its answer inside the retry. The types are the same.
 """
 
 from typing import Literal, Self, cast

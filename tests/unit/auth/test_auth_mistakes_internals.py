@@ -9,7 +9,7 @@ from toolpost import (
     Client,
     Http,
 )
-from toolpost.client import config
+from toolpost.client import mcp_json
 from toolpost.errors import (
     ConnectFailed,
 )
@@ -65,7 +65,7 @@ def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entr
     for name, value in {"N7_HOST": "localhost", "N7_KEY": "k3y", "N7_VOID": ""}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("N7_NONE", raising=False)
-    filled = config.expand_variables(entry)
+    filled = mcp_json.expand_variables(entry)
     if url is None:
         assert filled == entry  # these are no variables
     else:

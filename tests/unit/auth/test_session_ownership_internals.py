@@ -1,7 +1,7 @@
 """What belongs to whom within a server: notices, what was chosen for a session, and the room for sessions."""
 
 from hosted import run
-from toolpost.server.http.limits import FinishedStreams, RequestCounts
+from toolpost.server.http.capacity import FinishedStreams, RequestCounts
 from toolpost.server.http.session import HttpSession, SessionPost
 from toolpost.stores.memory import MemoryStore
 from toolpost.types.base import Raw

@@ -3,7 +3,7 @@
 import pytest
 
 from http_sites import Reply, odd_site
-from toolpost.cli.doctor.lint import (
+from toolpost.cli.doctor.check_items import (
     MAX_DESCRIPTION_LENGTH,
     MAX_TOOLS,
     lint_prompts,

@@ -25,9 +25,9 @@ from toolpost.errors import InvalidParams, ToolError
 from toolpost.json_schema import MAX_ISSUES, ValidationIssue
 from toolpost.server.elicitation.ask import Ask
 from toolpost.server.signature.annotations import Header
-from toolpost.server.signature.bind import BoundFunction, bind
 from toolpost.server.signature.compiled_types import ENCODER
-from toolpost.server.signature.validation import ArgumentError, SignatureError
+from toolpost.server.signature.errors import ArgumentError, SignatureError
+from toolpost.server.signature.function_schema import BoundFunction, bind
 
 T = TypeVar("T")
 

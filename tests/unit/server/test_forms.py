@@ -15,7 +15,7 @@ from parameter_ids import tell
 from toolpost.errors import ToolError
 from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
 from toolpost.server.signature.annotations import Titles
-from toolpost.server.signature.validation import SignatureError
+from toolpost.server.signature.errors import SignatureError
 from toolpost.types import ElicitResult
 
 STR = {"type": "string"}

@@ -17,7 +17,7 @@ from toolpost.errors import HeaderMismatch
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.revisions import LATEST
 from toolpost.server.runtime.conversation import ServerConversation
-from toolpost.server.signature.bind import bind
+from toolpost.server.signature.function_schema import bind
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Tool
 

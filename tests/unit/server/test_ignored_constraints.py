@@ -10,9 +10,9 @@ from msgspec import Meta
 from pydantic import BaseModel
 
 from toolpost import Server
-from toolpost.server.signature.bind import bind
+from toolpost.server.signature.errors import ArgumentError, SignatureError
+from toolpost.server.signature.function_schema import bind
 from toolpost.server.signature.results import ResultConverter
-from toolpost.server.signature.validation import ArgumentError, SignatureError
 
 Natural = Annotated[int, Meta(ge=1)]
 Absolute: Any = NewType("Absolute", Annotated[int, pydantic.AfterValidator(abs)])  # pyright: ignore - made by hand

@@ -25,8 +25,8 @@ from parameter_ids import tell
 from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
 from toolpost.server.registry.media import Audio, File, Image, Media
+from toolpost.server.signature.errors import SignatureError
 from toolpost.server.signature.results import OutputError, ResultConverter
-from toolpost.server.signature.validation import SignatureError
 from toolpost.types.content import (
     Content,
     EmbeddedResource,

@@ -28,8 +28,8 @@ from parameter_ids import tell
 from pydantic import BaseModel
 from pydantic import Field as PField
 
-from toolpost.server.signature.bind import bind
-from toolpost.server.signature.validation import ArgumentError, SignatureError
+from toolpost.server.signature.errors import ArgumentError, SignatureError
+from toolpost.server.signature.function_schema import bind
 
 T = TypeVar("T")
 UTC = dt.UTC

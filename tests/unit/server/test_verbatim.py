@@ -10,9 +10,9 @@ import pytest
 
 from toolpost.errors import InvalidParams, MCPError
 from toolpost.json_schema import MAX_ISSUES
-from toolpost.server.signature.bind import MAX_VALIDATOR_MESSAGE, RawSchemaFunction
+from toolpost.server.signature.errors import ArgumentError, SignatureError
+from toolpost.server.signature.function_schema import MAX_VALIDATOR_MESSAGE, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
-from toolpost.server.signature.validation import ArgumentError, SignatureError
 from toolpost.types.base import UNSET, Raw
 
 

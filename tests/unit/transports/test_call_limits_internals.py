@@ -10,7 +10,7 @@ from hosted import Stage, call, hosted, kept, kitchen, legacy, message, modern, 
 from toolpost.server.http import session as session_module
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import stateless
-from toolpost.server.http.limits import RequestCounts
+from toolpost.server.http.capacity import RequestCounts
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.session import SessionPost
 from toolpost.server.http.sessions import Sessions

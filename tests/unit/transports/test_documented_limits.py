@@ -10,7 +10,7 @@ from toolpost.auth.server import admission, dpop, verifier
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
 from toolpost.server import client_requests, context, handler, middleware, per_client
 from toolpost.server.elicitation import journal, request_state
-from toolpost.server.http import limits, request, security, session, uvicorn
+from toolpost.server.http import capacity, request, security, session, uvicorn
 from toolpost.server.options import HTTP, SERVER
 from toolpost.server.registry import prompts
 from toolpost.server.runtime import delivery
@@ -48,7 +48,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "resources that a session watches": (context.MAX_SUBSCRIBED_URIS,),
     "resources that a subscription names": (context.MAX_SUBSCRIBED_URIS,),
     "characters of their URIs, together": (context.MAX_SUBSCRIBED_URI_CHARS,),
-    "subscriptions (`subscriptions/listen`) of a principal": (limits.MAX_SUBSCRIPTIONS,),
+    "subscriptions (`subscriptions/listen`) of a principal": (capacity.MAX_SUBSCRIPTIONS,),
     "subscriptions of an address where nobody is known": (connection.MAX_IN_FLIGHT,),
     "readers of a general stream": (1,),
     "readers that have come back to a stream": (1,),
@@ -69,11 +69,11 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "calls in flight": (HTTP.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
     "sessions": (HTTP.max_sessions,),
-    "sessions of one principal": (1 / limits.PRINCIPAL_SHARE,),
+    "sessions of one principal": (1 / capacity.PRINCIPAL_SHARE,),
     "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
     "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
-    "streams that are over": (limits.MAX_FINISHED_BYTES, session.STREAM_RETENTION),
-    "bytes of posts that wait, of all sessions": (limits.MAX_QUEUED_BYTES,),
+    "streams that are over": (capacity.MAX_FINISHED_BYTES, session.STREAM_RETENTION),
+    "bytes of posts that wait, of all sessions": (capacity.MAX_QUEUED_BYTES,),
     "journals in the store": (request_state.MAX_STORED_JOURNAL_BYTES,),
     "principals whose `ctx.state` is kept without a session": (handler.MAX_PRINCIPAL_STATES,),
     "choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),

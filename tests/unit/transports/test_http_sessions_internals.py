@@ -24,10 +24,7 @@ from session_site import ELICITS, GET, listening, stage_and_site, steps, text, t
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
 from toolpost.server import context
-from toolpost.server.http import (
-    disconnect,
-    limits,
-)
+from toolpost.server.http import capacity, disconnect
 from toolpost.server.http import (
     session as session_module,
 )
@@ -37,7 +34,7 @@ from toolpost.server.http import (
 from toolpost.server.http import (
     streams as streams_module,
 )
-from toolpost.server.http.limits import RequestCounts
+from toolpost.server.http.capacity import RequestCounts
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 
@@ -251,7 +248,7 @@ def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
 
 def test_streams_that_are_over_have_a_bound(monkeypatch):
     """Who reads slowly still gets all of it; who comes back too late gets nothing."""
-    monkeypatch.setattr(limits, "MAX_FINISHED_BYTES", 3 * (limits.STREAM_OVERHEAD + 2000))
+    monkeypatch.setattr(capacity, "MAX_FINISHED_BYTES", 3 * (capacity.STREAM_OVERHEAD + 2000))
     store = MemoryStore()
 
     async def main():
@@ -798,7 +795,7 @@ def test_what_could_not_be_said_is_owed_to_nobody():
 
     async def main():
         store: Any = MemoryStore()
-        kept_streams = limits.FinishedStreams(store.logs)
+        kept_streams = capacity.FinishedStreams(store.logs)
         session = session_module.HttpSession("s", "", store, kept_streams, RequestCounts(), single=True)
         said = message("notifications/message", {"level": "info", "data": "hi"})
         await session.send(said)

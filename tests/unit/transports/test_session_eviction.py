@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpost.server.http.limits import PRINCIPAL_SHARE, SessionLimit, TooManySessions
+from toolpost.server.http.capacity import PRINCIPAL_SHARE, SessionLimit, TooManySessions
 
 
 class Held:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from toolpost.server.http import limits
-from toolpost.server.http.limits import STREAM_OVERHEAD, FinishedStreams
+from toolpost.server.http import capacity
+from toolpost.server.http.capacity import STREAM_OVERHEAD, FinishedStreams
 from toolpost.stores.memory import MemoryStore
 
 
@@ -28,7 +28,7 @@ def test_what_is_over_stays_for_who_comes_back_to_it():
 
 
 def test_the_oldest_make_room(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
+    monkeypatch.setattr(capacity, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
     store = MemoryStore()
     asyncio.run(fill(FinishedStreams(store.logs), store, "a", "b", "c"))
     assert held(store, "a", "b", "c") == ["b", "c"]
@@ -40,15 +40,15 @@ def test_nothing_is_known_of_those_whose_time_is_over(monkeypatch):
     kept = FinishedStreams(store.logs)
     asyncio.run(fill(kept, store, "a", "b"))
     assert list(kept._held) == ["a", "b"]
-    later = time.monotonic() + limits.STREAM_RETENTION + 1
-    monkeypatch.setattr(limits.time, "monotonic", lambda: later)
+    later = time.monotonic() + capacity.STREAM_RETENTION + 1
+    monkeypatch.setattr(capacity.time, "monotonic", lambda: later)
     asyncio.run(kept.add("c", 1))
     assert list(kept._held) == ["c"]
     assert held(store, "a", "b") == []
 
 
 def test_who_drops_one_makes_room_at_once(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
+    monkeypatch.setattr(capacity, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
     store = MemoryStore()
     kept = FinishedStreams(store.logs)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from toolpost.auth.jose import CompactJws, import_jose
 from toolpost.errors import MCPError, RequestFailed
-from toolpost.token_bucket import TokenBucket
+from toolpost.rate_limit import TokenBucket
 
 logger: Final = logging.getLogger("toolpost.auth")
 

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from toolpost.auth.fetch import use_backend
 from toolpost.cli.doctor.capture import Capture, CapturedProcess, CapturingBackend
-from toolpost.cli.doctor.http import check_http
-from toolpost.cli.doctor.network import check_url
-from toolpost.cli.doctor.process import check_command, check_source
+from toolpost.cli.doctor.check_http import check_http
+from toolpost.cli.doctor.check_network import check_url
+from toolpost.cli.doctor.check_process import check_command, check_source
+from toolpost.cli.doctor.check_session import check_messages, check_revisions, check_session
 from toolpost.cli.doctor.report import DoctorReport
-from toolpost.cli.doctor.session import check_messages, check_revisions, check_session
 from toolpost.cli.errors import describe_exit
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector, add_target_options
 from toolpost.client.client import Client
-from toolpost.client.config import OAUTH
+from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
 from toolpost.transports.targets import Http, Stdio
 

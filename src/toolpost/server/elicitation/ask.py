@@ -16,6 +16,7 @@ from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
 from toolpost.protocol.methods import TOOLS_CALL
 from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
 from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.signature.errors import SignatureError, prefix_signature_errors
 from toolpost.server.signature.inspection import (
     UNION_TYPES,
     AnnotationScope,
@@ -23,7 +24,6 @@ from toolpost.server.signature.inspection import (
     resolve_alias,
     unwrap_layers,
 )
-from toolpost.server.signature.validation import SignatureError, prefix_signature_errors
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context

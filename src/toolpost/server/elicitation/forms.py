@@ -13,10 +13,10 @@ from toolpost import types
 from toolpost.errors import ToolError
 from toolpost.json_schema import resolve_ref
 from toolpost.server.signature.compiled_types import convert_value
+from toolpost.server.signature.errors import SignatureError, ValidationError
 from toolpost.server.signature.inspection import AnnotationScope, describe_type
-from toolpost.server.signature.schema_builder import make_root_schema
+from toolpost.server.signature.schema_parts import make_root_schema
 from toolpost.server.signature.type_compiler import TypeCompiler
-from toolpost.server.signature.validation import SignatureError, ValidationError
 from toolpost.types.base import JSON
 
 T = TypeVar("T")

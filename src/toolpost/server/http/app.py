@@ -31,7 +31,7 @@ from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
-from toolpost.server.http.limits import RequestCounts
+from toolpost.server.http.capacity import RequestCounts
 from toolpost.server.http.request import (
     ASGIReceive,
     ASGIScope,

@@ -18,7 +18,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import JSONReader, JSONRPCRequest
 from toolpost.protocol.methods import CANCELLED
-from toolpost.server.http.limits import STREAM_RETENTION, FinishedStreams, RequestCounts
+from toolpost.server.http.capacity import STREAM_RETENTION, FinishedStreams, RequestCounts
 from toolpost.stores.store import Store
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 

@@ -25,7 +25,7 @@ from toolpost.protocol.jsonrpc import (
 from toolpost.protocol.methods import INITIALIZE, INITIALIZED
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
 from toolpost.server.http.authorization import Authenticator, build_step_up_headers, find_missing_scopes
-from toolpost.server.http.limits import TooManySessions
+from toolpost.server.http.capacity import TooManySessions
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.server.http.session import GENERAL_STREAM, AnswerFuture, SessionPost, read_outline

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader, JSONRPCRequest
-from toolpost.server.http.limits import MAX_QUEUED_BYTES, FinishedStreams, RequestCounts, SessionLimit
+from toolpost.server.http.capacity import MAX_QUEUED_BYTES, FinishedStreams, RequestCounts, SessionLimit
 from toolpost.server.http.session import (
     END_MARK,
     STREAM_RETENTION,

@@ -28,7 +28,7 @@ from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import INITIALIZE, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
 from toolpost.protocol.revisions import Revision
 from toolpost.server.http.authorization import Authenticator, build_step_up_headers
-from toolpost.server.http.limits import MAX_SUBSCRIPTIONS, RequestCounts
+from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS, RequestCounts
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal, read_body
 from toolpost.server.http.session import HttpSession

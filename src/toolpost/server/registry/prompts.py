@@ -16,8 +16,8 @@ from toolpost.server.options import check_strings
 from toolpost.server.registry.media import Media
 from toolpost.server.registry.registry import Registry, RegistryEntry
 from toolpost.server.runtime.worker_threads import WorkerThreads
-from toolpost.server.signature.bind import BoundFunction
-from toolpost.server.signature.validation import SignatureError
+from toolpost.server.signature.errors import SignatureError
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.types.base import Role
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import CompleteResult, Completion, GetPromptResult, Prompt, PromptMessage

@@ -19,7 +19,7 @@ from toolpost.server.registry.media import Media
 from toolpost.server.registry.prompts import Completable
 from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
 from toolpost.server.runtime.worker_threads import WorkerThreads
-from toolpost.server.signature.bind import BoundFunction
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
 

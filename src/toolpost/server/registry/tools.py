@@ -20,14 +20,14 @@ from toolpost.server.runtime.eager import is_pending, is_unanswered
 from toolpost.server.runtime.fast_path import ResultTemplate
 from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
-from toolpost.server.signature.bind import BoundFunction
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.bind import RawSchemaFunction
+    from toolpost.server.signature.function_schema import RawSchemaFunction
 
 logger: Final = logging.getLogger("toolpost.server")
 

@@ -21,7 +21,7 @@ from toolpost.server.sync_context import SyncContext
 from toolpost.threads import ThreadPool
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.bind import BoundFunction, RawSchemaFunction
+    from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 
 _SEQUENCE_TYPES: Final = (list, tuple)
 FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})

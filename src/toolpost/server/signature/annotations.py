@@ -21,9 +21,9 @@ from toolpost.server.signature.compiled_types import (
     is_decodable,
     make_proxy_type,
 )
+from toolpost.server.signature.errors import SignatureError, ValidationError
 from toolpost.server.signature.pydantic_types import is_pydantic_field
-from toolpost.server.signature.schema_builder import HEADER_KEYWORD, remove_null
-from toolpost.server.signature.validation import SignatureError, ValidationError
+from toolpost.server.signature.schema_parts import HEADER_KEYWORD, remove_null
 from toolpost.types.base import JSON
 
 _NUMBER_TYPES: Final = (int, float)

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, explain_mismatch
+from toolpost.server.signature.errors import ValidationError, parse_issues
 from toolpost.server.signature.pydantic_types import is_pydantic_type, to_jsonable, validate_with_pydantic
-from toolpost.server.signature.schema_builder import add_keywords, can_accept
-from toolpost.server.signature.validation import ValidationError, parse_issues
+from toolpost.server.signature.schema_parts import add_keywords, can_accept
 from toolpost.types.base import JSON
 from toolpost.types.base import enc_hook as write_open
 

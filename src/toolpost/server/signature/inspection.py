@@ -26,7 +26,7 @@ from typing import (
 
 from msgspec import Struct
 
-from toolpost.server.signature.validation import SignatureError
+from toolpost.server.signature.errors import SignatureError
 
 UNION_TYPES: Final = frozenset({Union, types.UnionType})
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 import msgspec
 
 from toolpost.json_schema import DEFS_PREFIX, ForeignSchema, ValidationIssue, format_path
-from toolpost.server.signature.schema_builder import Definitions
-from toolpost.server.signature.validation import SignatureError, ValidationError
+from toolpost.server.signature.errors import SignatureError, ValidationError
+from toolpost.server.signature.schema_parts import Definitions
 from toolpost.types.base import JSON
 
 

@@ -19,11 +19,11 @@ from msgspec import UNSET
 from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
 from toolpost.server.signature.compiled_types import ENCODER, dec_hook, enc_hook
+from toolpost.server.signature.errors import SignatureError, parse_issues, prefix_signature_errors
 from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope
 from toolpost.server.signature.pydantic_types import PydanticType
-from toolpost.server.signature.schema_builder import compile_validator, make_root_schema
+from toolpost.server.signature.schema_parts import compile_validator, make_root_schema
 from toolpost.server.signature.type_compiler import TypeCompiler
-from toolpost.server.signature.validation import SignatureError, parse_issues, prefix_signature_errors
 from toolpost.types.base import JSON, Raw
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import CallToolResult

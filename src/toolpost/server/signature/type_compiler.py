@@ -32,6 +32,7 @@ from toolpost.server.signature.compiled_types import (
     make_proxy_type,
     make_union_reader,
 )
+from toolpost.server.signature.errors import SignatureError, prefix_signature_errors
 from toolpost.server.signature.inspection import (
     UNION_TYPES,
     AnnotationScope,
@@ -40,7 +41,7 @@ from toolpost.server.signature.inspection import (
     resolve_alias,
 )
 from toolpost.server.signature.pydantic_types import PydanticType, is_pydantic_field, is_pydantic_type
-from toolpost.server.signature.schema_builder import (
+from toolpost.server.signature.schema_parts import (
     HEADER_KEYWORD,
     Definitions,
     add_keywords,
@@ -51,7 +52,6 @@ from toolpost.server.signature.schema_builder import (
     make_enum_schema,
     remove_null,
 )
-from toolpost.server.signature.validation import SignatureError, prefix_signature_errors
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:

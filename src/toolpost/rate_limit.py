@@ -9,20 +9,25 @@ from collections.abc import Callable
 class TokenBucket:
     """Lets `burst` things through at once, and `rate` more in each second of a clock."""
 
-    __slots__ = ("_burst", "_clock", "_rate", "_tokens", "_updated_at")
+    __slots__ = ("_burst", "_clock", "_rate", "_tokens", "updated_at")
 
     def __init__(self, burst: float, rate: float, clock: Callable[[], float]) -> None:
         self._burst = self._tokens = float(burst)
         self._rate = rate
         self._clock = clock
-        self._updated_at = clock()
+        self.updated_at = clock()
 
     def take(self) -> bool:
         """Return whether one more thing may happen, and count it if so."""
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._updated_at) * self._rate)
-        self._updated_at = now
+        self._tokens = min(self._burst, self._tokens + (now - self.updated_at) * self._rate)
+        self.updated_at = now
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
+
+    @property
+    def delay(self) -> float:
+        """The seconds after the last `take` until the next one can succeed."""
+        return max(0.0, 1 - self._tokens) / self._rate

@@ -41,7 +41,7 @@ class SignatureError(MCPError, TypeError):
         ... def impossible(callback: type) -> str:
         ...     return "never"
         Traceback (most recent call last):
-        toolpost.server.signature.validation.SignatureError: ...callback...
+        toolpost.server.signature.errors.SignatureError: ...callback...
     """
 
 

@@ -1,6 +1,6 @@
 """Checks of a server in conversation: revisions, capabilities, lists and schemas, latency, broken rules.
 
-Acts as a client does, and calls no tool. `examination` says how clients of the server are made.
+Acts as a client does, and calls no tool. `command` says how clients of the server are made.
 """
 
 import time
@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolpost.cli.doctor.capture import Capture
-from toolpost.cli.doctor.lint import LintFinding, lint_prompts, lint_resources, lint_templates, lint_tools
+from toolpost.cli.doctor.check_items import (
+    LintFinding,
+    lint_prompts,
+    lint_resources,
+    lint_templates,
+    lint_tools,
+)
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound

@@ -31,21 +31,21 @@ from toolpost.server.signature.compiled_types import (
     decode_string_argument,
     document_schema,
 )
+from toolpost.server.signature.errors import (
+    ArgumentError,
+    SignatureError,
+    ValidationError,
+    prefix_signature_errors,
+)
 from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope, describe_type, unwrap_layers
 from toolpost.server.signature.pydantic_types import is_pydantic_field
-from toolpost.server.signature.schema_builder import (
+from toolpost.server.signature.schema_parts import (
     HEADER_KEYWORD,
     attach_definitions,
     compile_validator,
     inline_refs,
 )
 from toolpost.server.signature.type_compiler import TypeCompiler
-from toolpost.server.signature.validation import (
-    ArgumentError,
-    SignatureError,
-    ValidationError,
-    prefix_signature_errors,
-)
 from toolpost.types.base import JSON, Unset
 
 if TYPE_CHECKING:
