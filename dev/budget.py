@@ -15,23 +15,23 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove what is not needed, merge what is there twice.
 
 MAX_LINES: Final = {
-    ".": 2_830,
-    "auth": 5_280,
-    "cli": 8_280,
-    "client": 7_100,
-    "protocol": 5_760,
-    "server": 10_670,
-    "server/http": 4_490,
-    "stores": 585,
-    "testing": 3_220,
-    "transports": 4_480,
-    "types": 1_425,
+    ".": 2_702,
+    "auth": 5_000,
+    "cli": 7_921,
+    "client": 6_954,
+    "protocol": 5_735,
+    "server": 10_477,
+    "server/http": 4_410,
+    "stores": 581,
+    "testing": 3_167,
+    "transports": 4_277,
+    "types": 1_413,
 }
 """Folder of `src/toolpost` → lines of all that is in it, but for subfolders with a number of their own."""
 
-MAX_ALL_LINES: Final = 53_000
+MAX_ALL_LINES: Final = 52_700
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 235
+MAX_ALL_MODULES: Final = 211
 
 ROOT: Final = "src/toolpost/"
 

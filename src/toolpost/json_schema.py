@@ -129,16 +129,22 @@ def get_properties(schema: Schema) -> dict[str, dict[str, JSON]]:
     return {name: each for name, each in properties.items() if isinstance(each, dict)}
 
 
-def read_choices(schema: Schema) -> Choices | None:
-    """Return the strings and numbers that a schema offers for choice; None if it does not offer any."""
-    values, titles = as_list(schema.get("enum")), as_list(schema.get("enumNames"))
-    if not values and "const" in schema:
+def read_choices(schema: Schema, keywords: tuple[str, ...]) -> Choices | None:
+    """Return the strings and numbers that a schema offers for choice; None if it does not offer any.
+
+    The first of the keywords that is there decides: `enum`, `const`, `oneOf` and `anyOf` in some order.
+    """
+    keyword = next(
+        (key for key in keywords if (key == "const" and key in schema) or as_list(schema.get(key))), ""
+    )
+    titles: list[JSON] = []
+    if keyword == "const":
         values = [schema["const"]]
-    for keyword in ("oneOf", "anyOf"):
+    elif keyword == "enum":
+        values, titles = as_list(schema["enum"]), as_list(schema.get("enumNames"))
+    else:
         options = [as_object(option) for option in as_list(schema.get(keyword))]
-        if options and all("const" in option for option in options):
-            values, titles = ([option.get(key) for option in options] for key in ("const", "title"))
-            break
+        values, titles = ([option.get(key) for option in options] for key in ("const", "title"))
     if not values or not all(isinstance(value, str | int | float) for value in values):
         return None
     if len(titles) != len(values):
@@ -277,7 +283,8 @@ def resolve_ref(schema: Schema, defs: Schema) -> Schema:
     """Return the definition that a schema refers to, or the schema itself."""
     while "$ref" in schema:
         # A class that is still being compiled has no definition yet; it is neither a string nor null.
-        schema = look_up(schema["$ref"], {"$defs": defs}) or {"type": "object"}
+        found = look_up(schema["$ref"], {"$defs": defs})
+        schema = found if found or schema["$ref"].rpartition("/")[2] in defs else {"type": "object"}
     return schema
 
 

@@ -103,7 +103,7 @@ def _read_description(schema: Mapping[str, Any]) -> str:
 
 
 def _choose_param_type(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
-    choices = read_choices(schema)
+    choices = read_choices(schema, ("enum", "const", "oneOf", "anyOf"))
     if choices:
         return ChoiceParam(dict.fromkeys(choices.values))
     match schema.get("type"):

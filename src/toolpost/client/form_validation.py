@@ -76,7 +76,8 @@ def find_field_error(field: Mapping[str, JSON], value: JSON) -> str | None:
     if not is_type_allowed(field, get_json_type(value)):
         return f"has to be {TYPE_NAMES[kind]}"
     if kind in {"integer", "number"}:
-        return next((f"has to be {limit}" for limit in check_bounds(value, field)), None)
+        bounds = {key: field[key] for key in ("minimum", "maximum") if key in field}
+        return next((f"has to be {limit}" for limit in check_bounds(value, bounds)), None)
     if kind not in _COUNTED:
         return None
     choices = parse_choices(as_object(field.get("items")) if kind == "array" else field)
@@ -87,6 +88,8 @@ def find_field_error(field: Mapping[str, JSON], value: JSON) -> str | None:
         ):
             more = ", …" if len(choices.values) > MAX_LISTED_CHOICES else ""
             return f"has to be one of {', '.join(map(_quote, choices.values[:MAX_LISTED_CHOICES]))}{more}"
+        if kind == "string":
+            return None
     for limit in check_size(value, field):
         return f"has to have {limit} {_COUNTED[kind]}"
     return _check_format(field, value) if kind == "string" else None
@@ -94,7 +97,7 @@ def find_field_error(field: Mapping[str, JSON], value: JSON) -> str | None:
 
 def parse_choices(field: Mapping[str, JSON]) -> Choices | None:
     """Return the strings that a field, or an item of it, offers for choice; None if it does not."""
-    choices = read_choices(field)
+    choices = read_choices(field, ("oneOf", "anyOf", "enum"))
     return choices if choices and all(isinstance(value, str) for value in choices.values) else None
 
 

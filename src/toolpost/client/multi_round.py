@@ -124,7 +124,7 @@ class PausedCall(
         return paused
 
     def __repr__(self) -> str:
-        return f"<Paused call of {self.name!r}: {', '.join(self.input_requests)}>"
+        return f"<PausedCall of {self.name!r}: {', '.join(self.input_requests)}>"
 
 
 InputCallback: TypeAlias = Callable[[PausedCall], Mapping[str, Answer] | Awaitable[Mapping[str, Answer]]]

@@ -466,7 +466,7 @@ class ToolMethods:
             MCPError: as `call_tool` does.
         """
         if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
-            raise TypeError(f"paused: a Paused call, not a {type(paused).__name__}")
+            raise TypeError(f"paused: a PausedCall, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         known = self._find_output_info(paused.name, validate=paused.validate)

@@ -66,7 +66,7 @@ _STATES_OPEN_TO_PEER: Final = frozenset({"greeted", "ready"})
 
 _NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
     (SERVER, "new"): "the client has not sent initialize",
-    (SERVER, "opening"): "answer initialize: reply(id, party.introduce(revision))",
+    (SERVER, "opening"): "answer initialize: reply(id, local_peer.introduce(revision))",
     (SERVER, "greeted"): "the client has not sent notifications/initialized",
     (CLIENT, "new"): "send what ERAS[revision.era].open(connection) returns",
     (CLIENT, "opening"): "the server has not answered initialize",

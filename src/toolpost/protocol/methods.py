@@ -356,7 +356,7 @@ def suggest_method(method: str) -> str:
 
         near = get_close_matches(method, [row.name for row in ROWS], 1)
         return f"did you mean {near[0]}?" if near else "a method of your own needs a Row"
-    kind = "notice" if row.result is None else "request"
+    kind = "notification" if row.result is None else "request"
     ways = [
         f"a {kind} of the {side} in {' … '.join(dict.fromkeys((span.since, span.until)))}"
         for side, span in ((CLIENT, row.client), (SERVER, row.server))

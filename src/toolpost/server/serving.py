@@ -111,7 +111,7 @@ class ServeMethods:
 
         Raises:
             RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
-            TypeError: an argument for HTTP was given without `http`.
+            TypeError: an argument for HTTP is not its default, and there is no `http`.
         """
         options = collect_http_options(locals())
         if http is None:

@@ -129,7 +129,7 @@ def test_a_paused_call_is_a_text_and_nothing_else():
 
     async def main() -> None:
         async with Client(RawServer()) as client:
-            with pytest.raises(TypeError, match="paused: a Paused call, not a str"):
+            with pytest.raises(TypeError, match="paused: a PausedCall, not a str"):
                 await client.resume("{}", {})  # type: ignore[call-overload] - it is the case
 
     run(main())

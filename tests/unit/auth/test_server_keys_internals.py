@@ -1,6 +1,7 @@
 """The keys of an issuer: found by its metadata, fetched once for all who wait, and again when they rotate."""
 
 import asyncio
+import base64
 import logging
 from contextlib import asynccontextmanager
 from typing import Any
@@ -313,3 +314,12 @@ def test_keys_that_are_of_no_use(key, caplog):
 def test_what_is_no_compact_text(text):
     with pytest.raises(MalformedToken):
         parse_jws(text)
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"alg":"RS256","x":NaN}', b'\xef\xbb\xbf{"alg":"RS256"}', '{"alg":"RS256"}'.encode("utf-16")]
+)
+def test_the_header_of_a_token_is_strict_json(header):
+    parts = [base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (header, b"{}", b"s")]
+    with pytest.raises(MalformedToken):
+        parse_jws(".".join(parts))

@@ -114,3 +114,18 @@ def test_so_many_wait_for_a_function_and_no_more(monkeypatch):
             assert (await first).status == 200
 
     run(main)
+
+
+def test_a_second_event_loop_has_a_bound_of_its_own():
+    """A semaphore belongs to the loop in which somebody waited for it."""
+    pool = asking._RequestPool()
+
+    async def fill() -> None:
+        async def hold() -> None:
+            async with pool.semaphore:
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(hold() for _ in range(asking.MAX_CONCURRENT_REQUESTS + 8)))
+
+    asyncio.run(fill())
+    asyncio.run(fill())

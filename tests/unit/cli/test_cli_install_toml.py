@@ -145,3 +145,16 @@ plain = st.recursive(
 def test_any_value_comes_back(value):
     text = put("x = 1\n", ["servers", "a b"], value)
     assert tomllib.loads(text).get("servers", {}).get("a b", {}) == value
+
+
+def test_a_file_that_cannot_be_edited_is_reported():
+    deep = "a = " + "[" * 150 + "]" * 150 + "\n"
+    with pytest.raises(ConfigSyntaxError, match="cannot be edited"):
+        edit_toml(deep, {("mcp_servers", "x"): {"command": "y"}}, [])
+
+
+def test_comments_keep_their_indentation_however_often_a_key_is_added():
+    text = "[a]\nx = 1\n  # about b\n[b]\ny = 2\n"
+    for number in range(3):
+        text = edit_toml(text, {("a", f"k{number}"): number}, [])
+    assert "\n  # about b\n" in text

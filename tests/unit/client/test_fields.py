@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
-from toolpost.client.form_validation import fill_defaults, find_form_error, parse_choices, parse_fields
+from toolpost.client.form_validation import (
+    fill_defaults,
+    find_field_error,
+    find_form_error,
+    parse_choices,
+    parse_fields,
+)
 from toolpost.errors import LocalProtocolError
-from toolpost.json_schema import Choices
+from toolpost.json_schema import Choices, read_choices
 
 TEXT = {"type": "string"}
 ONE = {"type": "string", "enum": ["a", "b"]}
@@ -167,3 +173,23 @@ def test_choices_have_titles():
     assert parse_choices({"enum": ["a", "b"], "enumNames": ["A"]}) == Choices(("a", "b"), ("a", "b"))
     assert parse_choices({"oneOf": [{"const": "a"}]}) == Choices(("a",), ("a",))
     assert parse_choices(TITLED) == Choices(("a", "b"), ("A", "B"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ({"type": "string", "enum": ["ab", "c"], "minLength": 2}, "c"),
+        ({"type": "string", "oneOf": [{"title": "no const"}], "enum": ["a"]}, "b"),
+        ({"type": "number", "exclusiveMinimum": 1}, 1),
+        ({"type": "integer", "multipleOf": 2}, 3),
+    ],
+)
+def test_forms_judge_only_what_the_specification_has(field, value):
+    assert find_field_error(field, value) is None
+
+
+def test_the_order_of_the_keywords_decides_about_choices():
+    schema = {"enum": ["a", "b"], "oneOf": [{"const": "c"}]}
+    assert read_choices(schema, ("enum", "const", "oneOf")) == Choices(("a", "b"), ("a", "b"))
+    assert read_choices(schema, ("oneOf", "enum")) == Choices(("c",), ("c",))
+    assert read_choices({"enum": ["a", None], "oneOf": [{"const": "c"}]}, ("enum", "oneOf")) is None

@@ -344,7 +344,7 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
     [
         ("tools/lst", "did you mean tools/list?"),
         ("xyz", "a method of your own needs a Row"),
-        ("notifications/initialized", f"it is a notice of the client in {DATES[0]} … {DATES[3]}"),
+        ("notifications/initialized", f"it is a notification of the client in {DATES[0]} … {DATES[3]}"),
         ("server/discover", f"it is a request of the client in {DATES[4]}"),
         ("ping", f"it is a request of the client in {DATES[0]} … {DATES[3]} and a request of the server in"),
     ],

@@ -152,7 +152,15 @@ class _RequestPool:
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
-        self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    @property
+    def semaphore(self) -> asyncio.Semaphore:
+        """The bound on requests at once; a new one in each event loop, since it belongs to one."""
+        loop = asyncio.get_running_loop()
+        if self._semaphore is None or self._semaphore[0] is not loop:
+            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        return self._semaphore[1]
 
     async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
         """Return the result of a request, which is sent once for all that need it."""

@@ -248,9 +248,20 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
     """Return a TOML text after these changes. All else stays as it is, comments included."""
-    import tomlkit  # noqa: PLC0415 - only few hosts use TOML
+    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415 - only few hosts use TOML
 
     _parse_toml(text)
+    try:
+        return _edit_with_tomlkit(text, put, gone)
+    except (TOMLKitError, RecursionError) as error:
+        raise ConfigSyntaxError(f"it cannot be edited: {error}") from error
+
+
+def _edit_with_tomlkit(
+    text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]
+) -> str:
+    import tomlkit  # noqa: PLC0415 - as above
+
     windows = 0 < text.count("\n") == text.count("\r\n")
     text = text.replace("\r\n", "\n") if windows else text
     blank = len(text) - len(text.rstrip("\n"))
@@ -281,7 +292,7 @@ def _put_value(document: Any, path: Sequence[str], value: JSON) -> None:
 def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
     """Set a key of a table; a mapping is merged into a table that is there."""
     import tomlkit  # noqa: PLC0415 - as above
-    from tomlkit.items import InlineTable, Table  # noqa: PLC0415 - as above
+    from tomlkit.items import Comment, InlineTable, Table  # noqa: PLC0415 - as above
 
     if isinstance(value, Mapping):
         members = cast("Mapping[str, JSON]", value)
@@ -302,7 +313,10 @@ def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
         comments = _take_comments([holder, *inner_tables][-1])
     holder[key] = value
     for each in comments:
+        indent = each.trivia.indent if isinstance(each, Comment) else None
         (value if isinstance(value, Table) else holder).add(each)
+        if indent is not None:
+            each.trivia.indent = indent  # `add` indents it once more
 
 
 def _drop_key(document: Any, path: tuple[str, ...]) -> str:
