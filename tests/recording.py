@@ -28,7 +28,6 @@ import pytest
 
 import specification
 from official_schema import Official
-from toolpost import web
 from toolpost.client.connection import dispatcher
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import jsonrpc, receive
@@ -53,7 +52,6 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
-from toolpost.server.runtime import conversation
 from toolpost.types import UNSET, CreateTaskResult, InputRequiredResult, Raw
 
 # --------------------------------------------------------------------- what was said
@@ -221,19 +219,6 @@ def _on_cancel(
     _sent(outgoing.revision if outgoing else connection.revision, connection.role, (yield))
 
 
-def _on_bare(
-    caller: str, _tool: Any, _party: Any, incoming: InboundRequest, _run: Any
-) -> Generator[None, object, None]:
-    answer = yield
-    if not isinstance(answer, bytes):
-        return  # somebody goes on with it, who is heard
-    date, method = incoming.peer.revision, incoming.row.name
-    _sent(date, SERVER, answer, method)
-    if caller == "toolpost.web" and incoming.raw is not UNSET:  # what comes of a mould was heard before
-        body = bytes(incoming.raw)
-        note(Said("received", date.date, CLIENT, "request", method, type(incoming.id), body))
-
-
 def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[None, ConnectionEvent, None]:
     event = yield
     if isinstance(event, InvalidMessageReceived):
@@ -326,8 +311,6 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (jsonrpc, "encode_error", _on_failure),
     (dispatcher, "make_tool_call", _on_called),
     (dispatcher, "read_plain_response", _on_settled),
-    (web, "call_bare", _on_bare),
-    (conversation, "call_bare", _on_bare),
 ]
 """Where messages are made and read."""
 

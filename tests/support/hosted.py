@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from typing import Annotated, Any
 
 import uvicorn
@@ -359,9 +360,9 @@ async def hosted(server: Server, **web: Any):
 
 
 def kept(store: Any) -> list[str]:
-    """What there is in a store in memory."""
+    """The records of a store in memory that would stay for ever."""
     assert isinstance(store, MemoryStore)
     held: Any = store
-    # The key that seals request states is made once, for good.
-    records = [key for key in held.records._values._items if key != "keys/states"]
-    return [*records, *held.logs._logs._items, *held.topics._subscribers]
+    # The key that seals request states and sessions is made once, for good.
+    records = [key for key, (_, expires) in held.records._values._items.items() if expires == inf]
+    return [key for key in records if key != "keys/states"] + [str(each) for each in held._workers]

@@ -44,8 +44,9 @@ def kitchen(auth: Any, **options: Any) -> Server:
 
     @server.tool
     async def count(ctx: Context) -> int:
-        ctx.state["n"] = ctx.state.get("n", 0) + 1
-        return ctx.state["n"]
+        count = await ctx.state.get("n", 0) + 1
+        await ctx.state.set("n", count)
+        return count
 
     _shelves(server)
     return server

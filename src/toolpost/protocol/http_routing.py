@@ -14,15 +14,13 @@ from toolpost.errors import (
     MethodNotFound,
     MissingCapability,
     ParseError,
-    RemoteProtocolError,
     RPCError,
     UnsupportedRevision,
 )
-from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol import headers
 from toolpost.protocol.eras import STATELESS_ERA, Peer, has_protocol_version, read_meta
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import (
-    DECODE_ERRORS,
     InvalidJSONValue,
     JSONReader,
     JSONRPCMessage,
@@ -31,7 +29,6 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, Row
-from toolpost.protocol.mould import Mould
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.initialize import RequestMeta
@@ -61,90 +58,6 @@ class RejectedRoute(Struct):
 
 
 Route: TypeAlias = StatelessRoute | SessionRoute | RejectedRoute
-
-
-class KnownStateless(Struct):
-    """What the headers of a stateless request have settled: they need not be looked at again.
-
-    Args:
-        party: the server that they were settled for.
-        revision: what their client speaks.
-        row: of the method that they repeat.
-        mould: what calls with these headers have in common, if that is known.
-        has_learned: whether that was looked for.
-    """
-
-    party: LocalPeer
-    revision: Revision
-    row: Row
-    mould: Mould | None = None
-    has_learned: bool = False
-
-    def read(self, data: bytes, party: LocalPeer) -> InboundRequest | None:
-        """The request in a body with the same headers, if it is plain; `classify` tells it of all.
-
-        Its parameters are read in one go with what it says of itself.
-        """
-        row, revision = self.row, self.revision
-        if party is not self.party:
-            return None
-        if self.mould is not None:
-            incoming = self.mould.read(data)
-            if incoming is not None:
-                return incoming
-        try:
-            message = jsonrpc.decode(data)
-            if type(message) is not JSONRPCRequest or message.method != row.name:
-                return None
-            raw = message.params
-            params = row.read_whole.decode(b"" if raw is UNSET else raw)
-        except (RemoteProtocolError, *DECODE_ERRORS):
-            return None
-        meta: RequestMeta = params.meta
-        if meta.protocol_version != revision.date or meta.client_capabilities is UNSET:
-            return None
-        peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
-        token = None if meta.progress_token is UNSET else meta.progress_token
-        return InboundRequest(message.id, row, params, peer, raw, token)
-
-    def learn(self, data: bytes, call: InboundRequest) -> None:
-        """Know a call again that was read in this body."""
-        self.has_learned = True
-        self.mould = Mould.from_call(data, call)
-
-
-class KnownSession(Struct):
-    """The same of a request in a session.
-
-    Args:
-        party: the server that they were settled for.
-        route: where all such requests go that say nothing else.
-    """
-
-    party: LocalPeer
-    route: SessionRoute
-
-    def find_route(self, message: JSONRPCMessage | None, party: LocalPeer) -> SessionRoute | None:
-        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
-        if not isinstance(message, JSONRPCRequest) or message.method == INITIALIZE or party is not self.party:
-            return None
-        return None if has_protocol_version(message.params) else self.route
-
-
-KnownRoute: TypeAlias = KnownStateless | KnownSession
-
-
-def make_known_route(route: Route, message: JSONRPCMessage | None, party: LocalPeer) -> KnownRoute | None:
-    """What the headers of a message have settled that goes this way, if all of its kind do."""
-    if not isinstance(message, JSONRPCRequest):
-        return None
-    if isinstance(route, StatelessRoute) and route.peer is not None:
-        revision = route.peer.revision
-        row = party.served_rows[revision.date].get(message.method)
-        return None if row is None else KnownStateless(party, revision, row)
-    if isinstance(route, SessionRoute) and route.session is not None and not route.is_initialize:
-        return KnownSession(party, route)
-    return None
 
 
 _MESSAGES_WITH_METHOD: Final = (JSONRPCRequest, JSONRPCNotification)

@@ -202,10 +202,7 @@ class ClientRequests:
 
             elicitation_id = token_urlsafe(16)
         if ELICITATION_COMPLETE in self._peer.revision.notifications["server"]:
-            visits = self._client_connection.url_elicitations
-            visits[elicitation_id] = None
-            if len(visits) > MAX_URL_ELICITATIONS:
-                del visits[next(iter(visits))]
+            self._client_connection.add_url_elicitation(elicitation_id)
         return types.ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from toolpost.server.elicitation.journal import CallReplay
     from toolpost.server.handler import Handler
     from toolpost.server.registry.registry import Registry
+    from toolpost.server.state import State
 
 
 server_logger: Final = logging.getLogger("toolpost.server")
@@ -85,11 +86,11 @@ class Context(ClientRequests):
         "_replay",
         "_request",
         "_state",
+        "connection",
         "incoming",
         "lifespan",
         "method",
         "server",
-        "started_call",
     )
 
     def __init__(
@@ -106,13 +107,13 @@ class Context(ClientRequests):
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
-        self.started_call: Awaitable[Any] | None = None
+        self.connection = speaker.connection
         self._client_connection = speaker
         # Read now: it is forgotten when the request ends. A notification has no id, but may have a sender.
         self._principal = sender or speaker.principal_of(incoming)
         self._peer = _get_peer(speaker) if incoming is None else incoming.peer
         self._request: ContextRequest | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: State | None = None
         self._replay: CallReplay | None = None
         self._loaded_input: tuple[Mapping[str, Result], JSON] | None = None
         self._log_limiter: TokenBucket | None = None
@@ -145,25 +146,29 @@ class Context(ClientRequests):
         return self._peer.revision.date
 
     @property
-    def state(self) -> dict[str, Any]:
-        """A place to keep things: the session's own.
+    def state(self) -> "State":
+        """Values that outlast this request: those of the session.
 
-        Where there is no session, it is the principal's, the same in all of their requests, until the server
-        has too many; without a principal, it lives as long as the request.
+        Where there is no session, they are the principal's, the same in all of their requests; without a
+        principal, they live as long as the request.
         """
         if self._state is None:
-            if not self._peer.revision.stateless:
-                self._state = self._client_connection.state
-            elif (principal := self.principal) is not None:
-                self._state = self.server.get_principal_state(principal.key)
-            else:
-                self._state = {}
+            self._state = self._open_state()
         return self._state
+
+    def _open_state(self) -> "State":
+        from toolpost.server.state import State  # noqa: PLC0415 - start-up time
+
+        if not self._peer.revision.stateless:
+            return self._client_connection.open_session_state()
+        if self._principal is None:
+            return State.in_memory()
+        return State.of_principal(self.server.store.records, self._principal)
 
     @property
     def cancelled(self) -> bool:
         """Whether the request was cancelled, or has ended."""
-        incoming, in_flight = self.incoming, self._client_connection.connection.incoming
+        incoming, in_flight = self.incoming, self.connection.incoming
         return incoming is not None and in_flight.get(incoming.id) is not incoming
 
     # ----------------------------------------------------------------- notifications
@@ -182,7 +187,7 @@ class Context(ClientRequests):
             self._progress_limiter = _make_limiter()
         if not self._progress_limiter.take() and progress != total:
             return
-        connection, request_id = self._client_connection.connection, incoming.id
+        connection, request_id = self.connection, incoming.id
         if self.server.middleware:
             params = ProgressParams(
                 progress_token=incoming.token, progress=progress, total=total, message=message
@@ -201,7 +206,7 @@ class Context(ClientRequests):
         """Send a log message, if the client wants this level. A flood of messages is throttled."""
         if self.cancelled or not self.server.local_peer.has_capability("logging"):
             return
-        connection, incoming = self._client_connection.connection, self.incoming
+        connection, incoming = self.connection, self.incoming
         line = connection.log(level, data, logger=logger, to=incoming)
         if line is None:
             return
@@ -236,7 +241,7 @@ class Context(ClientRequests):
 
     async def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
         """Send a notification of a method of your own, on the stream of this request."""
-        row = self._client_connection.connection.extra.get(method) or Row(method, NotificationParams)
+        row = self.connection.extra.get(method) or Row(method, NotificationParams)
         await self.send_notification(row, params)
 
     async def notify_resource_updated(self, uri: str) -> None:
@@ -259,7 +264,7 @@ class Context(ClientRequests):
         self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None
     ) -> None:
         """Send a notification of the protocol, or of a row of your own, on the stream of this request."""
-        connection, incoming = self._client_connection.connection, self.incoming
+        connection, incoming = self.connection, self.incoming
         if self.server.middleware:
             await self._send_through_middleware(
                 method.name if isinstance(method, Row) else method,
@@ -307,8 +312,7 @@ class Context(ClientRequests):
         """
         if self._principal is not None:
             return self._principal.key
-        address: str | None = getattr(self._client_connection, "address", None)
-        return self._client_connection if address is None else address
+        return self._client_connection.identity
 
     @property
     def requires_object_output(self) -> bool:
@@ -352,7 +356,7 @@ class Context(ClientRequests):
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
         """For handlers: return the description of this server."""
-        connection = self._client_connection.connection
+        connection = self.connection
         if connection.peer is None:  # once there is a session, its capabilities stay as declared
             connection.local_peer = self.server.local_peer
         return connection.local_peer.introduce(self._peer.revision, instructions)
@@ -380,35 +384,37 @@ class Context(ClientRequests):
 
     async def replay_answer(self, method: str, params: WireStruct, key: str | None) -> Result:
         """For handlers: return the answer to a question, where there is no session."""
-        return await self.replay.get_answer(self._client_connection.connection, method, params, key)
+        return await self.replay.get_answer(self.connection, method, params, key)
 
     def set_input_responses(self, responses: Mapping[str, Result], state: JSON) -> None:
         """For handlers: set the answers and the state of an `InputRequired` for the next call."""
         self._loaded_input = responses, state
 
-    def set_log_level(self, level: LogLevel) -> None:
+    async def set_log_level(self, level: LogLevel) -> None:
         """For handlers: set the log level of the session."""
-        self._client_connection.connection.log_level = level
+        await self._client_connection.set_log_level(level)
 
-    def add_subscription(self, uri: str) -> None:
+    async def add_subscription(self, uri: str) -> None:
         """For handlers: subscribe this session to a resource. Raises InvalidRequest if it has too many."""
-        watched = self._client_connection.subscribed_uris
-        if uri in watched:
+        uris = self._client_connection.uris
+        if uri in uris:
             return
-        if len(watched) >= MAX_SUBSCRIBED_URIS:
+        if len(uris) >= MAX_SUBSCRIBED_URIS:
             raise InvalidRequest(
                 f"Too many subscriptions: a session may watch {MAX_SUBSCRIBED_URIS} resources"
             )
-        if sum(map(len, watched)) + len(uri) > MAX_SUBSCRIBED_URI_CHARS:
+        if sum(map(len, uris)) + len(uri) > MAX_SUBSCRIBED_URI_CHARS:
             raise InvalidRequest(
                 f"Too many subscriptions: the URIs have more than {MAX_SUBSCRIBED_URI_CHARS} "
                 "characters together"
             )
-        watched.add(uri)
+        await self._client_connection.set_uris((*uris, uri))
 
-    def remove_subscription(self, uri: str) -> None:
+    async def remove_subscription(self, uri: str) -> None:
         """For handlers: unsubscribe this session from a resource."""
-        self._client_connection.subscribed_uris.discard(uri)
+        uris = self._client_connection.uris
+        if uri in uris:
+            await self._client_connection.set_uris(tuple(each for each in uris if each != uri))
 
     # ----------------------------------------------------------------- questions and steps
 

@@ -7,16 +7,14 @@ it. Knows nothing of transports: `serving` has the methods that run a server.
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.errors import InvalidRequest, MethodNotFound
+from toolpost.errors import InternalError, InvalidRequest, MethodNotFound
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer, check_icons
 from toolpost.protocol.methods import (
     COMPLETION_COMPLETE,
@@ -38,12 +36,12 @@ from toolpost.protocol.methods import (
 )
 from toolpost.server import options
 from toolpost.server.context import Context
-from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
+from toolpost.server.options import HTTP, IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.registry import Cache, apply_cache
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
 from toolpost.server.runtime.notifications import ServerSubscriptions
-from toolpost.server.runtime.request import Middleware, Routes
+from toolpost.server.runtime.request import Middleware, Observer, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.serving import ServeMethods, SharedLifespan
 from toolpost.types.base import JSON, Icon, Params, Result
@@ -66,12 +64,11 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.request_state import RequestStates
-    from toolpost.server.registry.tools import RegisteredTool
     from toolpost.stores.store import Store
 
 
-MAX_PRINCIPAL_STATES: Final = 1024
-"""Principals whose state is kept; beyond that, the one that was idle for longest is forgotten."""
+HANDSHAKE_TIMEOUT: Final = HTTP.handshake
+"""Seconds that `init` may take."""
 
 R = TypeVar("R")
 
@@ -102,6 +99,8 @@ class Handler(ServeMethods):
         answer_timeout: seconds that a stateless client has to come back with answers.
         answer_once: whether it may come back with the same state only once. The store remembers; a client
             whose response was lost cannot retry.
+        observers: each is called with the context of a request when it begins, in its task, and may return a
+            function that is called with its `Outcome`. Unlike middleware, they change nothing.
         auth: how clients are recognised over HTTP: each of their requests needs a token then.
 
     Raises:
@@ -140,6 +139,7 @@ class Handler(ServeMethods):
         keys: "KeyRing | None" = SERVER.keys,
         answer_timeout: float = SERVER.answer_timeout,
         answer_once: bool = SERVER.answer_once,
+        observers: "Iterable[Observer]" = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)
@@ -158,10 +158,8 @@ class Handler(ServeMethods):
         self.revisions = options.parse_revisions(revisions)
         self._declared_lists = options.parse_declared_lists(declares)
         self.extra_methods: dict[str, Row] = {row.name: row for row in extra_methods}
-        self._principal_states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.max_in_flight = max_in_flight
-        self.peers: dict[bytes, bytes] = {}
-        """For hibernation: the descriptions of clients, shared by their sessions."""
+        self.observers = list(observers)
         self.running_steps: set[asyncio.Task[Any]] = set()
         """For contexts: the running steps."""
         self.auth = options.parse_auth(auth)
@@ -323,14 +321,6 @@ class Handler(ServeMethods):
         """For transports: whether the store is in the memory of this process."""
         return self._store == IN_MEMORY
 
-    def get_principal_state(self, principal: str) -> dict[str, Any]:
-        """For contexts: return the state of a principal."""
-        state = self._principal_states.setdefault(principal, {})
-        self._principal_states.move_to_end(principal)
-        if len(self._principal_states) > MAX_PRINCIPAL_STATES:
-            self._principal_states.popitem(last=False)
-        return state
-
     def create_connection(self) -> Connection:
         """For transports: return a fresh connection, to be run over a channel."""
         return Connection(self.local_peer, extra=self.extra_methods, limit=self.max_in_flight)
@@ -343,9 +333,9 @@ class Handler(ServeMethods):
         """For transports: return the parameters of a tool that HTTP mirrors, by header; None for none."""
         return None
 
-    def find_fast_path_tool(self, incoming: InboundRequest) -> "RegisteredTool[..., Any] | None":
-        """For transports: return the tool that a request calls, if the fast path may serve it."""
-        return None
+    async def choose_server(self, ctx: Context) -> "Handler":
+        """For transports: return the server of a client; this one, unless each client has its own."""
+        return self
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """For transports: return the scopes that a request needs, as far as they are known beforehand."""
@@ -364,8 +354,7 @@ class Handler(ServeMethods):
         All lists are declared, since a later server may have them.
         """
         self.broadcaster = other.broadcaster
-        self._principal_states = other._principal_states  # noqa: SLF001 - the same class
-        self._state_keys = self._state_keys or other._state_keys  # noqa: SLF001 - as above
+        self._state_keys = self._state_keys or other._state_keys  # noqa: SLF001 - the same class
         if self._store == other._store:  # noqa: SLF001 - as above
             self._store = self.store = other.store  # closed where it was opened
         self._declared_lists = get_args(ListName)
@@ -394,7 +383,14 @@ class Handler(ServeMethods):
     # ----------------------------------------------------------------- routes
 
     async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:
-        await self.init(ctx)
+        limit = asyncio.timeout(HANDSHAKE_TIMEOUT)
+        try:
+            async with limit:
+                await self.init(ctx)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise InternalError(f"the handshake was not answered within {HANDSHAKE_TIMEOUT:g} s") from error
         return ctx.introduce(self.instructions)
 
     def _discover(self, ctx: Context, params: Params) -> Result:
@@ -404,7 +400,7 @@ class Handler(ServeMethods):
         return Result()
 
     async def _set_level(self, ctx: Context, params: SetLevelParams) -> Result:
-        ctx.set_log_level(params.level)
+        await ctx.set_log_level(params.level)
         await self.set_log_level(params.level, ctx)
         return Result()
 
@@ -414,14 +410,14 @@ class Handler(ServeMethods):
     async def _subscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
         await self.subscribe(params.uri, ctx)
         try:
-            ctx.add_subscription(params.uri)
+            await ctx.add_subscription(params.uri)
         except InvalidRequest:
             await self.unsubscribe(params.uri, ctx)
             raise
         return Result()
 
     async def _unsubscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
-        ctx.remove_subscription(params.uri)
+        await ctx.remove_subscription(params.uri)
         await self.unsubscribe(params.uri, ctx)
         return Result()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.methods import DATES, Row
-from toolpost.server.runtime.request import Middleware
+from toolpost.server.runtime.request import Middleware, Observer
 from toolpost.threads import MAX_THREADS
 from toolpost.types.base import Icon, Struct
 
@@ -72,6 +72,8 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     """Seconds that a stateless client has to come back with answers."""
     answer_once: bool = False
     """Whether a stateless client may come back with the same state only once."""
+    observers: "Iterable[Observer]" = ()
+    """Called at the beginning and the end of every request."""
     auth: "Auth | None" = None
     """How clients are recognised over HTTP."""
     timeout: float | None = None
@@ -117,8 +119,8 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     """Seconds that a client has to complete the handshake."""
     idle: float = 1800.0
     """Seconds after which an unused session ends."""
-    max_sessions: int = 10_000
-    """Sessions of one worker; the one that was idle for longest makes room for a new one."""
+    session_life: float = 30 * 86400.0
+    """Seconds for which a session may be used at all, idle or not."""
     drain: float = 5.0
     """Seconds that running requests get to finish when the server stops."""
     principal: PrincipalOption | None = None

@@ -127,14 +127,14 @@ class PerClientServer(Handler):
     # ----------------------------------------------------------------- routes
 
     async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen server reads them
-        chosen = await self._choose_server(ctx)
+        chosen = await self.choose_server(ctx)
         async with chosen.hold_lifespan():
             answer: Any = await self._pass_on(ctx, chosen)
             await ctx.hand_over(chosen)
         return answer
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:
-        chosen = await self._find_or_choose_server(ctx)
+        chosen = await self._find_orchoose_server(ctx)
         if isinstance(params, CallToolParams) and ctx.request.headers:
             # The transport could not check: it does not know the tools of the chosen server.
             annotated = chosen.find_header_parameters(params.name)
@@ -157,14 +157,12 @@ class PerClientServer(Handler):
         if row.needs and row.name not in revision.ungated and not chosen.local_peer.has_capability(row.needs):
             raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
         async with chosen.hold_lifespan() as lifespan:
-            begun = start_request(
-                chosen.routes, chosen.middleware, ctx.copy_for_server(chosen, lifespan), incoming
-            )
+            begun = start_request(chosen, ctx.copy_for_server(chosen, lifespan), incoming)
             return await begun if isawaitable(begun) else begun
 
     # ----------------------------------------------------------------- choosing
 
-    async def _find_or_choose_server(self, ctx: Context) -> Handler:
+    async def _find_orchoose_server(self, ctx: Context) -> Handler:
         """Return the server of a stateless client: the same as before, so that cursors stay valid."""
         from hashlib import sha256  # noqa: PLC0415 - start-up time
 
@@ -174,7 +172,7 @@ class PerClientServer(Handler):
         facts = jsonrpc.encode([client.info, client.capabilities, who])
         key = sha256(facts).digest()
         if key not in self._servers_by_client:
-            chosen, life = await self._choose_server(ctx), AsyncExitStack()
+            chosen, life = await self.choose_server(ctx), AsyncExitStack()
             if key not in self._servers_by_client:  # concurrent requests get the same
                 self._servers_by_client[key] = (chosen, life)
                 await life.enter_async_context(chosen.hold_lifespan())
@@ -185,7 +183,8 @@ class PerClientServer(Handler):
             await forgotten.aclose()
         return chosen
 
-    async def _choose_server(self, ctx: Context) -> Handler:
+    async def choose_server(self, ctx: Context) -> Handler:
+        """Return the server of a client."""
         client = ctx.client
         try:
             chosen = await self._choose(client.info, client.capabilities, ctx.principal)

@@ -159,7 +159,7 @@ class ReloadableServer(Handler):
         incoming = ctx.incoming
         assert incoming is not None, "only requests have routes"
         with self._hold_current(ctx) as (server, theirs):
-            begun = start_request(server.routes, server.middleware, theirs, incoming)
+            begun = start_request(server, theirs, incoming)
             return await begun if is_pending(begun) else begun
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:

@@ -4,7 +4,7 @@ Also `ClientConnection`, the interface that a context needs of the conversation 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from toolpost.errors import InvalidParams
 from toolpost.principal import Principal
@@ -13,11 +13,12 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, WireStruct
-from toolpost.types.initialize import ClientCapabilities, Implementation
+from toolpost.types.initialize import ClientCapabilities, Implementation, LogLevel
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
+    from toolpost.server.state import State
 
 
 _OBJECT_READER: Final = JSONReader(dict[str, JSON])
@@ -27,10 +28,29 @@ class ClientConnection(Protocol):
     """The interface of a context to its client: a conversation, or one stateless exchange."""
 
     connection: Connection
-    state: dict[str, Any]
-    subscribed_uris: set[str]
-    url_elicitations: dict[str, None]
-    """The elicitations by URL whose end the client may be notified of, oldest first."""
+
+    @property
+    def identity(self) -> object:
+        """What a rate is limited by, if the principal is not known."""
+        ...
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """The resources that the session subscribes to."""
+        ...
+
+    async def set_uris(self, uris: tuple[str, ...], /) -> None:
+        """Change the resources that the session subscribes to."""
+
+    def add_url_elicitation(self, elicitation_id: str, /) -> None:
+        """Remember an elicitation by URL: the client may be notified of its end."""
+
+    async def set_log_level(self, level: LogLevel, /) -> None:
+        """Change the log level of the session."""
+
+    def open_session_state(self) -> "State":
+        """Return the state of the session."""
+        ...
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of a request."""
@@ -53,8 +73,8 @@ class ClientConnection(Protocol):
         """Let another handler serve the conversation, and hold its lifespan open until the end."""
         ...
 
-    async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Send a message to the client."""
+    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
+        """Send a message to the client; `outlives` if it gets it even after the response."""
         ...
 
     async def ask(

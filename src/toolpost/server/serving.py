@@ -1,6 +1,6 @@
 """The methods of a server that serve clients: over a channel, over stdin and stdout, and over HTTP.
 
-They load the composition roots `run` and `web` when they are called: only these know the transports.
+They load the composition roots `run` and `http.serve` when they are called: only these know transports.
 `UseCount` keeps the lifespan of a server open from its first client to its last.
 """
 
@@ -98,7 +98,7 @@ class ServeMethods:
         max_streams: int = HTTP.max_streams,
         handshake: float = HTTP.handshake,
         idle: float = HTTP.idle,
-        max_sessions: int = HTTP.max_sessions,
+        session_life: float = HTTP.session_life,
         drain: float = HTTP.drain,
         principal: PrincipalOption | None = HTTP.principal,
         workers: int = HTTP.workers,
@@ -120,7 +120,7 @@ class ServeMethods:
             check_default(options, "http")
             run_stdio(self._handler, max_line=max_line)
         else:
-            from toolpost.web import run_http  # noqa: PLC0415 - as above
+            from toolpost.server.http.serve import run_http  # noqa: PLC0415 - as above
 
             run_http(self._handler, http, options)
 
@@ -149,7 +149,7 @@ class ServeMethods:
         max_streams: int = HTTP.max_streams,
         handshake: float = HTTP.handshake,
         idle: float = HTTP.idle,
-        max_sessions: int = HTTP.max_sessions,
+        session_life: float = HTTP.session_life,
         drain: float = HTTP.drain,
         principal: PrincipalOption | None = HTTP.principal,
         workers: int = HTTP.workers,
@@ -159,7 +159,7 @@ class ServeMethods:
         `asgi` describes the arguments. One process has one loop, so that `workers` can only be 1.
         """
         options = collect_http_options(locals())
-        from toolpost.web import serve_http  # noqa: PLC0415 - as above
+        from toolpost.server.http.serve import serve_http  # noqa: PLC0415 - as above
 
         await serve_http(self._handler, address, options)
 
@@ -181,7 +181,7 @@ class ServeMethods:
         max_streams: int = HTTP.max_streams,
         handshake: float = HTTP.handshake,
         idle: float = HTTP.idle,
-        max_sessions: int = HTTP.max_sessions,
+        session_life: float = HTTP.session_life,
         drain: float = HTTP.drain,
         principal: PrincipalOption | None = HTTP.principal,
     ) -> AsgiApplication:
@@ -206,7 +206,7 @@ class ServeMethods:
             max_streams: how many streams may be open for notifications, of all clients.
             handshake: seconds that a client has to complete the handshake.
             idle: seconds after which an unused session ends.
-            max_sessions: how many sessions there may be; the one that was idle for longest makes room.
+            session_life: seconds for which a session may be used at all, idle or not.
             drain: seconds that running requests get to finish when the server stops.
             principal: returns on whose behalf a request speaks, from its ASGI scope, async or not: a
                 `Principal`, or its subject. A session belongs to whoever opened it. For servers without
@@ -216,7 +216,7 @@ class ServeMethods:
             ValueError: an argument cannot work; the text names it.
         """
         options = collect_http_options(locals())
-        from toolpost.web import make_endpoint  # noqa: PLC0415 - as above
+        from toolpost.server.http.app import make_endpoint  # noqa: PLC0415 - as above
 
         return make_endpoint(self._handler, options)
 

@@ -14,6 +14,7 @@ from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
 from toolpost.server.request import ClientInfo, ContextRequest
+from toolpost.server.state import SyncState
 from toolpost.types.base import JSON, Meta, Number, RequestId, Result
 from toolpost.types.content import Content, ResourceContents
 from toolpost.types.initialize import LogLevel
@@ -123,9 +124,9 @@ class SyncContext:
         self._context.require(*scopes)
 
     @property
-    def state(self) -> dict[str, Any]:
-        """A place to keep things, as in `Context.state`. Other threads see it too."""
-        return self._context.state
+    def state(self) -> SyncState:
+        """Values that outlast this request; see `Context.state`."""
+        return SyncState(self._context.state, self._wait)
 
     @property
     def lifespan(self) -> Any:

@@ -5,19 +5,9 @@ only, so that the same code runs on one worker in memory or on many over a share
 """
 
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.store import LogEntry, LogGap, LogStore, RecordStore, Store, TopicGap, TopicStore
+from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore, Store
 
-__all__ = [
-    "LogEntry",
-    "LogGap",
-    "LogStore",
-    "MemoryStore",
-    "RecordStore",
-    "Store",
-    "TopicGap",
-    "TopicStore",
-    "open_store",
-]
+__all__ = ["LogEntry", "LogGap", "LogStore", "MemoryStore", "Receive", "RecordStore", "Store", "open_store"]
 
 
 def open_store(url: str) -> Store:

@@ -159,8 +159,9 @@ def test_a_clock_that_jumps_ends_no_session(jump, clock):
 
         @server.tool
         async def count(ctx: Context) -> int:
-            ctx.state["count"] = ctx.state.get("count", 0) + 1
-            return ctx.state["count"]
+            count = await ctx.state.get("count", 0) + 1
+            await ctx.state.set("count", count)
+            return count
 
         async with (
             hosted(server, idle=60) as site,

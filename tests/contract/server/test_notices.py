@@ -33,14 +33,14 @@ def test_a_notice_is_heard_and_may_be_followed_by_a_question(revision):
         async def changed(ctx: Context) -> None:
             seen.append([root.uri for root in await ctx.roots()])
             seen.append((ctx.request.id, ctx.request.method, ctx.request.meta, ctx.cancelled, ctx.revision))
-            ctx.state["seen"] = True
+            await ctx.state.set("seen", True)
             await ctx.progress(1)
             await ctx.info("changed")
             await ctx.notify("example/told", {"n": 1})
 
         @server.tool
         async def state(ctx: Context) -> str:
-            return str(ctx.state)
+            return str({"seen": await ctx.state.get("seen")})
 
         logs: list[Any] = []
         notices: list[Any] = []

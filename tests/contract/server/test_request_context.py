@@ -29,8 +29,9 @@ def counting() -> Server:
     @server.tool
     async def count(ctx: Context) -> int:
         assert ctx.state is ctx.state
-        ctx.state["n"] = ctx.state.get("n", 0) + 1
-        return ctx.state["n"]
+        count = await ctx.state.get("n", 0) + 1
+        await ctx.state.set("n", count)
+        return count
 
     return server
 

@@ -227,7 +227,7 @@ def test_who_leaves_before_it_has_begun_ends_nothing():
 
 @pytest.mark.requirement("SUB-8")
 def test_the_order_of_the_end():
-    """Nothing new, streams at once, running calls when they are done, then the lifespan."""
+    """Streams at once, no new ones; calls are served, and their connections closed; then the lifespan."""
 
     async def main():
         stage, log = Stage(), []
@@ -255,11 +255,15 @@ def test_the_order_of_the_end():
             assert await general.events() == []
             assert await old.events() == []
             assert [event.json["id"] for event in await listen.events()] == ["sub"]
-            # Nothing new is taken, and it is said when to come back.
-            for headers, body in (ECHO, (legacy(), opening()), (legacy(session), message("ping", id=9))):
-                await idle.ask("POST", "/mcp", headers, body)
-                refused = await idle.answer()
-                assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            # A kept connection is served once more, and closed.
+            for wire, (headers, body) in zip(
+                (idle, *[await site.wire() for _ in range(2)]),
+                (ECHO, (legacy(), opening()), (legacy(session), message("ping", id=9))),
+                strict=True,
+            ):
+                await wire.ask("POST", "/mcp", headers, body)
+                last = await wire.answer()
+                assert (last.status, last.headers["connection"]) == (200, "close")
             for target, headers in (("/mcp", {**GET, "Mcp-Session-Id": session}), ("/sse", GET)):
                 assert (await site.ask("GET", target, headers)).status == 503
             assert (await site.ask("GET", "/health")).status == 200

@@ -946,7 +946,7 @@ def test_without_sessions_nobody_can_be_asked():
         ({"idle": 0}, "idle"),
         ({"idle": float("inf")}, "idle"),
         ({"handshake": -1}, "handshake"),
-        ({"max_sessions": 0}, "max_sessions"),
+        ({"session_life": 0}, "session_life"),
         ({"max_body": 0}, "max_body"),
         ({"drain": -1}, "drain"),
         ({"public_url": "mcp.example.com"}, "public_url"),

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import toolpost.run
-import toolpost.web
 from toolpost import Context, Server, SyncContext
-from toolpost.server.http import uvicorn
-from toolpost.server.http.session import HttpSession
+from toolpost.server.http import serve, uvicorn
+from toolpost.server.http.sessions import Session
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
-toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
+serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
 uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
 server = Server("victim")
 running: Counter[str] = Counter()
@@ -105,7 +104,7 @@ async def flood(count: int, size: int, ctx: Context) -> str:
 async def holdings() -> dict[str, int]:
     """What this process holds at the moment."""
     gc.collect()
-    sessions = sum(type(each) is HttpSession for each in gc.get_objects())
+    sessions = sum(type(each) is Session for each in gc.get_objects())
     tasks = len(asyncio.all_tasks())
     return {"calls": running.total(), "sessions": sessions, "tasks": tasks}
 

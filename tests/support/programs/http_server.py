@@ -6,12 +6,11 @@ import os
 import sys
 import time
 
-import toolpost.web
 from toolpost import Context, Server
-from toolpost.server.http import uvicorn
+from toolpost.server.http import serve, uvicorn
 
 settings = json.loads(sys.argv[1])
-toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
+serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
 uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
 server = Server("web")
 

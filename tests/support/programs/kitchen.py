@@ -158,8 +158,9 @@ async def who(ctx: Context) -> dict[str, Any]:
 
 @server.tool
 def counter(ctx: SyncContext) -> int:
-    ctx.state["count"] = ctx.state.get("count", 0) + 1
-    return ctx.state["count"]
+    count = ctx.state.get("count", 0) + 1
+    ctx.state.set("count", count)
+    return count
 
 
 class Method:

@@ -101,8 +101,8 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
     @server.tool
     async def sign(name: str, ctx: Context) -> str:
         """What this session was called before, and is from now on."""
-        before = ctx.state.get("name", "")
-        ctx.state["name"] = name
+        before = await ctx.state.get("name", "")
+        await ctx.state.set("name", name)
         await work()
         return before
 

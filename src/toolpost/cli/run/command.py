@@ -93,7 +93,7 @@ def _make_reloadable(source: "ServerSource", found: "Handler", page: CommandOutp
 
 def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: CommandOutput) -> dict[str, Any]:
     """Options for several processes, so that each of them can answer every client."""
-    from toolpost.web import is_single_process  # noqa: PLC0415 - only who serves over HTTP needs it
+    from toolpost.server.http.serve import is_single_process  # noqa: PLC0415 - only who serves over HTTP needs it
 
     if web.get("stateless") or not found.local_peer.has_sessions or not is_single_process(found):
         return {}

@@ -1,37 +1,27 @@
 """One endpoint for all revisions: a plain ASGI application that needs no framework.
 
-Routes paths and HTTP methods, starts and stops the endpoint, and turns errors into responses. Headers and
-body decide whether a message is served without a session or in one. Knows a server only as `EndpointHost`.
+Routes paths and HTTP methods, starts and stops the worker behind them, and turns errors into responses. What
+a message means is left to `post`, event streams to `streams` and `sse`.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
-from threading import get_ident
+from math import inf
 from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
+from toolpost.auth.server.admission import Admission
+from toolpost.auth.server.auth import resolve_resource_url
 from toolpost.errors import InternalError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.http_routing import (
-    KnownRoute,
-    KnownSession,
-    KnownStateless,
-    RejectedRoute,
-    SessionRoute,
-    StatelessRoute,
-    classify,
-    make_known_route,
-)
-from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
-from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
+from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
-from toolpost.server.http.capacity import RequestCounts
+from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.request import (
     ASGIReceive,
     ASGIScope,
@@ -40,7 +30,6 @@ from toolpost.server.http.request import (
     BodyTooSlow,
     ClientDisconnected,
     HttpExchange,
-    KnownHeads,
     ResponseAborted,
 )
 from toolpost.server.http.security import (
@@ -53,34 +42,62 @@ from toolpost.server.http.security import (
     check_post,
     read_body,
 )
-from toolpost.server.http.session_endpoints import SessionEndpoints
-from toolpost.server.http.sessions import Sessions, StartedSessionRequest
-from toolpost.server.http.shutdown import EndpointLifetime
-from toolpost.server.http.stateless import (
-    AcceptedRequest,
-    Caller,
-    EndpointHost,
-    RPCRefusal,
-    begin_known,
-    begin_stateless,
-    receive_stateless,
-    serve_stateless,
-    serve_without_session,
-)
+from toolpost.server.http.sse import post_message, serve_sse
+from toolpost.server.http.streams import GENERAL, GeneralStream, resume_stream
+from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")
 
-LARGE_ANSWER: Final = 64 * 1024
-"""Bytes of an answer that a network does not take at once: a shutdown waits until such are sent."""
-
-MIN_STREAM_LIFETIME: Final = 30.0
-"""Seconds for which a stream stays open at least, however soon its token expires: clocks differ."""
-
-Destination: TypeAlias = StatelessRoute | SessionRoute | InboundRequest
-"""Where a message goes; the request itself if its head is known."""
-
 MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[None]]
+
+_CLOSE_CONNECTION: Final = (b"connection", b"close")
+_OPTION_MINIMUMS: Final = {
+    "max_body": 1,
+    "max_calls": 1,
+    "max_streams": 1,
+    "handshake": 0.001,
+    "idle": 0.001,
+    "session_life": 1,
+    "drain": 0,
+}
+
+
+def make_endpoint(handler: Handler, options: HttpOptions) -> "Endpoint":
+    """Return a server as an ASGI application. Raises ValueError, with its name, if an option cannot work."""
+    for name, least in _OPTION_MINIMUMS.items():
+        value = getattr(options, name)
+        if not least <= value < inf:
+            raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
+    guard = RequestGuard(
+        public_url=options.public_url,
+        allowed_hosts=options.allowed_hosts,
+        allowed_origins=options.allowed_origins,
+        cors=options.cors,
+    )
+    return Endpoint(handler, options, guard, _make_authenticator(handler, options))
+
+
+def _make_authenticator(handler: Handler, settings: HttpOptions) -> Authenticator | None:
+    """Return what checks tokens; None if the server wants none."""
+    auth = handler.auth
+    if auth is None:
+        return None
+    if settings.principal is not None:
+        raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
+    path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
+    apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
+    resource = resolve_resource_url(auth, settings.public_url, path)
+    bare = auth.resource is None and urlsplit(settings.public_url or "").path in {"", "/"}
+    admission = Admission(
+        auth,
+        resource,
+        path,
+        lambda: handler.store.records,
+        keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
+        sse=(sse, settings.messages.rstrip("/")) if apart else (),
+    )
+    return Authenticator(admission, resource, path, bare=bare)
 
 
 class Endpoint:
@@ -88,19 +105,17 @@ class Endpoint:
 
     def __init__(
         self,
-        host: EndpointHost,
+        handler: Handler,
         settings: HttpOptions,
-        gate: RequestGuard,
-        keeper: Authenticator | None = None,
+        guard: RequestGuard,
+        authenticator: Authenticator | None,
     ) -> None:
-        self._authenticator = keeper
-        self._metadata = ResourceMetadataApp(keeper)
-        self._host = host
+        self._authenticator = authenticator
+        self._metadata = ResourceMetadataApp(authenticator)
+        self._handler = handler
         self.settings = settings
-        self._guard = gate
-        self._is_self_contained = settings.principal is None
-        """Whether no function of the user has to be called for the principal of a request."""
-        self._has_sessions = not settings.stateless and host.local_peer.has_sessions
+        self._guard = guard
+        self._has_sessions = not settings.stateless and handler.local_peer.has_sessions
         sse_path = None if settings.sse is None else strip_trailing_slash(settings.sse)
         self._has_sse_at_path = sse_path == strip_trailing_slash(settings.path)
         self._paths = self._build_routes()
@@ -108,8 +123,7 @@ class Endpoint:
         self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.send_document})
         self._tokenless = self._unguarded | {self._answer_preflight}  # browsers send no token there
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
-        self._head_cache = KnownHeads()
-        self._life: EndpointLifetime | None = None
+        self._worker: Worker | None = None
 
     def _build_routes(self) -> dict[str, dict[str, MethodFunction]]:
         """Return path → HTTP method → function; raise ValueError for an impossible path."""
@@ -149,9 +163,9 @@ class Endpoint:
             else:
                 await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
             return
-        exchange = HttpExchange(scope, receive, send, self._head_cache.get_head(scope))
+        exchange = HttpExchange(scope, receive, send)
         try:
-            verb: MethodFunction = exchange.head.verb or self._find_method(exchange)
+            verb = self._find_method(exchange)
             if self._authenticator is not None and verb not in self._tokenless:
                 exchange.principal = await self._authenticator.authenticate(exchange)
             await verb(exchange)
@@ -215,9 +229,6 @@ class Endpoint:
             return self._answer_preflight if exchange.method == "OPTIONS" else self._refuse_method
         if verb not in self._unguarded:
             self._guard.check(exchange)
-        if not exchange.extra:  # else the response has headers for a browser
-            exchange.head.verb = verb
-            self._head_cache.keep(exchange.head)
         return verb
 
     async def _answer_preflight(self, exchange: HttpExchange) -> None:
@@ -237,125 +248,33 @@ class Endpoint:
     # ----------------------------------------------------------------- messages
 
     async def _post(self, exchange: HttpExchange) -> None:
-        head = exchange.head
-        if not head.fits:
-            check_post(exchange, self._answer_types)
-            head.fits = True
-        data = exchange.receive_body(self.settings.max_body)
-        if not isinstance(data, bytes):
-            data = await data
-        party, known = self._host.local_peer, head.way
-        message: JSONRPCMessage | None = None
-        route = known.read(data, party) if type(known) is KnownStateless else None
-        if route is None:
-            message, route = self._read_message(exchange, data, party, known)
-        new = message is None or isinstance(message, JSONRPCRequest)
-        life = self._life
-        # Cheaper than asking for the running loop, which is a system call before Python 3.12.
-        if life is None or not (life.open and life.thread == get_ident() and life.loop.is_running()):
-            life = await self._ensure_started(new=new)
-            life.thread = get_ident()
-        if not self._is_self_contained:
-            begun = None  # the principal may be a reason to refuse it, and comes first
-        elif isinstance(route, InboundRequest):
-            begun = begin_known(self._host, route, data, exchange, life.load)
-        else:
-            begun = self._begin(exchange, message, route, life)
-        if isinstance(begun, bytes) and len(begun) < LARGE_ANSWER:
-            # There is no answer if it was cancelled.
-            await (exchange.send_json(200, begun) if begun else exchange.send_empty(202))
-            if type(known) is KnownStateless and not known.has_learned and isinstance(route, InboundRequest):
-                known.learn(data, route)
-            return
-        self._count_request(life, exchange, new=new and not _has_started(begun))
-        try:
-            if isinstance(begun, bytes):
-                await exchange.send_json(200, begun)
-            else:
-                await self._serve(exchange, message, data, route, life=life, begun=begun)
-        finally:
-            del life.running[exchange]
-
-    def _read_message(
-        self, exchange: HttpExchange, data: bytes, party: LocalPeer, known: KnownRoute | None
-    ) -> tuple[JSONRPCMessage | None, StatelessRoute | SessionRoute]:
-        """Return the message in a body, None for a batch, and its route; raise HTTPRefusal if it has none."""
-        message = read_body(data)
-        route = known.find_route(message, party) if isinstance(known, KnownSession) else None
-        if route is None:
-            route = classify(exchange.headers, message, party)
-            exchange.head.way = make_known_route(route, message, party)
-            if isinstance(route, RejectedRoute):
-                raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
-        return message, route
-
-    def _begin(
-        self,
-        exchange: HttpExchange,
-        message: JSONRPCMessage | None,
-        route: StatelessRoute | SessionRoute,
-        life: EndpointLifetime,
-    ) -> bytes | AcceptedRequest | StartedSessionRequest | None:
-        """Start a request. Return its answer if that is there at once, or what was started, or None."""
-        if not isinstance(message, JSONRPCRequest):
-            return None
-        if isinstance(route, SessionRoute):
-            if route.session is None or not self._has_sessions:
-                return None
-            return life.sessions.begin(route.session, message, exchange.principal)
-        return begin_stateless(self._host, message, route, exchange, life.load)
-
-    async def _serve(
-        self,
-        exchange: HttpExchange,
-        message: JSONRPCMessage | None,
-        data: bytes,
-        route: Destination,
-        *,
-        life: EndpointLifetime,
-        begun: AcceptedRequest | StartedSessionRequest | None,
-    ) -> None:
-        """Serve a message that was not answered at once."""
-        host = self._host
-        principal = await self._resolve_principal(exchange)
-        caller = Caller(exchange, principal, self.settings.json_only, life.load, self._authenticator)
-        if isinstance(route, SessionRoute):
-            assert not isinstance(begun, AcceptedRequest), "it belongs to a session"
-            if self._has_sessions:
-                await life.legacy.post(exchange, message, data, route, principal, begun=begun)
-            else:
-                await serve_without_session(host, message, data, route.revision, caller)
-        elif isinstance(route, InboundRequest) or isinstance(message, JSONRPCRequest):
-            if begun is not None:
-                taken = begun
-            elif isinstance(route, InboundRequest):
-                taken = begin_known(host, route, data, exchange)
-            else:
-                assert isinstance(message, JSONRPCRequest), "checked above"
-                taken = begin_stateless(host, message, route, exchange)
-            assert isinstance(taken, AcceptedRequest), "without counts, no request is answered at once"
-            listens = taken.event.row.name == SUBSCRIPTIONS_LISTEN
-            timer = self._end_with_token(exchange) if listens else None
-            try:
-                await serve_stateless(host, taken, caller)
-            finally:
-                _cancel_timer(timer)
-        else:
-            await receive_stateless(host, message, caller)
+        check_post(exchange, self._answer_types)
+        await self._serve_message(exchange, serve_post)
 
     async def _post_message(self, exchange: HttpExchange) -> None:
         check_post(exchange)
+        await self._serve_message(exchange, post_message)
+
+    async def _serve_message(
+        self,
+        exchange: HttpExchange,
+        serve: Callable[[Worker, HttpExchange, JSONRPCMessage | None, bytes], Awaitable[None]],
+    ) -> None:
+        """Read the message of a POST, and serve it."""
         data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
         message = read_body(data)
-        new = isinstance(message, JSONRPCRequest)
-        life = await self._ensure_started(new=new)
-        self._count_request(life, exchange, new=new)
+        worker = await self._get_worker(exchange)
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        worker.running[exchange] = task
         try:
-            await life.legacy.post_message(exchange, message, data, await self._resolve_principal(exchange))
+            if self.settings.principal is not None:
+                await self._resolve_principal(exchange)
+            await serve(worker, exchange, message, data)
         finally:
-            del life.running[exchange]
+            del worker.running[exchange]
 
     async def _get(self, exchange: HttpExchange) -> None:
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:
@@ -363,59 +282,57 @@ class Endpoint:
             return
         check_get(exchange)
         self._check_revision(exchange)
-        life = await self._ensure_started()
-        life.add_stream(exchange, life.listening)
+        worker = await self._get_worker(exchange)
+        worker.add_stream(exchange)
         timer: asyncio.TimerHandle | None = None
         try:
-            principal = await self._resolve_principal(exchange)
-            timer = self._end_with_token(exchange)
-            relay = await life.legacy.get(exchange, principal)
-            if relay is not None:
-                await relay
+            await self._resolve_principal(exchange)
+            timer = worker.end_with_token(exchange)
+            session = await worker.sessions.find(_get_session_id(exchange), exchange.principal)
+            last = exchange.headers.get(headers.LAST_EVENT) or None
+            if last is not None and last.partition(".")[0] != GENERAL:
+                await resume_stream(worker, exchange, session, last)
+            else:
+                server = await worker.get_server(session, exchange)
+                lifespan = worker.lifespan if session.server is None else session.server[1]
+                await GeneralStream(worker, exchange, session, server, lifespan).run(last)
         finally:
-            _cancel_timer(timer)
-            life.remove_stream(exchange, life.listening)
+            if timer is not None:
+                timer.cancel()
+            worker.remove_stream(exchange)
 
     async def _serve_sse(self, exchange: HttpExchange) -> None:
         check_get(exchange)
-        life = await self._ensure_started()
-        life.add_stream(exchange, life.answering)
+        worker = await self._get_worker(exchange)
+        worker.add_stream(exchange)
+        worker.listening.discard(exchange)  # it carries answers, too, and ends when they are sent
         try:
-            await life.legacy.serve_sse(exchange, await self._resolve_principal(exchange))
+            await self._resolve_principal(exchange)
+            await serve_sse(worker, exchange)
         finally:
-            life.remove_stream(exchange, life.answering)
+            worker.remove_stream(exchange)
 
     async def _delete(self, exchange: HttpExchange) -> None:
         self._check_revision(exchange)
-        life = await self._ensure_started(new=False)
-        self._count_request(life, exchange, new=False)
-        try:
-            await life.legacy.delete(exchange, await self._resolve_principal(exchange))
-        finally:
-            del life.running[exchange]
+        worker = await self._get_worker(exchange)
+        await self._resolve_principal(exchange)
+        session = await worker.sessions.find(_get_session_id(exchange), exchange.principal)
+        await worker.sessions.end(session)
+        await exchange.send_empty(200)
 
     def _check_revision(self, exchange: HttpExchange) -> None:
         """Refuse a request without a message that names a revision that we do not speak (HTTPL-33)."""
         named = exchange.headers.get(headers.VERSION)
-        party = self._host.local_peer
-        if named is not None and named.strip(" \t") not in party.supported:
-            raise HTTPRefusal(400, party.make_unsupported_error(named).message)
+        local_peer = self._handler.local_peer
+        if named is not None and named.strip(" \t") not in local_peer.supported:
+            raise HTTPRefusal(400, local_peer.make_unsupported_error(named).message)
 
-    async def _resolve_principal(self, exchange: HttpExchange) -> Principal | None:
-        who = self.settings.principal
-        if who is not None:
-            found = who(exchange.scope)
+    async def _resolve_principal(self, exchange: HttpExchange) -> None:
+        """Ask the function of the user, if there is one, on whose behalf a request speaks."""
+        find = self.settings.principal
+        if find is not None:
+            found = find(exchange.scope)
             exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
-        return exchange.principal
-
-    def _end_with_token(self, exchange: HttpExchange) -> asyncio.TimerHandle | None:
-        """Start the timer that ends a long stream with its token; the client reconnects with another one."""
-        principal = exchange.principal
-        ends = None if self._authenticator is None or principal is None else principal.claims.get("exp")
-        if not isinstance(ends, int | float):
-            return None
-        left = max(ends - time.time(), MIN_STREAM_LIFETIME)
-        return asyncio.get_running_loop().call_later(left, exchange.abort)
 
     # ----------------------------------------------------------------- metadata
 
@@ -437,50 +354,39 @@ class Endpoint:
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
         try:
-            await self._ensure_started()
+            is_ready = not (await self._get_worker(exchange)).is_draining
         except HTTPRefusal:
-            await exchange.send_json(503, b'{"status":"stopping"}', [(b"retry-after", RETRY_AFTER[503])])
-        else:
+            is_ready = False
+        if is_ready:
             await exchange.send_json(200, b'{"status":"ready"}')
+        else:
+            await exchange.send_json(503, b'{"status":"stopping"}', [(b"retry-after", RETRY_AFTER[503])])
 
     # ----------------------------------------------------------------- lifetime
 
-    def _count_request(self, life: EndpointLifetime, exchange: HttpExchange, *, new: bool) -> None:
-        """Count a request as running; the caller removes it. One that is not new belongs to another one."""
-        if new and life.load.calls >= life.load.max_calls:
-            raise HTTPRefusal(
-                503, f"{life.load.max_calls} requests are being served, and no more can be (max_calls=)."
-            )
-        task = asyncio.current_task()
-        assert task is not None, "a request is served in a task"
-        life.running[exchange] = task
+    async def _get_worker(self, exchange: HttpExchange) -> Worker:
+        """Return the worker for a request; the first request starts it."""
+        worker = self._worker
+        if worker is None or not worker.is_open or worker.loop is not asyncio.get_running_loop():
+            worker = await self._ensure_started()
+        if worker.is_draining:
+            exchange.extra = (*exchange.extra, _CLOSE_CONNECTION)
+        return worker
 
-    async def _ensure_started(self, *, new: bool = True) -> EndpointLifetime:
-        """Return the lifetime of this endpoint in this loop; the first request starts it."""
-        life = self._life
-        if life is None or life.loop is not asyncio.get_running_loop():
-            settings = self.settings
-            sessions = Sessions(
-                self._host.store,
-                self._host.serve,
-                settings,
-                json_only=settings.json_only,
-                chosen=self._host.is_per_client,
-                load=RequestCounts(self._host.connection().limit, settings.max_calls, settings.max_streams),
-            )
-            scoped = self._authenticator is not None or settings.principal is not None
-            needs = self._host.get_required_scopes if scoped else None
-            legacy = SessionEndpoints(sessions, settings.messages, self._authenticator, needs)
-            life = self._life = EndpointLifetime(self._host, sessions, legacy)
-        if life.stopping if new else life.over:
+    async def _ensure_started(self) -> Worker:
+        """Return the worker in this loop, once it is ready."""
+        worker = self._worker
+        if worker is None or worker.loop is not asyncio.get_running_loop():
+            worker = self._worker = Worker(self._handler, self.settings, self._authenticator)
+        if worker.is_over:
             raise HTTPRefusal(503, "The server stops, and takes no new requests.")
         try:
-            await life.wait_until_ready()
+            await worker.wait_until_ready()
         except Exception:  # a lifespan of the user
-            if self._life is life:
-                self._life = None  # the next request tries again
+            if self._worker is worker:
+                self._worker = None  # the next request tries again
             raise
-        return life
+        return worker
 
     async def _run_lifespan(self, receive: ASGIReceive, send: ASGISend) -> None:
         """The lifespan protocol of ASGI."""
@@ -506,16 +412,23 @@ class Endpoint:
 
     async def start(self) -> None:
         """Start the endpoint; otherwise the first request does it."""
-        if self._life is not None and self._life.stopping:
-            self._life = None
+        if self._worker is not None and self._worker.is_draining:
+            self._worker = None
         await self._ensure_started()
 
+    async def drain(self) -> None:
+        """End streams, and let running requests finish for a while; new ones are served, then closed."""
+        worker = self._worker
+        if worker is not None and worker.loop is asyncio.get_running_loop() and not worker.is_draining:
+            self._handler.end_subscriptions()
+            await worker.drain(self.settings.drain)
+
     async def stop(self) -> None:
-        """Refuse new requests, end streams, let running requests finish for a while, then cancel them."""
-        life = self._life
-        if life is not None and life.loop is asyncio.get_running_loop():
-            self._host.end_subscriptions()
-            await life.end(self.settings.drain)
+        """Drain, then refuse new requests and cancel what still runs."""
+        await self.drain()
+        worker = self._worker
+        if worker is not None and worker.loop is asyncio.get_running_loop():
+            await worker.end()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
@@ -527,11 +440,10 @@ class Endpoint:
             await self.stop()
 
 
-def _has_started(begun: bytes | AcceptedRequest | StartedSessionRequest | None) -> bool:
-    """Return whether it is too late to refuse a request."""
-    return begun is not None and (not isinstance(begun, AcceptedRequest) or begun.started is not None)
-
-
-def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+def _get_session_id(exchange: HttpExchange) -> str:
+    session_id = exchange.headers.get(headers.SESSION)
+    if session_id is None:
+        raise HTTPRefusal(400, MISSING_SESSION_TEXT)
+    if not headers.is_valid_session_id(session_id):
+        raise HTTPRefusal(400, "The session id has characters that it may not have.")
+    return session_id

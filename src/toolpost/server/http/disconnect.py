@@ -123,10 +123,6 @@ class ConnectionMonitor(Protocol):
     def unwatch_disconnect(self, guest: "DisconnectWatcher", /) -> None:
         """Stop calling it."""
 
-    def take_body(self, receive: Any, /) -> bytes | None:
-        """Return the body that `receive` would bring, if `receive` is ours and all of the body is here."""
-        ...
-
 
 class DisconnectWatcher:
     """Watches work that goes on for a request: cancels it with its client, and sends keep-alive comments.

@@ -1,7 +1,7 @@
-"""One HTTP request and its response, as ASGI hands them to us: head, body, plain answers, event streams.
+"""One HTTP request and its response, as ASGI hands them to us: headers, body, plain answers, event streams.
 
-Reads a body within its limits and time, and reports a disconnect. The head cache remembers where the headers
-of a client lead. Which requests are allowed is the business of `security`.
+Reads a body within its limits and time, and reports a disconnect. Which requests are allowed is the business
+of `security`.
 """
 
 import asyncio
@@ -16,99 +16,11 @@ from urllib.parse import unquote
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
-from toolpost.protocol.http_routing import KnownRoute
-from toolpost.server.http.disconnect import (
-    CONNECTION_MONITOR,
-    ConnectionMonitor,
-    DisconnectWatcher,
-    KeepAliveCallback,
-)
+from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher, KeepAliveCallback
 from toolpost.server.runtime.eager import StartedCoroutine
-
-MAX_KEPT: Final = 256
-"""Heads that are known again. After the last one all are forgotten."""
-
-MAX_SEEN: Final = 4 * MAX_KEPT
-"""Heads of which is known that they have come, and nothing else."""
-
-MAX_HEAD: Final = 4096
-"""Bytes of such a head with its path: four times as many as usual."""
-
-MAX_LINES: Final = 32
-"""Headers of it: each takes a hundred bytes, however short it is."""
 
 MAX_DIGITS: Final = 18
 """Digits of a length that are read: as many as no body has, and to read thousands would take long."""
-
-_LASTING: Final = frozenset(
-    {
-        *("host", "origin", "user-agent", "connection", "accept", "accept-encoding", "accept-language"),
-        *("content-type", "content-length", "mcp-protocol-version", "mcp-method", "mcp-name"),
-        *("mcp-session-id", "cache-control", "pragma", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-dest"),
-        *("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded", "via"),
-    }
-)
-"""What most requests of a client have, and always the same. A head with anything else may be the only one of
-its kind, or hold what proves who somebody is; of these only the id of a session does, as long as it lives."""
-
-
-class Head:
-    """The method, the path and the headers of a request."""
-
-    __slots__ = ("about", "fits", "headers", "key", "length", "method", "path", "size", "verb", "way")
-
-    def __init__(self, scope: Any, key: tuple[Any, ...] | None = None) -> None:
-        self.key = key
-        self.method: str = scope["method"]
-        self.path = _strip_root(scope["path"], (scope.get("root_path") or "").rstrip("/"))
-        given: list[tuple[bytes, bytes]] = scope["headers"]
-        # All in one go: name by name it takes 1.2 us, so it takes 0.7.
-        whole = b"\0".join(chain.from_iterable(given))
-        self.size = len(whole)
-        parts = str(whole, "latin-1").split("\0")
-        self.headers = dict(zip(parts[::2], parts[1::2], strict=False))
-        if len(parts) != 2 * len(given) or len(self.headers) < len(given):
-            self.headers = _join_headers(given)
-        length = self.headers.get("content-length", "")
-        self.length = int(length[:MAX_DIGITS]) if length.isdecimal() else 0
-        self.verb: Any = None
-        self.fits = False
-        self.way: KnownRoute | None = None
-        self.about: str | None = None
-
-
-class KnownHeads:
-    """The heads that have come before."""
-
-    __slots__ = ("_known", "_seen")
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Head] = {}
-        self._seen: set[int] = set()
-
-    def get_head(self, scope: Any) -> Head:
-        """Return the head of a request, from the cache if it is known."""
-        key = (scope["method"], scope["path"], scope.get("root_path"), *scope["headers"])
-        try:
-            return self._known.get(key) or Head(scope, key)
-        except TypeError:  # some give headers as lists, which is allowed
-            return Head(scope)
-
-    def keep(self, head: Head) -> None:
-        """Know a head again that may pass, and has come before, unless it is large or rare."""
-        key = head.key
-        if key is None or len(key) > MAX_LINES or head.size + len(key[1]) > MAX_HEAD:
-            return
-        if not _LASTING.issuperset(head.headers):
-            return
-        if (mark := hash(key)) not in self._seen:  # many come once, such as those that open a session
-            if len(self._seen) >= MAX_SEEN:
-                self._seen.clear()
-            self._seen.add(mark)
-            return
-        if len(self._known) >= MAX_KEPT:
-            self._known.clear()
-        self._known[key] = head
 
 
 def _strip_root(path: str, root: str) -> str:
@@ -116,6 +28,16 @@ def _strip_root(path: str, root: str) -> str:
     if not root:
         return path
     return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+
+
+def _read_headers(given: "list[tuple[bytes, bytes]]") -> tuple[Mapping[str, str], int]:
+    """Return the headers by name, and their size in bytes."""
+    whole = b"\0".join(chain.from_iterable(given))  # all at once: name by name takes twice as long
+    parts = str(whole, "latin-1").split("\0")
+    read = dict(zip(parts[::2], parts[1::2], strict=False))
+    if len(parts) != 2 * len(given) or len(read) < len(given):
+        read = _join_headers(given)
+    return read, len(whole)
 
 
 def _join_headers(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -174,8 +96,8 @@ class ResponseAborted(Exception):
 class HttpExchange:
     """One request and its response.
 
-    `extra` are more headers of the response; `session` names the session of an HTTP+SSE stream; `principal`
-    is set by authentication; `is_disconnected` says that the client has gone while work went on.
+    `extra` are more headers of the response; `principal` is set by authentication; `is_disconnected` says
+    that the client has gone while work went on.
     """
 
     __slots__ = (
@@ -185,39 +107,30 @@ class HttpExchange:
         "_send",
         "_watcher",
         "extra",
-        "head",
         "headers",
+        "headers_size",
         "is_disconnected",
+        "method",
+        "path",
         "principal",
         "scope",
-        "session",
         "streaming",
     )
 
-    def __init__(
-        self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend, head: Head | None = None
-    ) -> None:
+    def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         self.scope = scope
-        self.head = head or Head(scope)
-        self.headers: Mapping[str, str] = self.head.headers
+        self.method: str = scope["method"]
+        root = scope.get("root_path")
+        self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
+        self.headers: Mapping[str, str]
+        self.headers, self.headers_size = _read_headers(scope["headers"])
         self.extra: tuple[tuple[bytes, bytes], ...] = ()
         self.principal: Principal | None = None
-        self.session = ""
         self.streaming = self.is_disconnected = self._ended = False
         self._receive = receive
         self._send = send
         self._body_wait_since: float | None = None  # when we first had to wait for the body
         self._watcher: DisconnectWatcher | None = None
-
-    @property
-    def method(self) -> str:
-        """The HTTP method, in capitals."""
-        return self.head.method
-
-    @property
-    def path(self) -> str:
-        """The path below the place where the application is mounted."""
-        return self.head.path
 
     @property
     def root(self) -> str:
@@ -247,13 +160,9 @@ class HttpExchange:
 
         Both may raise BodyTooLarge; the coroutine also ClientDisconnected and BodyTooSlow.
         """
-        if self.head.length > limit:
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:MAX_DIGITS]) > limit:
             raise BodyTooLarge(more=True)
-        monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
-        if monitor is not None and (whole := monitor.take_body(self._receive)) is not None:
-            if len(whole) > limit:
-                raise BodyTooLarge(more=False)
-            return whole
         event: Any = self._receive()
         if event.__class__ is CoroutineType:
             try:
@@ -342,10 +251,9 @@ class HttpExchange:
             sent = [*_EVENT_STREAM_HEADERS, *self.extra]
             await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
-    def release_head(self) -> None:
+    def release_headers(self) -> None:
         """Drop the headers, to save memory: an open stream does not need them."""
-        self.head = Head({"method": self.method, "path": self.path, "headers": ()})
-        self.headers = self.head.headers
+        self.headers, self.scope = {}, {CONNECTION_MONITOR: self.scope.get(CONNECTION_MONITOR)}
 
     async def send_event(
         self,

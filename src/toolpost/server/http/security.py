@@ -70,7 +70,7 @@ class RequestGuard:
 
     def check(self, exchange: HttpExchange) -> None:
         """Refuse a request of another host or origin (HTTP-1, HTTP-2); add CORS headers to its response."""
-        if exchange.head.size > MAX_HEADERS:
+        if exchange.headers_size > MAX_HEADERS:
             raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
         host, origin = sent.get("host"), sent.get("origin")

@@ -115,15 +115,6 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             self._watcher = guest
             return True
 
-        def take_body(self, receive: Any) -> bytes | None:
-            served = self._served
-            # A middleware may read or change the body; then it is another function.
-            if served is None or getattr(receive, "__self__", None) is not served or served.more_body:
-                return None
-            self.flow.resume_reading()
-            body, served.body = served.body, bytearray()
-            return bytes(body)
-
         def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
             if self._watcher is guest:
                 self._watcher = None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from toolpost import types
 from toolpost.errors import InvalidParams, ResourceNotFound
-from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import (
     PROMPTS_GET,
@@ -100,23 +99,6 @@ class RegistryServer(Handler):
         """Return the parameters of a tool that headers mirror, if any."""
         served = self.tools.get(tool)
         return None if served is None else served.header_parameters or None
-
-    def find_fast_path_tool(self, incoming: InboundRequest) -> RegisteredTool[..., Any] | None:
-        """Return the tool that a request calls, if the fast path may serve it."""
-        if (
-            self.middleware
-            or incoming.row.params is not CallToolParams
-            or incoming.row.name in self.extra_methods
-        ):
-            return None
-        if getattr(self.routes.get(TOOLS_CALL), "__func__", None) is not RegistryServer._call_tool:
-            return None  # the method was overridden
-        params: CallToolParams = incoming.params
-        tool = self.tools.get(params.name)
-        if tool is None or not tool.is_fast_path or tool.scopes:
-            return None
-        brings = params.request_state is not None or params.input_responses
-        return None if brings else tool
 
     def capabilities(self) -> ServerCapabilities:
         """Return what is declared to clients: the lists that have been used, and those of `declares`."""

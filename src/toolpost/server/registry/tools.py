@@ -5,7 +5,6 @@ Arguments and results are converted in `signature`.
 """
 
 import asyncio
-import inspect
 import logging
 from copy import copy
 from types import CoroutineType
@@ -17,17 +16,15 @@ from toolpost.server.context import Context
 from toolpost.server.options import check_strings, check_timeouts
 from toolpost.server.registry.registry import Registry, RegistryEntry
 from toolpost.server.runtime.eager import is_pending, is_unanswered
-from toolpost.server.runtime.fast_path import ResultTemplate
 from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
-from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.function_schema import RawSchemaFunction
+    from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -71,17 +68,6 @@ class RegisteredTool(RegistryEntry[P, R]):
         self.result_converter = returns
         self._worker_threads = work
         self._debug = debug
-        self.is_fast_path = (
-            timeout is None
-            and isinstance(bound, BoundFunction)
-            and bound.context is None
-            and bound.ask_plan is None
-            and not bound.header_parameters
-            and inspect.iscoroutinefunction(bound.fn)
-        )
-        """Whether calls need only their arguments, so that the fast path may serve them."""
-        self.result_templates: dict[str, ResultTemplate] = {}
-        """Templates of the results of such calls, by revision."""
 
     def to_list_item(self, structured: str | None) -> Tool:
         """Return the tool, with an output schema that the peer understands."""
@@ -122,9 +108,6 @@ class RegisteredTool(RegistryEntry[P, R]):
         """Return the result of a call. The only exception of the function that it raises is `RPCError`."""
         bound, limit = self.bound, None
         try:
-            if context.started_call is not None:
-                value = await self._worker_threads.load_files(await context.started_call)
-                return self.result_converter.convert(value, wrap=context.requires_object_output)
             arguments: Any = bound.read(params.arguments)
             if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)

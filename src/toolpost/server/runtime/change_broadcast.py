@@ -1,12 +1,14 @@
-"""Broadcasts changes of lists and resources to all subscribed conversations.
+"""Broadcasts changes of lists and resources to all subscribed conversations and streams.
 
-Changes that come together are merged, so that a hundred registrations are a few notifications. How a
-notification is sent is the subscriber's business.
+Changes that come together are merged, so that a hundred registrations are a few notifications. The last ones
+are kept, for clients that were away. How a notification is sent is the subscriber's business.
 """
 
 import asyncio
+import secrets
 import threading
-from typing import Final, Protocol, TypeAlias
+from collections import OrderedDict
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from toolpost.protocol.methods import (
@@ -32,8 +34,26 @@ LIST_CHANGED: Final = {
 BROADCAST_INTERVAL: Final = 0.05
 """Seconds between two broadcasts: short for people, long for a hundred registrations."""
 
+MAX_KEPT_CHANGES: Final = 1024
+"""Changes that are kept for clients that were away; the same change twice counts once."""
+
 ChangeKey: TypeAlias = tuple[str, str]
 """A change: its method, and the URI of a resource or the id of an elicitation."""
+
+
+class Change(NamedTuple):
+    """A change with its number."""
+
+    number: int
+    method: str
+    params: NotificationParams
+
+
+def make_change_key(method: str, params: NotificationParams) -> ChangeKey:
+    """Return the key of a change."""
+    if isinstance(params, ResourceUpdatedParams):
+        return method, params.uri
+    return method, params.elicitation_id if isinstance(params, ElicitationCompleteParams) else ""
 
 
 class ChangeSubscriber(Protocol):
@@ -52,6 +72,18 @@ class ChangeBroadcaster:
         self._pending: dict[asyncio.AbstractEventLoop, dict[ChangeKey, NotificationParams]] = {}
         self._last_flush: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
         self._lock = threading.Lock()
+        self.position = secrets.randbits(32)  # at random: a position of another process means nothing here
+        """The number of the last change."""
+        self._kept: OrderedDict[ChangeKey, Change] = OrderedDict()
+        self._forgotten = self.position
+        """The number of the last change that is not kept any more."""
+
+    def get_changes_after(self, position: int) -> list[Change] | None:
+        """Return the changes since a position, oldest first; None if some are gone, or it is unknown."""
+        with self._lock:
+            if not self._forgotten <= position <= self.position:
+                return None
+            return [change for change in self._kept.values() if change.number > position]
 
     def add_subscriber(self, listener: ChangeSubscriber) -> None:
         """Add a subscriber, in the running loop."""
@@ -67,18 +99,41 @@ class ChangeBroadcaster:
 
     def broadcast_list_changed(self, what: str) -> None:
         """Broadcast that a list has changed: "tools", "prompts" or "resources"."""
-        self._enqueue((LIST_CHANGED[what], ""), NotificationParams())
+        self._enqueue((LIST_CHANGED[what], ""))
 
     def broadcast_resource_updated(self, uri: str) -> None:
         """Broadcast that a resource has changed."""
-        self._enqueue((RESOURCES_UPDATED, uri), ResourceUpdatedParams(uri=uri))
+        self._enqueue((RESOURCES_UPDATED, uri))
 
     def broadcast_elicitation_complete(self, elicitation_id: str) -> None:
         """Broadcast that a user is done with the URL of an elicitation."""
-        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
-        self._enqueue((ELICITATION_COMPLETE, elicitation_id), params)
+        self._enqueue((ELICITATION_COMPLETE, elicitation_id))
 
-    def _enqueue(self, key: ChangeKey, params: NotificationParams) -> None:
+    def repeat(self, key: ChangeKey, *, besides: ChangeSubscriber) -> None:
+        """Broadcast a change that another worker has reported to the subscriber `besides`."""
+        change = self._keep(key)
+        for subscriber, loop in self._subscribers.copy().items():
+            if subscriber is not besides and loop is asyncio.get_running_loop():
+                subscriber.on_change(change.method, change.params)
+
+    def _keep(self, key: ChangeKey) -> Change:
+        """Keep a change for clients that are away, and return it."""
+        method, about = key
+        params = NotificationParams()
+        if method == RESOURCES_UPDATED:
+            params = ResourceUpdatedParams(uri=about)
+        elif method == ELICITATION_COMPLETE:
+            params = ElicitationCompleteParams(elicitation_id=about)
+        with self._lock:
+            self.position += 1
+            change = self._kept[key] = Change(self.position, method, params)
+            self._kept.move_to_end(key)
+            if len(self._kept) > MAX_KEPT_CHANGES:
+                self._forgotten = self._kept.popitem(last=False)[1].number
+        return change
+
+    def _enqueue(self, key: ChangeKey) -> None:
+        params = self._keep(key).params
         for loop in set(self._subscribers.copy().values()):
             with self._lock:
                 pending = self._pending.setdefault(loop, {})
@@ -120,12 +175,7 @@ class PendingChanges:
 
     def add(self, method: str, params: NotificationParams) -> None:
         """Add a change."""
-        about = ""
-        if isinstance(params, ResourceUpdatedParams):
-            about = params.uri
-        elif isinstance(params, ElicitationCompleteParams):
-            about = params.elicitation_id
-        self._changes[method, about] = (method, params)
+        self._changes[make_change_key(method, params)] = (method, params)
         self._wake()
 
     def end(self) -> None:

@@ -6,18 +6,13 @@ channel's business.
 
 import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
-from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
-from weakref import getweakrefcount
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from toolpost.channel import Channel
-from toolpost.errors import CapabilityNotDeclared, ChannelClosed, InternalError, MCPError, TransportError
+from toolpost.errors import CapabilityNotDeclared, ChannelClosed, MCPError, TransportError
 from toolpost.principal import Principal
-from toolpost.protocol import receive
 from toolpost.protocol.events import (
     CancellationReceived,
     ConnectionEvent,
@@ -28,30 +23,24 @@ from toolpost.protocol.events import (
     NotificationReceived,
     ResponseReceived,
 )
-from toolpost.protocol.jsonrpc import JSONRPCRequest
 from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
+from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.context import Context
-from toolpost.server.options import HTTP
 from toolpost.server.runtime.change_broadcast import PendingChanges
 from toolpost.server.runtime.delivery import ResponseDelivery
-from toolpost.server.runtime.eager import StartedTask, is_pending, start_eagerly, start_eagerly_in
-from toolpost.server.runtime.fast_path import StartedCall, call_bare
-from toolpost.server.runtime.hibernation import Rested
+from toolpost.server.runtime.eager import start_task
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
-from toolpost.server.runtime.request import RouteResult, build_error_response, build_response, start_request
+from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.types.base import RequestId
+from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
+    from toolpost.server.state import State
 
 logger: Final = logging.getLogger("toolpost.server")
-
-HANDSHAKE_TIMEOUT: Final = HTTP.handshake
-"""Seconds that a server may take to answer `initialize`."""
-
-_HAS_REFCOUNTS: Final = hasattr(sys, "getrefcount")
 
 CANCEL_TIMEOUT: Final = 2.0
 """Seconds that cancelled functions get to end when their client has gone."""
@@ -68,8 +57,6 @@ class _SupportsHttpRequests(Protocol):
     async def interrupt(self, request_id: RequestId, /) -> None: ...
 
     async def drop(self, request_id: RequestId, /) -> None: ...
-
-    def settle(self, data: bytes, request_id: RequestId, /) -> bool: ...
 
 
 @runtime_checkable
@@ -93,36 +80,31 @@ class ServerConversation:
         self.handler = handler
         self.channel = channel
         self.connection = handler.create_connection()
-        self._rested: Rested | None = getattr(channel, "rested", None)
-        if self._rested is not None:
-            self._rested.connect(self.connection)
-        self._holders = (0, 0, 0)
         self._http_channel = channel if isinstance(channel, _SupportsHttpRequests) else None
-        # Over HTTP this loop is always the running one. In memory another one may be.
-        self._start: Callable[[Coroutine[Any, Any, Any]], Any] = (
-            start_eagerly
-            if self._http_channel is None
-            else partial(start_eagerly_in, asyncio.get_running_loop())
-        )
         self._push_channel = channel if isinstance(channel, _SupportsPush) else None
         self.connection.is_unordered = self._http_channel is not None
         self.lifespan = lifespan
         self.is_remote = not getattr(channel, "local", False)
         self._principal = Principal.from_value(principal)
-        self.state: dict[str, Any] = {}
-        self.subscribed_uris: set[str] = set()
-        self.url_elicitations: dict[str, None] = {}
-        self._request_tasks: dict[RequestId, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._state: State | None = None
+        self.uris: tuple[str, ...] = ()
+        self._url_elicitations: dict[str, None] = {}
+        self._request_tasks: dict[RequestId, asyncio.Task[Any]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """The requests that wait, those too whose id the client has used again."""
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
-        # Lists and None instead of a deque and a stack: an idle session should be small.
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
-        self._client_requests = PendingClientRequests(self)
+        self._client_requests = PendingClientRequests(self, asyncio.get_running_loop())
         self.ask = self._client_requests.send_request
-        self._lifespans: AsyncExitStack | None = None
+        self._lifespans = AsyncExitStack()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._delivery = ResponseDelivery(channel, self.run_in_background)
+
+    @property
+    def identity(self) -> object:
+        """What a rate is limited by, if the principal is not known."""
+        return self
 
     async def run(self) -> None:
         """Serve until the channel closes, then cancel everything that still runs."""
@@ -131,11 +113,6 @@ class ServerConversation:
         try:
             if self._push_channel is not None:
                 self._push_channel.serve(self)
-            if self._rested is not None:
-                self._rested.end()
-                for method, params in self._rested.news:
-                    self.on_change(method, params)
-                self._rested = None
             while True:
                 await self._delivery.wait_until_writable()
                 data = await self.channel.receive()
@@ -155,8 +132,6 @@ class ServerConversation:
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another handler serve all later messages; its lifespan is held open until the end."""
-        if self._lifespans is None:
-            self._lifespans = AsyncExitStack()
         lifespan = await self._lifespans.enter_async_context(handler.hold_lifespan())
         self.handler.broadcaster.remove_subscriber(self)
         self.handler, self.lifespan = handler, lifespan
@@ -175,7 +150,7 @@ class ServerConversation:
         for event in self.connection.receive(data):
             await self.process_event(event, sender)
 
-    def get_request_task(self, incoming: InboundRequest) -> "asyncio.Task[None] | None":
+    def get_request_task(self, incoming: InboundRequest) -> "asyncio.Task[Any] | None":
         """Return the task that serves a request, if there is one."""
         return self._request_tasks.get(incoming.id)
 
@@ -196,6 +171,28 @@ class ServerConversation:
         if self._http_channel is not None:
             await self._http_channel.interrupt(incoming.id)
 
+    def open_session_state(self) -> "State":
+        """Return the state of the session, which ends with the conversation."""
+        if self._state is None:
+            from toolpost.server.state import State  # noqa: PLC0415 - start-up time
+
+            self._state = State.in_memory()
+        return self._state
+
+    async def set_uris(self, uris: tuple[str, ...]) -> None:
+        """Change the resources that the session subscribes to."""
+        self.uris = uris
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Change the log level of the session."""
+        self.connection.log_level = level
+
+    def add_url_elicitation(self, elicitation_id: str) -> None:
+        """Remember an elicitation by URL: the client may be notified of its end."""
+        self._url_elicitations[elicitation_id] = None
+        if len(self._url_elicitations) > MAX_URL_ELICITATIONS:
+            del self._url_elicitations[next(iter(self._url_elicitations))]
+
     async def drain(self) -> None:
         """Wait until every running request has its answer."""
         while self._request_tasks:
@@ -213,13 +210,12 @@ class ServerConversation:
             except asyncio.CancelledError:
                 await _wait_cancelled(tasks)  # they are ending, and nothing else waits for them
                 raise
-            for uri in self.subscribed_uris:
+            for uri in self.uris:
                 context = Context(self.handler, self, RESOURCES_UNSUBSCRIBE, lifespan=self.lifespan)
                 await self._run_logged(self.handler.unsubscribe(uri, context))
         finally:
             await self.channel.close()
-            if self._lifespans is not None:
-                await self._lifespans.aclose()
+            await self._lifespans.aclose()
 
     # ----------------------------------------------------------------- receiving
 
@@ -251,27 +247,6 @@ class ServerConversation:
         elif isinstance(event, MessageDropped):
             logger.debug("dropped: %s %s", event.reason, event.error or "")
 
-    def settle_in(self) -> None:
-        """For channels: count the references to this conversation before any function could keep it."""
-        if _HAS_REFCOUNTS:
-            self._holders = sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)
-
-    def rest(self, key: str, wake: Callable[[str], object]) -> Rested | None:
-        """For channels: return a snapshot for hibernation, or None while the session is in use."""
-        kept = self.state or self.subscribed_uris or self.url_elicitations or self._lifespans is not None
-        busy = self._tasks or self._background_tasks or self._deferred or self._pending_changes
-        if kept or busy or not self.is_free() or not _HAS_REFCOUNTS:
-            return None
-        if (sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)) != self._holders:
-            return None
-        announcer = self.handler.broadcaster
-        rested = Rested.from_connection(self.connection, announcer, key, wake, known=self.handler.peers)
-        if rested is None:
-            return None
-        announcer.remove_subscriber(self)
-        announcer.add_subscriber(rested)
-        return rested
-
     def is_free(self) -> bool:
         """For channels: return whether the next message may go to `take_data`."""
         return not (self._is_handshaking or self._is_processing) and self._delivery.is_free
@@ -296,127 +271,59 @@ class ServerConversation:
         finally:
             self._is_processing = False
 
-    def begin(self, request: JSONRPCRequest) -> "bytes | tuple[InboundRequest, StartedCall | None]":
-        """For channels: return the answer to the next request, or what to call `go_on` with at once."""
-        connection = self.connection
-        if connection.peer is None:
-            connection.local_peer = self.handler.local_peer
-        event = receive.handle_request(connection, request, None, None)
-        if not isinstance(event, InboundRequest):
-            assert isinstance(event, InvalidMessageReceived), "a request is taken or refused"
-            logger.debug("refused: %s", event.error)
-            return event.data or b""
-        tool = self.handler.find_fast_path_tool(event)
-        started = None if tool is None else call_bare(tool, connection.local_peer, event, self._start)
-        if isinstance(started, bytes):
-            return started if connection.mark_answered(event.id) else b""
-        return event, started
-
-    def go_on(self, incoming: InboundRequest, started: StartedCall | None) -> None:
-        """For channels: serve a request that `begin` has started, and whose answer they settle."""
-        assert self._http_channel is not None, "only HTTP calls this"
-        data = self._continue_request(incoming, started)
-        if data is None and incoming.id not in self._request_tasks:
-            data = b""  # it was cancelled
-        if data is not None and not self._http_channel.settle(data, incoming.id):
-            self.run_in_background(self._delivery.answer(data, incoming.id))  # behind what was sent before
-
     async def _serve(self, incoming: InboundRequest) -> None:
         data = self._begin_request(incoming)
         if data is not None:
             await self._delivery.answer(data, incoming.id)
 
     def _begin_request(self, incoming: InboundRequest) -> bytes | None:
-        """Return the answer if there is one at once; else serve the request in a task."""
-        tool = self.handler.find_fast_path_tool(incoming)
-        if tool is None:
-            return self._continue_request(incoming, None)
-        started = call_bare(tool, self.connection.local_peer, incoming, self._start)
-        if isinstance(started, bytes):
-            return started if self.connection.mark_answered(incoming.id) else None
-        return self._continue_request(incoming, started)
+        """Return the response if there is one at once; else a task sends it."""
+        context = Context(self.handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
+        outcome = start_task(self._run_request(context, incoming))
+        if isinstance(outcome, asyncio.Task):
+            self._request_tasks[incoming.id] = outcome
+            self._tasks.add(outcome)
+            return None
+        return outcome
 
-    def _continue_request(self, incoming: InboundRequest, started: StartedCall | None) -> bytes | None:
-        """Return the answer if there is one at once; else serve the request in a task."""
-        handler, connection = self.handler, self.connection
+    async def _run_request(self, context: Context, incoming: InboundRequest) -> bytes | None:
+        """Return the response to a request; if that had to wait, send it."""
+        task = asyncio.current_task()
+        if incoming.row.name == INITIALIZE:
+            self._is_handshaking = True
         try:
-            context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
-            begun = (
-                start_request(handler.routes, handler.middleware, context, incoming)
-                if started is None
-                else started.go_on(context)
-            )
-            if not is_pending(begun):
-                return connection.reply(incoming.id, begun)
+            try:
+                data, _ = await serve_request(context)
+            except asyncio.CancelledError as error:
+                data = self._fail_if_waiting(incoming, error)
+            if task not in self._tasks:
+                self._is_handshaking = False
+                return data  # it did not wait
+            if data is not None and not self._delivery.offer(data):
+                await self._delivery.deliver(data, incoming.id)
             if incoming.row.name == INITIALIZE:
-                self._is_handshaking = True
-                task = asyncio.create_task(self._finish_handshake(incoming, begun))
-                self._track_task(incoming.id, task, begun)
-                return None
-            answering = build_response(connection, incoming, begun)
-            rest = None if started is None else started.rest
-            going: StartedTask[bytes | None] | bytes | None = (
-                cast("StartedTask[bytes | None]", rest)
-                if isinstance(rest, StartedTask)
-                else self._start(answering)
-            )
-        except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
-            return build_error_response(connection, incoming, error)
-        if not isinstance(going, StartedTask):
-            return going
-        finishing = self._finish(incoming, answering if going is rest else going)
-        self._track_task(incoming.id, going.resume_with(finishing))
+                await self._end_handshake()
+        finally:
+            if task is not None:
+                self._tasks.discard(task)
+            if self._request_tasks.get(incoming.id) is task:
+                del self._request_tasks[incoming.id]
         return None
 
-    def _track_task(
-        self, request_id: RequestId, task: asyncio.Task[None], begun: Awaitable[Any] | None = None
-    ) -> None:
-        """Remember the task that serves a request, and awaits `begun` unless it is cancelled before."""
-        self._request_tasks[request_id] = task
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._on_task_done, request_id, begun))
+    def _fail_if_waiting(self, incoming: InboundRequest, error: asyncio.CancelledError) -> bytes | None:
+        """Return the response to a request whose function has cancelled itself; else raise again."""
+        if self.connection.incoming.get(incoming.id) is not incoming:
+            raise error
+        return self.connection.fail(incoming.id, to_rpc_error(incoming, error))
 
-    def _on_task_done(
-        self, request_id: RequestId, begun: Awaitable[Any] | None, task: asyncio.Task[None]
-    ) -> None:
-        if iscoroutine(begun):
-            begun.close()  # if its task was cancelled before it started, it was never awaited
-        self._tasks.discard(task)
-        if self._request_tasks.get(request_id) is task:
-            del self._request_tasks[request_id]
-
-    async def _finish_handshake(self, incoming: InboundRequest, pending: Awaitable[RouteResult]) -> None:
-        """Answer the handshake, then process what the client has sent in the meantime."""
-
-        async def await_handshake() -> RouteResult:
-            limit = asyncio.timeout(HANDSHAKE_TIMEOUT)
-            try:
-                async with limit:
-                    return await pending
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise InternalError(
-                    f"the handshake was not answered within {HANDSHAKE_TIMEOUT:g} s"
-                ) from error
-
-        await self._finish(incoming, build_response(self.connection, incoming, await_handshake()))
+    async def _end_handshake(self) -> None:
+        """Process what the client has sent before its handshake was answered."""
         try:
             while self._deferred:
                 await self._process(*self._deferred.pop(0))
         except ChannelClosed as error:
             logger.debug("the client has gone before what it said could be answered: %s", error)
         self._is_handshaking = False
-
-    async def _finish(self, incoming: InboundRequest, answering: Awaitable[bytes | None]) -> None:
-        try:
-            data = await answering
-        except asyncio.CancelledError as error:
-            data = build_error_response(self.connection, incoming, error)
-            if data is None:  # otherwise the function has cancelled itself
-                raise
-        if data is not None and not self._delivery.offer(data):
-            await self._delivery.deliver(data, incoming.id)
 
     def _on_notification(self, event: NotificationReceived, sender: Principal | None) -> None:
         if not is_notification_handled(self.handler, event):
@@ -430,8 +337,13 @@ class ServerConversation:
 
     # ----------------------------------------------------------------- sending
 
-    async def send(self, data: bytes, related: RequestId | None = None) -> None:
+    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
         """Hand a message over to the peer."""
+        del outlives
+        await self.channel.send(data, related)
+
+    async def send_client_request(self, data: bytes, related: RequestId | None) -> None:
+        """Send a request to the client."""
         await self.channel.send(data, related)
 
     def on_change(self, method: str, params: NotificationParams) -> None:
@@ -439,12 +351,12 @@ class ServerConversation:
         connection = self.connection
         if connection.peer is None or connection.lifecycle.state != "ready":
             return
-        if isinstance(params, ResourceUpdatedParams) and params.uri not in self.subscribed_uris:
+        if isinstance(params, ResourceUpdatedParams) and params.uri not in self.uris:
             return
         if isinstance(params, ElicitationCompleteParams):
-            if params.elicitation_id not in self.url_elicitations:
+            if params.elicitation_id not in self._url_elicitations:
                 return  # another client's (ELIC-16), or sent before
-            del self.url_elicitations[params.elicitation_id]
+            del self._url_elicitations[params.elicitation_id]
         self._pending_changes.add(method, params)
         if not self._is_sending_changes:
             self._is_sending_changes = True

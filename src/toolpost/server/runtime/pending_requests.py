@@ -1,12 +1,12 @@
 """Requests to a client that wait for its response, and their futures.
 
-Such a request ends with its response, its time-out, the request that it belongs to, or the conversation,
+Such a request ends with its response, its time-out, the request that it belongs to, or the connection,
 whichever comes first; the client is sent a cancellation unless it has answered.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Protocol
 
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
@@ -16,17 +16,36 @@ from toolpost.protocol.methods import Row
 from toolpost.server.context import Context, make_abandoned_error
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
 
-if TYPE_CHECKING:
-    from toolpost.server.runtime.conversation import ServerConversation
+
+class RequestSender(Protocol):
+    """The way to the client: a conversation, or one HTTP request of a session."""
+
+    connection: Connection
+
+    async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
+        """Send a request on the stream of the client's own request, if there is one."""
+        ...
+
+    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
+        """Send a cancellation, even after the client's own request has ended."""
+        ...
+
+    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
+        """Return the task that serves a request, if there is one."""
+        ...
+
+    def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> None:
+        """Run a coroutine in a task."""
+        ...
 
 
 class PendingClientRequests:
-    """The requests to the client of one conversation."""
+    """The requests to one client."""
 
-    def __init__(self, conversation: "ServerConversation") -> None:
-        self._conversation = conversation
+    def __init__(self, sender: RequestSender, loop: asyncio.AbstractEventLoop) -> None:
+        self._sender = sender
         self._futures: dict[RequestId, asyncio.Future[Result]] = {}
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     async def send_request(
         self,
@@ -38,16 +57,16 @@ class PendingClientRequests:
         """Send a request on the stream of the client's own request, and return the result."""
         if context.cancelled:
             raise make_abandoned_error(context)
-        conversation = self._conversation
+        sender = self._sender
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(
                 "a context was used in another event loop than its own; in a thread, take a SyncContext"
             )
-        outgoing = build_client_request(conversation.connection, context.incoming, method, params)
+        outgoing = build_client_request(sender.connection, context.incoming, method, params)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._futures[outgoing.id] = future
         # A function in a thread does not stop with its request: so its wait has to end.
-        serving = None if context.incoming is None else conversation.get_request_task(context.incoming)
+        serving = None if context.incoming is None else sender.get_request_task(context.incoming)
 
         def give_up(_: object) -> None:
             if not future.done():
@@ -70,21 +89,21 @@ class PendingClientRequests:
             del self._futures[outgoing.id]
             if not future.cancel() and not future.cancelled():
                 future.exception()  # mark it as retrieved
-            if outgoing.id in conversation.connection.outgoing:
-                conversation.run_in_background(self._cancel_request(outgoing, context))
+            if outgoing.id in sender.connection.outgoing:
+                sender.run_in_background(self._cancel_request(outgoing, context))
 
     async def _send(self, outgoing: OutboundRequest, context: Context) -> None:
         try:
-            await self._conversation.send(outgoing.data, context.related)
+            await self._sender.send_client_request(outgoing.data, context.related)
         except Exception:  # it was not sent: there is nothing to cancel
-            self._conversation.connection.cancel(outgoing.id)
+            self._sender.connection.cancel(outgoing.id)
             raise
 
     async def _cancel_request(self, outgoing: OutboundRequest, context: Context) -> None:
         """Send a cancellation, unless the client has answered."""
-        notice = self._conversation.connection.cancel(outgoing.id, "no longer wanted")
+        notice = self._sender.connection.cancel(outgoing.id, "no longer wanted")
         if notice is not None:
-            await self._conversation.send(notice, context.related)
+            await self._sender.send(notice, context.related, outlives=True)
 
     def resolve(self, event: ResponseReceived | ErrorReceived) -> None:
         """Resolve the future of a request with its response."""

@@ -1,7 +1,7 @@
-"""One request → middleware → the route that serves it → the bytes of the response.
+"""One request → observers → middleware → the route that serves it → the bytes of the response.
 
-Every request takes this path, whatever its transport. What a handler raises becomes an error response here.
-Knows no tool, no channel and no task.
+Every request takes this path, whatever its transport and era. What a handler raises becomes an error response
+here. Knows no tool, no channel and no task.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
-from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import has_capability
 from toolpost.server.runtime.eager import is_pending, is_unanswered
@@ -20,6 +19,7 @@ from toolpost.types.base import InputResponseParams, Raw, Result, Struct
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
+    from toolpost.server.handler import Handler
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -46,26 +46,81 @@ Next: TypeAlias = Callable[[Call], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Call, Next], Awaitable[Any]]
 
 
+class Outcome(Struct):
+    """How a request ended: with a result, with an error, or cancelled, which has neither."""
+
+    result: RouteResult | None = None
+    error: BaseException | None = None
+
+
+Observer: TypeAlias = Callable[["Context"], "Callable[[Outcome], object] | None"]
+"""Called when a request begins, in its task; may return a function to call with its outcome."""
+
+
+async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | None]:
+    """Serve the request of a context; return the encoded response, and the error in it if it is one.
+
+    The response is None if the request was cancelled and the handler went on all the same.
+    """
+    incoming, connection = context.incoming, context.connection
+    assert incoming is not None, "a notification has no response"
+    try:
+        result = start_request(context.server, context, incoming)
+        if is_pending(result):
+            result = await result
+        if connection.incoming.get(incoming.id) is not incoming:  # the client may have reused the id
+            return None, None
+        return connection.reply(incoming.id, result), None
+    except asyncio.CancelledError as cancelled:
+        if is_being_cancelled():
+            raise
+        error = to_rpc_error(incoming, cancelled)  # the handler itself raised it
+    except BaseException as raised:  # noqa: BLE001 - whatever a handler raises stays with its request
+        error = to_rpc_error(incoming, raised)
+    if connection.incoming.get(incoming.id) is not incoming:
+        return None, None
+    return connection.fail(incoming.id, error), error
+
+
 def start_request(
-    routes: Routes, middleware: Sequence[Middleware], context: "Context", incoming: InboundRequest
+    handler: "Handler", context: "Context", incoming: InboundRequest
 ) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request: return its result, or an awaitable of it. Raises MethodNotFound."""
+    if handler.observers:
+        return _observe_request(handler, context, incoming)
+    return _start_handler(handler, context, incoming)
+
+
+async def _observe_request(handler: "Handler", context: "Context", incoming: InboundRequest) -> RouteResult:
+    """Serve a request between the two calls of each observer."""
+    endings = [ending for observer in handler.observers if (ending := observer(context)) is not None]
+    outcome = Outcome()
+    try:
+        result = _start_handler(handler, context, incoming)
+        outcome.result = await result if is_pending(result) else result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        outcome.error = error
+        raise
+    else:
+        return outcome.result
+    finally:
+        for ending in reversed(endings):
+            ending(outcome)
+
+
+def _start_handler(
+    handler: "Handler", context: "Context", incoming: InboundRequest
+) -> RouteResult | Awaitable[RouteResult]:
     method = incoming.row.name
-    route = routes.get(method)
+    route = handler.routes.get(method)
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
-    if middleware:
-        route = partial(serve_or_request_input, route) if _can_request_input(context, incoming) else route
-        return run_middleware(middleware, Call(method, incoming.params, context), route)
-    return start_route(route, context, incoming)
-
-
-def start_route(
-    route: Route, context: "Context", incoming: InboundRequest
-) -> RouteResult | Awaitable[RouteResult]:
-    """Start to serve a request by a route: return its result, or an awaitable of it."""
     if _can_request_input(context, incoming):
-        return serve_or_request_input(route, context, incoming.params)
+        route = partial(serve_or_request_input, route)
+    if handler.middleware:
+        return run_middleware(handler.middleware, Call(method, incoming.params, context), route)
     return route(context, incoming.params)
 
 
@@ -134,39 +189,10 @@ def _wrap_layer(layer: Middleware, step: Next) -> Next:
     return call_layer
 
 
-async def build_response(
-    connection: Connection, incoming: InboundRequest, pending: Awaitable[RouteResult]
-) -> bytes | None:
-    """Return the response to a request, once its result is there; None if it was cancelled."""
-    try:
-        result = await pending
-        return connection.reply(incoming.id, result) if _is_in_flight(connection, incoming) else None
-    except asyncio.CancelledError as error:
-        if not _is_in_flight(connection, incoming) or is_being_cancelled():
-            raise
-        return build_error_response(connection, incoming, error)  # the handler itself raised it
-    except BaseException as error:  # noqa: BLE001 - whatever a handler raises stays with its request
-        return build_error_response(connection, incoming, error)
-
-
-def _is_in_flight(connection: Connection, incoming: InboundRequest) -> bool:
-    """Return whether this request is in flight. The id is not enough: the client may have reused it."""
-    return connection.incoming.get(incoming.id) is incoming
-
-
 def is_being_cancelled() -> bool:
     """Return whether the current task is cancelled, so that a `CancelledError` is not the handler's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def build_error_response(
-    connection: Connection, incoming: InboundRequest, error: BaseException
-) -> bytes | None:
-    """Return the error response for an exception; None if the request was cancelled."""
-    if not _is_in_flight(connection, incoming):
-        return None
-    return connection.fail(incoming.id, to_rpc_error(incoming, error))
 
 
 def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:

@@ -1,6 +1,6 @@
-"""The HTTP composition root: a server as an ASGI application, and on uvicorn in one or more processes.
+"""Serves an endpoint on uvicorn: in the loop of the caller, in one of its own, or in worker processes.
 
-Owns addresses, sockets and the end of the processes. What a request means is not known here.
+Owns the listening socket, signals and the end of the process. Connections and workers are in `uvicorn`.
 """
 
 import asyncio
@@ -10,40 +10,21 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
-from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from toolpost.auth.server.admission import Admission
-from toolpost.auth.server.auth import resolve_resource_url
-from toolpost.errors import MCPError, RPCError
-from toolpost.principal import Principal
-from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import InboundRequest, NotificationReceived
-from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
+from toolpost.errors import MCPError
 from toolpost.server.handler import Handler
-from toolpost.server.http.app import Endpoint
-from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.security import RequestGuard
-from toolpost.server.http.session import HttpSession
-from toolpost.server.http.stateless import Caller
+from toolpost.server.http.app import Endpoint, make_endpoint
 from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
 from toolpost.server.options import HttpOptions
-from toolpost.server.runtime.eager import start_coroutine
-from toolpost.server.runtime.fast_path import StartedCall, call_bare
-from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
-from toolpost.server.runtime.stateless import StatelessExchange, serve_stateless_request
 from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.store import Store
 
 if TYPE_CHECKING:
     import uvicorn
@@ -53,133 +34,8 @@ logger: Final = logging.getLogger("toolpost.server")
 LISTEN_BACKLOG: Final = 2048  # connections that may wait to be accepted
 KEEP_ALIVE_TIMEOUT: Final = 75  # seconds for which an idle connection is kept: longer than by proxies
 PROCESS_EXIT_TIMEOUT: Final = 5.0  # seconds for the process to end, beyond those for running requests
+LINGER: Final = 0.5  # seconds for which kept connections may still send a request when the server stops
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_OPTION_MINIMUMS: Final = {
-    "max_body": 1,
-    "max_calls": 1,
-    "max_streams": 1,
-    "max_sessions": 1,
-    "handshake": 0.001,
-    "idle": 0.001,
-    "drain": 0,
-}
-
-
-def make_endpoint(handler: Handler, options: HttpOptions) -> Endpoint:
-    """Return a server as an ASGI application. Raises ValueError, with its name, if an option cannot work."""
-    for name, least in _OPTION_MINIMUMS.items():
-        value = getattr(options, name)
-        if not least <= value < inf:
-            raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
-    guard = RequestGuard(
-        public_url=options.public_url,
-        allowed_hosts=options.allowed_hosts,
-        allowed_origins=options.allowed_origins,
-        cors=options.cors,
-    )
-    return Endpoint(_HandlerHost(handler), options, guard, _make_authenticator(handler, options))
-
-
-def _make_authenticator(handler: Handler, settings: HttpOptions) -> Authenticator | None:
-    """Return what checks tokens; None if the server wants none."""
-    auth = handler.auth
-    if auth is None:
-        return None
-    if settings.principal is not None:
-        raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
-    path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
-    apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
-    resource = resolve_resource_url(auth, settings.public_url, path)
-    bare = auth.resource is None and urlsplit(settings.public_url or "").path in {"", "/"}
-    admission = Admission(
-        auth,
-        resource,
-        path,
-        lambda: handler.store.records,
-        keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
-        sse=(sse, settings.messages.rstrip("/")) if apart else (),
-    )
-    return Authenticator(admission, resource, path, bare=bare)
-
-
-class _HandlerHost:
-    """A server as an `EndpointHost`."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-        self._lifespan: Any = None
-        self._spare_connection: Connection | None = None
-        self.find_header_parameters = handler.find_header_parameters
-        self.is_per_client = handler.is_per_client
-        self.get_required_scopes = handler.get_required_scopes
-        self.end_subscriptions = handler.end_subscriptions
-
-    @property
-    def store(self) -> Store:
-        return self._handler.store
-
-    @property
-    def local_peer(self) -> LocalPeer:
-        return self._handler.local_peer
-
-    @asynccontextmanager
-    async def hold_lifespan(self) -> AsyncGenerator[None]:
-        async with self._handler.hold_lifespan() as self._lifespan:
-            yield
-
-    def connection(self, peer: Peer | None = None) -> Connection:
-        handler, spare = self._handler, self._spare_connection
-        if spare is not None and peer is None:
-            self._spare_connection = None
-            if spare.local_peer is handler.local_peer and not handler.extra_methods:
-                return spare
-        return Connection(
-            handler.local_peer, peer=peer, extra=handler.extra_methods, limit=handler.max_in_flight
-        )
-
-    def take_back(self, connection: Connection) -> None:
-        self._spare_connection = connection
-
-    def begin(self, incoming: InboundRequest) -> bytes | StartedCall | None:
-        handler = self._handler
-        tool = handler.find_fast_path_tool(incoming)
-        return None if tool is None else call_bare(tool, handler.local_peer, incoming, start_coroutine)
-
-    def answer(
-        self,
-        connection: Connection,
-        incoming: InboundRequest,
-        caller: Caller,
-        started: StartedCall | None = None,
-    ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
-        exchange = caller.exchange
-        quiet = caller.json_only and incoming.row.name != SUBSCRIPTIONS_LISTEN
-        say = _discard if quiet else exchange.send_event
-        once = StatelessExchange(connection, say, caller.principal, exchange.headers, exchange.address)
-        return serve_stateless_request(self._handler, once, incoming, self._lifespan, started)
-
-    async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
-        if is_notification_handled(self._handler, notice):
-            exchange = caller.exchange
-            once = StatelessExchange(
-                connection, _discard, caller.principal, exchange.headers, exchange.address
-            )
-            try:
-                await dispatch_notification(self._handler, once, self._lifespan, notice)
-            except asyncio.CancelledError:
-                raise
-            except BaseException:  # an error in a function ends neither the request nor the process
-                logger.exception("%s could not be served", notice.method)
-
-    async def serve(self, session: HttpSession, principal: Principal | None) -> None:
-        await self._handler.serve(session, principal=principal)
-
-
-async def _discard(_data: bytes) -> None:
-    """Drop a notification: there is no stream for it."""
-
-
-# --------------------------------------------------------------------- on uvicorn
 
 
 async def serve_http(handler: Handler, address: str, options: HttpOptions) -> None:
@@ -302,9 +158,17 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
             for server in servers:
                 server.close()
             try:
+                await app.drain()
+                await self._linger(app)
                 await app.stop()
             finally:
                 await super().shutdown(sockets)
+
+        async def _linger(self, app: Endpoint) -> None:
+            """Serve the last request of each kept connection: its client may be sending it right now."""
+            until = asyncio.get_running_loop().time() + min(LINGER, app.settings.drain)
+            while self.server_state.connections and asyncio.get_running_loop().time() < until:
+                await asyncio.sleep(0.02)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)

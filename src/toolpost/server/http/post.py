@@ -1,0 +1,550 @@
+"""POST: reads a message, finds out which era and session it belongs to, serves it, and sends the response.
+
+A request without a session runs in the ASGI task and ends with its client. A request of a session gets a task
+of its own as soon as it waits, because it goes on without its client.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from toolpost.errors import (
+    HeaderMismatch,
+    InternalError,
+    InvalidRequest,
+    MissingScopes,
+    RateLimited,
+    RemoteProtocolError,
+    RPCError,
+)
+from toolpost.protocol import headers, jsonrpc, receive
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
+from toolpost.protocol.http_routing import (
+    RejectedRoute,
+    SessionRoute,
+    StatelessRoute,
+    classify,
+    get_http_status,
+    verify_headers,
+)
+from toolpost.protocol.jsonrpc import (
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
+from toolpost.protocol.revisions import Revision
+from toolpost.server.context import Context
+from toolpost.server.http.authorization import build_step_up_headers
+from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
+from toolpost.server.http.reply import HttpReply
+from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.sessions import Session
+from toolpost.server.http.streams import SessionStream
+from toolpost.server.http.worker import make_stream_limit_refusal
+from toolpost.server.runtime.eager import start_task
+from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
+from toolpost.server.runtime.request import serve_request, to_rpc_error
+from toolpost.types.notifications import CancelledParams
+
+if TYPE_CHECKING:
+    from toolpost.server.handler import Handler
+    from toolpost.server.http.worker import Worker
+
+logger: Final = logging.getLogger("toolpost.http")
+
+_SESSION_HEADER: Final = headers.SESSION.encode()
+MISSING_SESSION_TEXT: Final = (
+    f"The header {headers.SESSION} is missing: send `initialize` first, and then the id that it gives."
+)
+_CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
+
+
+class RPCRefusal(HTTPRefusal):
+    """Refuses a request with this JSON-RPC error."""
+
+    def __init__(self, status: int, data: bytes) -> None:
+        super().__init__(status, "")
+        self._data = data
+
+    @property
+    def body(self) -> bytes:
+        """The answer."""
+        return self._data
+
+
+class _ClientLimitExceeded(InternalError):
+    """A client has more requests in flight than it may."""
+
+
+async def serve_post(
+    worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes
+) -> None:
+    """Serve a POST; `message` is None for a batch."""
+    route = classify(exchange.headers, message, worker.handler.local_peer)
+    if isinstance(route, RejectedRoute):
+        raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
+    if isinstance(route, StatelessRoute):
+        if isinstance(message, JSONRPCRequest):
+            await _serve_stateless(worker, exchange, message, route)
+        else:
+            assert isinstance(message, JSONRPCNotification), "anything else was refused"
+            await _take_notification(worker, worker.handler, exchange, message, None)
+            await exchange.send_empty(202)
+    elif not worker.has_sessions:
+        await _serve_without_session(worker, exchange, message, data, route.revision)
+    elif route.session is None:
+        if not route.is_initialize:
+            raise HTTPRefusal(400, MISSING_SESSION_TEXT)  # HTTPL-26
+        assert isinstance(message, JSONRPCRequest), "`initialize` is a request"
+        await _initialize(worker, exchange, message)
+    else:
+        await _serve_in_session(worker, exchange, message, data, route)
+
+
+# --------------------------------------------------------------------- without a session
+
+
+def _connect(handler: "Handler", peer: Peer | None = None) -> Connection:
+    return Connection(handler.local_peer, peer=peer, extra=handler.extra_methods, limit=handler.max_in_flight)
+
+
+async def _serve_stateless(
+    worker: "Worker", exchange: HttpExchange, message: JSONRPCRequest, route: StatelessRoute
+) -> None:
+    """Serve a request of the stateless era."""
+    handler = worker.handler
+    connection = _connect(handler)
+    event = receive.handle_request(connection, message, route.meta, route.peer)
+    if isinstance(event, InvalidMessageReceived):
+        status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
+        raise RPCRefusal(status, event.data or b"")
+    assert isinstance(event, InboundRequest), "a request is accepted or refused"
+    _check_headers(handler, event, exchange)
+    if event.row.name == SUBSCRIPTIONS_LISTEN:
+        timer = worker.end_with_token(exchange)
+        try:
+            data, error = await _run_in_asgi_task(worker, exchange, connection, event)
+        finally:
+            if timer is not None:
+                timer.cancel()
+    else:
+        data, error = await _run_in_asgi_task(worker, exchange, connection, event)
+    if exchange.streaming:
+        await exchange.send_event(data)
+        await exchange.end_stream()
+    elif error is None:
+        await exchange.send_json(200, data)
+    elif isinstance(error, MissingScopes):
+        await _send_missing_scopes(worker, exchange, error.scopes, data)
+    elif isinstance(error, RateLimited | _ClientLimitExceeded):
+        await exchange.send_json(429, data, [(b"retry-after", _format_retry_after(error))])
+    else:
+        await exchange.send_json(get_http_status(event.peer.revision.translate_code(error.code)), data)
+
+
+def _check_headers(handler: "Handler", event: InboundRequest, exchange: HttpExchange) -> None:
+    """Refuse a request whose headers do not repeat what the body says."""
+    annotated = handler.find_header_parameters(event.params.name) if event.row.name == TOOLS_CALL else None
+    try:
+        verify_headers(exchange.headers, event, annotated)
+    except HeaderMismatch as error:
+        raise RPCRefusal(get_http_status(error.code), jsonrpc.encode_error(event.id, error)) from error
+
+
+async def _run_in_asgi_task(
+    worker: "Worker", exchange: HttpExchange, connection: Connection, incoming: InboundRequest
+) -> tuple[bytes, RPCError | None]:
+    """Serve a request that ends with its client; return the response, and the error in it if it is one."""
+    counts, principal = worker.counts, exchange.principal
+    peer = exchange.address if principal is None else principal.key
+    is_listen = incoming.row.name == SUBSCRIPTIONS_LISTEN
+    if is_listen:
+        if counts.streams >= counts.max_streams:
+            raise make_stream_limit_refusal(counts.max_streams)
+        # One address may stand for many people; a principal is one.
+        most = counts.limit if principal is None else MAX_SUBSCRIPTIONS
+        refused = counts.open_subscription(peer, most)
+    else:
+        refused = counts.begin(peer)
+    if refused is not None:
+        error = _ClientLimitExceeded(refused)
+        return connection.fail(incoming.id, error) or b"", error
+    reply = HttpReply(worker, connection, exchange)
+    reply.is_quiet = worker.options.json_only and not is_listen
+    context = Context(worker.handler, reply, incoming.row.name, incoming, lifespan=worker.lifespan)
+    try:
+        data, error = await exchange.run_while_connected(serve_request(context), unwanted=connection.close)
+    except BaseException:  # also a cancellation
+        connection.close()  # cancels the context of a function in a thread
+        raise
+    finally:
+        (counts.close_subscription if is_listen else counts.end)(peer)
+    return data or b"", error
+
+
+def _format_retry_after(error: RPCError) -> bytes:
+    """Return the `Retry-After` of a client that has sent too many requests."""
+    if isinstance(error, _ClientLimitExceeded):
+        return RETRY_AFTER[429]
+    data: Any = error.data
+    seconds: Any = cast("Any", data).get("retryAfter") if isinstance(data, dict) else None
+    known = isinstance(seconds, int | float) and 0 < seconds < inf
+    return b"%d" % (max(1, ceil(seconds)) if known else 1)
+
+
+async def _send_missing_scopes(
+    worker: "Worker", exchange: HttpExchange, scopes: Sequence[str], data: bytes
+) -> None:
+    """Answer that the token lacks scopes, and which."""
+    challenge = build_step_up_headers(worker.authenticator, scopes, exchange.principal)
+    await exchange.send_json(403, data, challenge)
+
+
+async def _take_notification(
+    worker: "Worker",
+    handler: "Handler",
+    exchange: HttpExchange,
+    message: JSONRPCNotification,
+    session: Session | None,
+) -> None:
+    """Pass a notification of a client to the handler. What that raises is logged."""
+    connection = _connect(handler) if session is None else worker.connect(handler, session)
+    event = connection.receive_message(message)
+    if not isinstance(event, NotificationReceived) or not is_notification_handled(handler, event):
+        return
+    reply = HttpReply(worker, connection, exchange, session)
+    reply.is_quiet = session is None
+    lifespan = worker.lifespan if session is None or session.server is None else session.server[1]
+    work = dispatch_notification(handler, reply, lifespan, event, exchange.principal)
+    if session is not None:
+        worker.take_in_background(session, work, event.method)
+        return
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException:  # an error in a function ends neither the request nor the process
+        logger.exception("%s could not be served", event.method)
+
+
+# --------------------------------------------------------------------- old clients, without sessions
+
+
+async def _serve_without_session(
+    worker: "Worker",
+    exchange: HttpExchange,
+    message: JSONRPCMessage | None,
+    data: bytes,
+    revision: Revision,
+) -> None:
+    """Answer a message of the session era, or a batch, without any session."""
+    scopes: Sequence[str] = ()
+    answers: list[bytes] = []
+    for item in _decode_batch(data) if message is None else (message,):
+        answer, error = await _serve_item_without_session(worker, exchange, item, revision)
+        answers += [answer] if answer else []
+        scopes = error.scopes if isinstance(error, MissingScopes) and message is not None else ()
+    if exchange.streaming:
+        for answer in answers:
+            await exchange.send_event(answer)
+        await exchange.end_stream()
+    elif not answers:
+        await exchange.send_empty(202)
+    elif scopes:
+        await _send_missing_scopes(worker, exchange, scopes, answers[0])
+    else:
+        await exchange.send_json(200, answers[0] if message is not None else jsonrpc.encode_batch(answers))
+
+
+def _decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
+    try:
+        return jsonrpc.decode_batch(data)
+    except RemoteProtocolError as error:
+        raise HTTPRefusal(400, error.message) from error
+
+
+async def _serve_item_without_session(
+    worker: "Worker",
+    exchange: HttpExchange,
+    message: JSONRPCMessage | RemoteProtocolError,
+    revision: Revision,
+) -> tuple[bytes | None, RPCError | None]:
+    """Return the answer to one message, if it has any, and the error in it."""
+    if isinstance(message, RemoteProtocolError):
+        return jsonrpc.encode_error(message.id, message.answer or InvalidRequest(message.message)), None
+    if isinstance(message, JSONRPCNotification):
+        await _take_notification(worker, worker.handler, exchange, message, None)
+        return None, None
+    opening = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
+    connection = _connect(worker.handler, None if opening else Peer(revision))
+    event = connection.receive_message(message)
+    if isinstance(event, InboundRequest):
+        return await _run_in_asgi_task(worker, exchange, connection, event)
+    return (event.data if isinstance(event, InvalidMessageReceived) else None), None
+
+
+# --------------------------------------------------------------------- in a session
+
+
+async def _initialize(worker: "Worker", exchange: HttpExchange, message: JSONRPCRequest) -> None:
+    """Open a session; its id goes out with the answer to the handshake, if that is no error."""
+    handler = worker.handler
+    connection = _connect(handler)
+    event = receive.handle_request(connection, message, None, None)
+    if isinstance(event, InvalidMessageReceived):
+        await exchange.send_json(200, event.data or b"")
+        return
+    assert isinstance(event, InboundRequest), "a request is accepted or refused"
+    session = await worker.sessions.open(event.peer, exchange.principal)
+    session.changes_seen = handler.broadcaster.position
+    before = exchange.extra
+    exchange.extra = (*before, (_SESSION_HEADER, session.id.encode()))
+    stream = SessionStream(worker, session, exchange, event.id)
+    outcome = _start_call(worker, exchange, session, connection, event, stream)
+    if isinstance(outcome, asyncio.Task):
+        await _wait_for_calls(worker, exchange, session, stream, outcome)
+        outcome = outcome.result()
+    if outcome[1] is not None or outcome[0] is None:
+        exchange.extra = before
+        await worker.sessions.discard(session)
+    await _send_answer(worker, exchange, *outcome)
+
+
+async def _serve_in_session(
+    worker: "Worker",
+    exchange: HttpExchange,
+    message: JSONRPCMessage | None,
+    data: bytes,
+    route: SessionRoute,
+) -> None:
+    """Serve a message or a batch of a session."""
+    sessions, principal = worker.sessions, exchange.principal
+    assert route.session is not None, "checked before"
+    session = sessions.find_fresh(route.session, principal) or await sessions.find(route.session, principal)
+    if isinstance(message, JSONRPCRequest):
+        stream = SessionStream(worker, session, exchange, message.id)
+        outcome = await _start_request(worker, exchange, session, message, stream)
+        if isinstance(outcome, asyncio.Task):
+            await _wait_for_calls(worker, exchange, session, stream, outcome)
+            if not outcome.done():
+                return  # the client was sent away to come back later
+            outcome = outcome.result()
+        await _send_answer(worker, exchange, *outcome)
+    elif message is not None:
+        await _take_message(worker, exchange, session, message)
+        await exchange.send_empty(202)
+    elif not session.peer.revision.batches:
+        raise HTTPRefusal(400, "A batch is not part of the protocol revision of this session.")
+    else:
+        await _serve_batch(worker, exchange, session, data)
+
+
+async def _send_answer(
+    worker: "Worker", exchange: HttpExchange, answer: bytes | None, error: RPCError | None
+) -> None:
+    """Send the response to one request, unless its event stream was the response."""
+    if exchange.streaming:
+        return
+    if answer is None:
+        await exchange.send_empty(202)  # it was cancelled
+    elif isinstance(error, MissingScopes) and worker.needs_scopes:
+        await _send_missing_scopes(worker, exchange, error.scopes, answer)
+    else:
+        await exchange.send_json(200, answer)
+
+
+_Answer: TypeAlias = tuple[bytes | None, RPCError | None]
+"""The response to a request, None if it was cancelled; and the error in it, if it is one."""
+
+
+async def _start_request(
+    worker: "Worker",
+    exchange: HttpExchange,
+    session: Session,
+    message: JSONRPCRequest,
+    stream: SessionStream,
+    *,
+    is_shared: bool = False,
+) -> "_Answer | asyncio.Task[_Answer]":
+    """Start to serve a request of a session; return the answer, or the task that will return it."""
+    error: RPCError | None = None
+    if session.early_cancellations and message.id in session.early_cancellations:
+        del session.early_cancellations[message.id]
+        error = InternalError("The request was cancelled before it came")
+    elif session.calls is not None and message.id in session.calls:
+        shown = jsonrpc.shorten(repr(message.id))
+        error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+    if error is not None:
+        return jsonrpc.encode_error(message.id, error), error
+    handler = session.server[0] if session.server is not None else await worker.get_server(session, exchange)
+    connection = worker.connect(handler, session)
+    event = receive.handle_request(connection, message, None, None)
+    if isinstance(event, InvalidMessageReceived):
+        return event.data, None
+    assert isinstance(event, InboundRequest), "a request is accepted or refused"
+    return _start_call(worker, exchange, session, connection, event, stream, is_shared=is_shared)
+
+
+def _start_call(
+    worker: "Worker",
+    exchange: HttpExchange,
+    session: Session,
+    connection: Connection,
+    incoming: InboundRequest,
+    stream: SessionStream,
+    *,
+    is_shared: bool = False,
+) -> "_Answer | asyncio.Task[_Answer]":
+    """Start a call that goes on without its client; a batch shares its stream."""
+    counts, peer = worker.counts, session.owner or session.id
+    refused = counts.begin(peer)
+    if refused is not None:
+        error = InternalError(refused)
+        return connection.fail(incoming.id, error), error
+    reply = HttpReply(worker, connection, exchange, session, stream)
+    reply.is_quiet = worker.options.json_only
+    handler, lifespan = (worker.handler, worker.lifespan) if session.server is None else session.server[:2]
+    context = Context(handler, reply, incoming.row.name, incoming, lifespan=lifespan)
+
+    async def run() -> _Answer:
+        data, error = None, None
+        try:
+            data, error = await serve_request(context)
+        except asyncio.CancelledError as cancelled:
+            if incoming.id in connection.incoming:  # not by the client: it waits for an answer
+                error = to_rpc_error(incoming, cancelled)
+                data = connection.fail(incoming.id, error)
+        finally:
+            counts.end(peer)
+            if session.calls is not None:
+                session.calls.pop(incoming.id, None)
+        if stream.is_open and not is_shared:
+            await stream.end(data)
+        return data, error
+
+    outcome = start_task(run())
+    if isinstance(outcome, asyncio.Task):
+        reply.task = outcome
+        session.calls = session.calls or {}
+        session.calls[incoming.id] = reply
+        worker.calls.add(outcome)
+        outcome.add_done_callback(worker.calls.discard)
+    return outcome
+
+
+async def _wait_for_calls(
+    worker: "Worker",
+    exchange: HttpExchange,
+    session: Session,
+    stream: SessionStream,
+    task: "asyncio.Task[Any]",
+) -> None:
+    """Wait for calls while the client is there; if it goes, or is sent away, they go on without it."""
+    done: asyncio.Future[None] = worker.loop.create_future()
+
+    def release(_: object = None) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    task.add_done_callback(release)
+    stream.on_left = release
+    try:
+        await exchange.run_while_connected(_wait(done), worker.touch_of(session))
+    except BaseException:
+        stream.has_left = True
+        raise
+
+
+async def _wait(future: "asyncio.Future[None]") -> None:
+    await future
+
+
+async def _take_message(
+    worker: "Worker", exchange: HttpExchange, session: Session, message: JSONRPCMessage
+) -> None:
+    """Take a notification or an answer of a session."""
+    if isinstance(message, JSONRPCResponse | JSONRPCErrorResponse):
+        await worker.take_answer(session, message)
+        return
+    assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
+    if message.method == INITIALIZED:
+        session.is_ready = True
+    elif message.method == CANCELLED:
+        await _cancel(worker, session, message)
+        return
+    handler = await worker.get_server(session, exchange)
+    await _take_notification(worker, handler, exchange, message, session)
+
+
+async def _cancel(worker: "Worker", session: Session, message: JSONRPCNotification) -> None:
+    """Cancel a request of a session, on whichever worker it is served."""
+    try:
+        request_id = _CANCELLED_PARAMS(message.params).request_id
+    except InvalidJSONValue:
+        return
+    if request_id is not None and not worker.cancel_request(session, request_id):
+        session.cancel_early(request_id)
+        await worker.announce("cancel", worker.sessions.get_key(session), jsonrpc.encode(request_id))
+
+
+async def _serve_batch(worker: "Worker", exchange: HttpExchange, session: Session, data: bytes) -> None:
+    """Serve a batch: its requests at once, their answers together."""
+    requests: list[JSONRPCRequest] = []
+    items = _decode_batch(data)
+    for item in items:
+        if isinstance(item, RemoteProtocolError):
+            raise HTTPRefusal(400, item.message)
+    for item in items:
+        if isinstance(item, JSONRPCRequest):
+            requests.append(item)
+        elif not isinstance(item, RemoteProtocolError):
+            await _take_message(worker, exchange, session, item)
+    answers = await _serve_batch_requests(worker, exchange, session, requests) if requests else []
+    if exchange.streaming:
+        return
+    if answers:
+        await exchange.send_json(200, jsonrpc.encode_batch(answers))
+    else:
+        await exchange.send_empty(202)
+
+
+async def _serve_batch_requests(
+    worker: "Worker", exchange: HttpExchange, session: Session, requests: list[JSONRPCRequest]
+) -> list[bytes]:
+    """Return the answers to the requests of a batch; none if they went out as events."""
+    used = set(session.calls or ())
+    for request in requests:
+        if request.id not in used:
+            used.add(request.id)
+            continue
+        shown = jsonrpc.shorten(repr(request.id))
+        error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+        return [jsonrpc.encode_error(request.id, error) for request in requests]
+    stream = SessionStream(worker, session, exchange, requests[0].id)
+
+    async def answer(request: JSONRPCRequest) -> None:
+        outcome = await _start_request(worker, exchange, session, request, stream, is_shared=True)
+        data, _ = await outcome if isinstance(outcome, asyncio.Task) else outcome
+        if data is not None:
+            await stream.add_answer(data)
+
+    async def answer_all() -> None:
+        await asyncio.gather(*map(answer, requests))
+        if stream.is_open:
+            await stream.end(None)
+
+    task = worker.loop.create_task(answer_all())
+    worker.calls.add(task)
+    task.add_done_callback(worker.calls.discard)
+    await _wait_for_calls(worker, exchange, session, stream, task)
+    return stream.answers

@@ -1,0 +1,210 @@
+"""`HttpReply`: the client of one HTTP request, as its context sees it.
+
+Messages before the response go to the event stream of the request. A request to the client goes the same way
+in a session; its answer comes by a POST of its own, perhaps to another worker.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
+
+from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
+from toolpost.principal import Principal
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import ErrorReceived, InboundRequest, ResponseReceived
+from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
+from toolpost.protocol.methods import Row
+from toolpost.server.client_requests import MAX_URL_ELICITATIONS
+from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.sessions import Session
+from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request
+from toolpost.server.state import State
+from toolpost.types.base import JSON, RequestId, Result, WireStruct
+from toolpost.types.initialize import LogLevel
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+    from toolpost.server.handler import Handler
+    from toolpost.server.http.worker import Worker
+
+
+class ReplyStream(Protocol):
+    """An event stream to the client: of a POST in a session, or the general one."""
+
+    async def send(self, data: bytes, /) -> None:
+        """Send a message."""
+        ...
+
+
+class HttpReply:
+    """The client of one HTTP request, with or without a session."""
+
+    __slots__ = (
+        "_exchange",
+        "_pending_requests",
+        "_worker",
+        "connection",
+        "headers",
+        "is_quiet",
+        "principal",
+        "session",
+        "stream",
+        "task",
+    )
+
+    is_remote = True
+
+    def __init__(
+        self,
+        worker: "Worker",
+        connection: Connection,
+        exchange: HttpExchange | None,
+        session: Session | None = None,
+        stream: ReplyStream | None = None,
+    ) -> None:
+        self._worker = worker
+        self._exchange = exchange
+        self.connection = connection
+        self.headers: Mapping[str, str] = {} if exchange is None else exchange.headers
+        self.principal = None if exchange is None else exchange.principal
+        self.session = session
+        self.stream = stream
+        self.is_quiet = False
+        """Whether nothing may be sent before the response."""
+        self.task: asyncio.Task[Any] | None = None
+        """The task that serves the request, once it has to wait."""
+        self._pending_requests: PendingClientRequests | None = None
+
+    @property
+    def identity(self) -> object:
+        """What a rate is limited by, if the principal is not known: the session, or the address."""
+        if self.session is not None:
+            return self.session.id
+        return "" if self._exchange is None else self._exchange.address
+
+    def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
+        """Return the HTTP headers of the request."""
+        del incoming
+        return self.headers
+
+    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
+        """Return the principal of the request."""
+        del incoming
+        return self.principal
+
+    def open_session_state(self) -> State:
+        """Return the state of the session; without one, a state that ends with the request."""
+        if self.session is None:
+            return State.in_memory()
+        return State(self._worker.store.records, f"state/{self._worker.sessions.get_key(self.session)}/")
+
+    # ----------------------------------------------------------------- the session
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """The resources that the session subscribes to."""
+        return () if self.session is None else self.session.settings.uris
+
+    async def set_uris(self, uris: tuple[str, ...]) -> None:
+        """Change the resources that the session subscribes to."""
+        if self.session is not None:
+            await self._worker.sessions.change(self.session, uris=uris)
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Change the log level of the session."""
+        self.connection.log_level = level
+        if self.session is not None:
+            await self._worker.sessions.change(self.session, log_level=level)
+
+    def add_url_elicitation(self, elicitation_id: str) -> None:
+        """Remember an elicitation by URL: the client may be notified of its end."""
+        session = self.session
+        if session is not None:
+            ids = (*session.settings.url_elicitations, elicitation_id)[-MAX_URL_ELICITATIONS:]
+            session.settings = replace(session.settings, url_elicitations=ids)
+            self._worker.run_in_background(self._worker.sessions.change(session, url_elicitations=ids))
+
+    async def hand_over(self, handler: "Handler") -> None:
+        """Let another server serve the later requests of this session."""
+        if self.session is not None:
+            await self._worker.hand_over(self.session, handler)
+
+    # ----------------------------------------------------------------- messages
+
+    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
+        """Send a message before the response; `outlives` if the client has to get it even after that."""
+        if self.session is None:
+            if not self.is_quiet and self._exchange is not None:
+                await self._exchange.send_event(data)
+        elif self.stream is None or (outlives and not self._is_in_flight):
+            await self._worker.send_general(self.session, data)
+        elif related is None or (self._is_in_flight and not self.is_quiet):
+            await self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
+
+    @property
+    def _is_in_flight(self) -> bool:
+        return bool(self.connection.incoming)
+
+    async def interrupt(self, incoming: InboundRequest) -> None:
+        """Let the client come back for the rest of the stream of this request."""
+        del incoming
+        interrupt = getattr(self.stream, "interrupt", None)
+        if interrupt is not None and not self.is_quiet:
+            await interrupt()
+
+    # ----------------------------------------------------------------- requests to the client
+
+    async def ask(
+        self,
+        context: "Context",
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        timeout: float | None,
+    ) -> Result:
+        """Send a request to the client and return the result. Raises CapabilityNotDeclared without a session."""
+        connection = self.connection
+        if self.session is None:
+            outgoing = build_client_request(connection, context.incoming, method, params)
+            connection.cancel(outgoing.id)
+            raise CapabilityNotDeclared(
+                outgoing.row.needs or outgoing.row.name,
+                f"{outgoing.row.name} cannot be asked: there is no session over which the client could answer",
+                hint="serve with stateless=False",
+            )
+        if self._pending_requests is None:
+            self._pending_requests = PendingClientRequests(self, self._worker.loop)
+        connection.next_id = request_id = self._worker.add_question(self)
+        try:
+            return await self._pending_requests.send_request(context, method, params, timeout)
+        finally:
+            self._worker.remove_question(request_id)
+
+    async def send_client_request(self, data: bytes, related: RequestId | None) -> None:
+        """Send a request to the client. Raises LocalProtocolError if no stream leads to it."""
+        assert self.session is not None, "checked before"
+        if related is not None and self.is_quiet:
+            raise LocalProtocolError(
+                "the client cannot be asked: the server answers with plain JSON",
+                hint="serve with json_only=False",
+            )
+        if related is not None and self.stream is not None:
+            await self.stream.send(data)
+        else:
+            await self._worker.send_general(self.session, data, is_request=True)
+
+    def resolve(self, message: JSONRPCResponse | JSONRPCErrorResponse) -> None:
+        """Take the client's answer to a request."""
+        event = self.connection.receive_message(message)
+        if self._pending_requests is not None and isinstance(event, ResponseReceived | ErrorReceived):
+            self._pending_requests.resolve(event)
+
+    def get_request_task(self, incoming: InboundRequest) -> "asyncio.Task[Any] | None":
+        """Return the task that serves the request, if there is one."""
+        del incoming
+        return self.task
+
+    def run_in_background(self, work: Any) -> None:
+        """Run a coroutine in a task that ends with the worker."""
+        self._worker.run_in_background(work)
