@@ -101,7 +101,7 @@ class Context(ClientRequests):
         incoming: InboundRequest | None = None,
         *,
         lifespan: Any = None,
-        sender: Principal | None = None,
+        principal: Principal | None = None,
     ) -> None:
         self.server = server
         self.lifespan = lifespan
@@ -109,8 +109,7 @@ class Context(ClientRequests):
         self.incoming = incoming
         self.connection = speaker.connection
         self._client_connection = speaker
-        # Read now: it is forgotten when the request ends. A notification has no id, but may have a sender.
-        self._principal = sender or speaker.principal_of(incoming)
+        self._principal = principal
         self._peer = _get_peer(speaker) if incoming is None else incoming.peer
         self._request: ContextRequest | None = None
         self._state: State | None = None
@@ -347,8 +346,14 @@ class Context(ClientRequests):
 
     def copy_for_server(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: return a context of the same request, for another server."""
-        speaker, sender = self._client_connection, self._principal
-        return Context(server, speaker, self.method, self.incoming, lifespan=lifespan, sender=sender)
+        return Context(
+            server,
+            self._client_connection,
+            self.method,
+            self.incoming,
+            lifespan=lifespan,
+            principal=self._principal,
+        )
 
     async def hand_over(self, server: "Handler") -> None:
         """For handlers: let another server serve all later messages of this client."""

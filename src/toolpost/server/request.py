@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from toolpost.errors import InvalidParams
-from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -54,10 +53,6 @@ class ClientConnection(Protocol):
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of a request."""
-        ...
-
-    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """Return the principal of a request, if it is known; without a request, that of the conversation."""
         ...
 
     @property

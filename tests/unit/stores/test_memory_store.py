@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import store_contract
 
-import leak_check
 from toolpost.stores import MemoryStore, Store
 
 
@@ -35,8 +34,8 @@ def test_memory_keeps_the_promise(case):
 
 
 def held(store: Any) -> tuple[int, int, int]:
-    """How many records, logs and topics there really are."""
-    return len(store.records._values._items), len(store.logs._logs._items), len(store.topics._subscribers)
+    """How many records, logs and workers there really are."""
+    return len(store.records._values._items), len(store.logs._logs._items), len(store._workers)
 
 
 def test_what_has_expired_is_swept_as_other_things_are_put_down():
@@ -72,60 +71,6 @@ def test_what_has_expired_never_outweighs_what_lives():
     run(main())
 
 
-def test_a_sweep_tells_the_tails_of_an_expired_log():
-    async def main():
-        clock = Clock()
-        store = MemoryStore(clock=clock)
-        await store.logs.append("l", b"", 1)
-        async with store.logs.tail("l") as tail:
-            await anext(tail)
-            waiting = asyncio.ensure_future(anext(tail, None))
-            await asyncio.sleep(0)
-            await clock.later(2)
-            await store.logs.append("another", b"", 1)
-            assert await waiting is None
-
-    run(main())
-
-
-def test_nothing_is_left_of_those_who_listened():
-    async def main():
-        store = MemoryStore()
-        async with store.logs.tail("l"), store.logs.tail("l"), store.topics.subscribe("t"):
-            async with store.topics.subscribe("t"):
-                pass
-            assert held(store) == (0, 1, 1)
-        assert held(store) == (0, 0, 0)
-        with pytest.raises(KeyError):
-            async with store.logs.tail("l"), store.topics.subscribe("t"):
-                raise KeyError
-        async with store.logs.tail("l"):
-            await store.logs.drop("l")
-            await store.logs.append("l", b"", 60)
-        assert held(store) == (0, 1, 0)
-        await store.logs.drop("l")
-        await store.records.put("k", b"", None)
-        await store.records.swap("k", b"", None, None)
-        assert held(store) == (0, 0, 0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
-
-
-def test_a_subscriber_that_was_cut_off_holds_nothing():
-    async def main():
-        store: Any = MemoryStore(entries=4)
-        async with store.topics.subscribe("t"):
-            [subscriber] = store.topics._subscribers["t"]
-            waiting: list[int] = []
-            for _ in range(6):
-                await store.topics.publish("t", b"x")
-                waiting.append(len(subscriber._backlog))
-            assert waiting == [1, 2, 3, 4, 0, 0]
-
-    run(main())
-
-
 def test_bytes_are_not_copied():
     async def main():
         store = MemoryStore()
@@ -140,45 +85,20 @@ def test_bytes_are_not_copied():
 
 
 def test_one_loop_after_another():
-    """A store is made without a loop, and what one loop wrote the next one reads and waits for."""
+    """A store is made without a loop, and what one loop wrote the next one reads."""
     store = MemoryStore()
 
-    async def listen(after):
-        async with store.logs.tail("l", after) as tail, store.topics.subscribe("t") as messages:
-            both = asyncio.gather(anext(tail), anext(messages))
+    async def work() -> None:
+        heard: list[bytes] = []
+        async with store.join(heard.append) as number:
+            await store.logs.append("l", b"entry", 60)
+            assert await store.send(number, b"message")
             await asyncio.sleep(0)
-            last = await store.logs.append("l", b"entry", None)
-            await store.topics.publish("t", b"message")
-            assert await both == [(last, b"entry"), b"message"]
-            return last
+            assert heard == [b"message"]
 
-    last = None
     for _ in range(3):
-        last = run(listen(last))
+        run(work())
     assert len(run(store.logs.read("l"))) == 3
-
-
-def test_a_loop_that_died_with_its_listeners_disturbs_nobody():
-    store = MemoryStore()
-
-    async def listen():
-        async with store.logs.tail("l") as tail, store.topics.subscribe("t") as messages:
-            await asyncio.gather(anext(tail), anext(messages))
-
-    async def main():
-        await store.logs.append("l", b"1", None)
-        await store.topics.publish("t", b"1")
-        await store.logs.drop("l")
-
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # it would complain about the tasks that die with it
-    abandoned = loop.create_task(listen())
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    leak_check.cut_off.clear()
-    run(main())
-    assert not abandoned.done()
 
 
 def test_a_store_in_memory_is_a_store():

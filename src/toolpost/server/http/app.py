@@ -265,9 +265,11 @@ class Endpoint:
         if not isinstance(data, bytes):
             data = await data
         message = read_body(data)
-        worker = await self._get_worker(exchange)
-        task = asyncio.current_task()
+        worker, task = self._worker, asyncio.current_task()
         assert task is not None, "a request is served in a task"
+        if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():
+            worker = await self._get_worker(exchange)
+        exchange.timer = worker.timer
         worker.running[exchange] = task
         try:
             if self.settings.principal is not None:
@@ -371,6 +373,7 @@ class Endpoint:
             worker = await self._ensure_started()
         if worker.is_draining:
             exchange.extra = (*exchange.extra, _CLOSE_CONNECTION)
+        exchange.timer = worker.timer
         return worker
 
     async def _ensure_started(self) -> Worker:

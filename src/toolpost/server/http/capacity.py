@@ -48,7 +48,11 @@ class RequestCounts:
     def end(self, peer: str) -> None:
         """Note that a call of a peer has ended."""
         self.calls -= 1
-        _decrement(self._peers, peer)
+        left = self._peers[peer] - 1
+        if left:
+            self._peers[peer] = left
+        else:
+            del self._peers[peer]
 
     def open_subscription(self, peer: str, most: int) -> str | None:
         """Count a subscription of a peer; return why not if it has as many as it may."""
@@ -62,11 +66,6 @@ class RequestCounts:
     def close_subscription(self, peer: str) -> None:
         """Note that a subscription of a peer has ended."""
         self.streams -= 1
-        _decrement(self._listens, peer)
-
-
-def _decrement(counts: dict[str, int], peer: str) -> None:
-    if counts[peer] > 1:
-        counts[peer] -= 1
-    else:
-        del counts[peer]
+        self._listens[peer] -= 1
+        if not self._listens[peer]:
+            del self._listens[peer]

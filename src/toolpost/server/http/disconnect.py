@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from toolpost.server.http.request import HttpExchange
@@ -25,86 +24,66 @@ TIMER_TOLERANCE: Final = 0.001  # seconds that a callback may be early: some loo
 class DisconnectTimer:
     """Calls `on_first_check` of each watcher once, and then `on_keep_alive` again and again."""
 
-    __slots__ = ("_later", "_soon")
+    __slots__ = ("_later", "soon")
 
-    def __init__(self) -> None:
-        self._soon = _TimerQueue(self._run_first_check)
-        self._later = _TimerQueue(self._run_keep_alive)
-
-    @classmethod
-    def for_running_loop(cls) -> "DisconnectTimer":
-        """Return the timer of the running loop."""
-        loop = asyncio.get_running_loop()
-        try:
-            return _TIMERS[loop]
-        except KeyError:
-            for reference in _TIMERS.keyrefs():  # a copy: other threads have loops, too
-                other = reference()
-                if other is not None and other.is_closed():
-                    _TIMERS.pop(other, None)  # its watchers may keep it alive
-            timer = _TIMERS[loop] = cls()
-            return timer
-
-    def add(self, watcher: "DisconnectWatcher") -> None:
-        """Call a watcher from now on."""
-        self._soon.add(watcher, FIRST_CHECK_DELAY)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.soon = _TimerQueue(loop, FIRST_CHECK_DELAY, self._run_first_check)
+        self._later = _TimerQueue(loop, KEEP_ALIVE_INTERVAL, self._run_keep_alive)
 
     def remove(self, watcher: "DisconnectWatcher") -> None:
         """Stop calling a watcher."""
-        if not self._soon.remove(watcher):
-            self._later.remove(watcher)
+        if self.soon.waiting.pop(watcher, None) is None:
+            self._later.waiting.pop(watcher, None)
 
     def _run_first_check(self, watcher: "DisconnectWatcher") -> None:
-        self._later.add(watcher, KEEP_ALIVE_INTERVAL)
+        self._later.add(watcher)
         watcher.on_first_check()
 
     def _run_keep_alive(self, watcher: "DisconnectWatcher") -> None:
-        self._later.add(watcher, KEEP_ALIVE_INTERVAL)
+        self._later.add(watcher)
         watcher.on_keep_alive()
 
 
 class _TimerQueue:
-    """Watchers that wait for the same number of seconds, so that the first one is always due first."""
+    """Watchers that wait for the same number of seconds, so that the first one is always due first.
 
-    __slots__ = ("_call", "_ticking", "_waiting")
+    One that is taken out of `waiting` is not called; the timer runs on, because to reset it costs more.
+    """
 
-    def __init__(self, call: "Callable[[DisconnectWatcher], None]") -> None:
+    __slots__ = ("_call", "_loop", "_seconds", "_ticking", "waiting")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, call: "Callable[[DisconnectWatcher], None]"
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
         self._call = call
-        self._waiting: OrderedDict[DisconnectWatcher, float] = OrderedDict()
+        self.waiting: OrderedDict[DisconnectWatcher, float] = OrderedDict()
         self._ticking = False
 
-    def add(self, watcher: "DisconnectWatcher", seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiting[watcher] = due = loop.time() + seconds
+    def add(self, watcher: "DisconnectWatcher") -> None:
+        self.waiting[watcher] = due = self._loop.time() + self._seconds
         if not self._ticking:
-            self._schedule(loop, due)
+            self._schedule(due)
 
-    def remove(self, watcher: "DisconnectWatcher") -> bool:
-        """Remove a watcher; return whether it was here. The timer runs on: to reset it costs more."""
-        return self._waiting.pop(watcher, None) is not None
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+    def _schedule(self, due: float) -> None:
         self._ticking = True
-        loop.call_at(due, self._fire, context=Context())  # not the context of the first request
+        self._loop.call_at(due, self._fire, context=Context())  # not the context of the first request
 
     def _fire(self) -> None:
         """Call all watchers that are due."""
         self._ticking = False
-        loop = asyncio.get_running_loop()
-        now = loop.time() + TIMER_TOLERANCE
-        while self._waiting:
-            watcher, due = next(iter(self._waiting.items()))
+        now = self._loop.time() + TIMER_TOLERANCE
+        while self.waiting:
+            watcher, due = next(iter(self.waiting.items()))
             if due > now:
-                self._schedule(loop, due)
+                self._schedule(due)
                 return
-            del self._waiting[watcher]
+            del self.waiting[watcher]
             try:
                 self._call(watcher)
             except Exception:  # the others have to be called all the same
                 logger.exception("somebody could not be looked after")
-
-
-_TIMERS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, DisconnectTimer]] = WeakKeyDictionary()
 
 
 KeepAliveCallback: TypeAlias = Callable[[], Awaitable[object]]
@@ -147,6 +126,7 @@ class DisconnectWatcher:
     def __init__(
         self,
         exchange: "HttpExchange",
+        timer: DisconnectTimer,
         task: "asyncio.Task[Any]",
         pulse: KeepAliveCallback | None,
         unwanted: Callable[[], object] | None,
@@ -159,8 +139,8 @@ class DisconnectWatcher:
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._told = self.is_aborted = False
-        self._timer = DisconnectTimer.for_running_loop()
-        self._timer.add(self)
+        self._timer = timer
+        timer.soon.add(self)
 
     def abort(self) -> None:
         """Cancel the work, once."""
@@ -169,15 +149,15 @@ class DisconnectWatcher:
             self._task.cancel()
 
     def on_disconnect(self) -> None:
-        """Cancel the work: the client has gone."""
+        """Note that the client has gone, and cancel the work if nothing else wants it."""
         self._told = False
         if not self.is_aborted:
             self._exchange.is_disconnected = True
-            try:
-                if self._unwanted is not None:
+            if self._unwanted is not None:
+                try:
                     self._unwanted()
-            finally:
-                self.abort()
+                finally:
+                    self.abort()
 
     def on_first_check(self) -> None:
         """Start to watch for a disconnect."""

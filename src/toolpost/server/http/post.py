@@ -1,7 +1,7 @@
 """POST: reads a message, finds out which era and session it belongs to, serves it, and sends the response.
 
-A request without a session runs in the ASGI task and ends with its client. A request of a session gets a task
-of its own as soon as it waits, because it goes on without its client.
+A request is served in the ASGI task. Without a session it ends with its client; in a session it goes on, and
+the client may come back for its answer.
 """
 
 import asyncio
@@ -46,12 +46,11 @@ from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
 from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.request import HttpExchange, ResponseAborted
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
 from toolpost.server.http.worker import make_stream_limit_refusal
-from toolpost.server.runtime.eager import start_task
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.types.notifications import CancelledParams
@@ -181,7 +180,14 @@ async def _run_in_asgi_task(
         return connection.fail(incoming.id, error) or b"", error
     reply = HttpReply(worker, connection, exchange)
     reply.is_quiet = worker.options.json_only and not is_listen
-    context = Context(worker.handler, reply, incoming.row.name, incoming, lifespan=worker.lifespan)
+    context = Context(
+        worker.handler,
+        reply,
+        incoming.row.name,
+        incoming,
+        lifespan=worker.lifespan,
+        principal=principal,
+    )
     try:
         data, error = await exchange.run_while_connected(serve_request(context), unwanted=connection.close)
     except BaseException:  # also a cancellation
@@ -310,14 +316,11 @@ async def _initialize(worker: "Worker", exchange: HttpExchange, message: JSONRPC
     before = exchange.extra
     exchange.extra = (*before, (_SESSION_HEADER, session.id.encode()))
     stream = SessionStream(worker, session, exchange, event.id)
-    outcome = _start_call(worker, exchange, session, connection, event, stream)
-    if isinstance(outcome, asyncio.Task):
-        await _wait_for_calls(worker, exchange, session, stream, outcome)
-        outcome = outcome.result()
-    if outcome[1] is not None or outcome[0] is None:
+    answer, error = await _run_call(worker, exchange, session, connection, event, stream=stream)
+    if error is not None or answer is None:
         exchange.extra = before
         await worker.sessions.discard(session)
-    await _send_answer(worker, exchange, *outcome)
+    await _send_answer(worker, exchange, answer, error)
 
 
 async def _serve_in_session(
@@ -333,13 +336,9 @@ async def _serve_in_session(
     session = sessions.find_fresh(route.session, principal) or await sessions.find(route.session, principal)
     if isinstance(message, JSONRPCRequest):
         stream = SessionStream(worker, session, exchange, message.id)
-        outcome = await _start_request(worker, exchange, session, message, stream)
-        if isinstance(outcome, asyncio.Task):
-            await _wait_for_calls(worker, exchange, session, stream, outcome)
-            if not outcome.done():
-                return  # the client was sent away to come back later
-            outcome = outcome.result()
-        await _send_answer(worker, exchange, *outcome)
+        await _send_answer(
+            worker, exchange, *await _answer(worker, exchange, session, message, stream=stream)
+        )
     elif message is not None:
         await _take_message(worker, exchange, session, message)
         await exchange.send_empty(202)
@@ -367,16 +366,16 @@ _Answer: TypeAlias = tuple[bytes | None, RPCError | None]
 """The response to a request, None if it was cancelled; and the error in it, if it is one."""
 
 
-async def _start_request(
+async def _answer(
     worker: "Worker",
     exchange: HttpExchange,
     session: Session,
     message: JSONRPCRequest,
-    stream: SessionStream,
     *,
+    stream: SessionStream,
     is_shared: bool = False,
-) -> "_Answer | asyncio.Task[_Answer]":
-    """Start to serve a request of a session; return the answer, or the task that will return it."""
+) -> _Answer:
+    """Serve a request of a session; a batch shares its stream."""
     error: RPCError | None = None
     if session.early_cancellations and message.id in session.early_cancellations:
         del session.early_cancellations[message.id]
@@ -386,87 +385,64 @@ async def _start_request(
         error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
     if error is not None:
         return jsonrpc.encode_error(message.id, error), error
-    handler = session.server[0] if session.server is not None else await worker.get_server(session, exchange)
+    handler = worker.handler
+    if session.server is not None or handler.is_per_client:
+        handler = await worker.get_server(session, exchange)
     connection = worker.connect(handler, session)
     event = receive.handle_request(connection, message, None, None)
     if isinstance(event, InvalidMessageReceived):
         return event.data, None
     assert isinstance(event, InboundRequest), "a request is accepted or refused"
-    return _start_call(worker, exchange, session, connection, event, stream, is_shared=is_shared)
+    return await _run_call(worker, exchange, session, connection, event, stream=stream, is_shared=is_shared)
 
 
-def _start_call(
+async def _run_call(
     worker: "Worker",
     exchange: HttpExchange,
     session: Session,
     connection: Connection,
     incoming: InboundRequest,
-    stream: SessionStream,
     *,
+    stream: SessionStream,
     is_shared: bool = False,
-) -> "_Answer | asyncio.Task[_Answer]":
-    """Start a call that goes on without its client; a batch shares its stream."""
+) -> _Answer:
+    """Serve a request of a session in the current task. It goes on when its client has gone."""
     counts, peer = worker.counts, session.owner or session.id
     refused = counts.begin(peer)
     if refused is not None:
         error = InternalError(refused)
         return connection.fail(incoming.id, error), error
+    task = asyncio.current_task()
+    assert task is not None, "a request is served in a task"
     reply = HttpReply(worker, connection, exchange, session, stream)
     reply.is_quiet = worker.options.json_only
+    reply.task = task
+    reply.cancel = task.cancel if is_shared else exchange.abort
     handler, lifespan = (worker.handler, worker.lifespan) if session.server is None else session.server[:2]
-    context = Context(handler, reply, incoming.row.name, incoming, lifespan=lifespan)
-
-    async def run() -> _Answer:
-        data, error = None, None
-        try:
-            data, error = await serve_request(context)
-        except asyncio.CancelledError as cancelled:
-            if incoming.id in connection.incoming:  # not by the client: it waits for an answer
-                error = to_rpc_error(incoming, cancelled)
-                data = connection.fail(incoming.id, error)
-        finally:
-            counts.end(peer)
-            if session.calls is not None:
-                session.calls.pop(incoming.id, None)
-        if stream.is_open and not is_shared:
-            await stream.end(data)
-        return data, error
-
-    outcome = start_task(run())
-    if isinstance(outcome, asyncio.Task):
-        reply.task = outcome
-        session.calls = session.calls or {}
-        session.calls[incoming.id] = reply
-        worker.calls.add(outcome)
-        outcome.add_done_callback(worker.calls.discard)
-    return outcome
-
-
-async def _wait_for_calls(
-    worker: "Worker",
-    exchange: HttpExchange,
-    session: Session,
-    stream: SessionStream,
-    task: "asyncio.Task[Any]",
-) -> None:
-    """Wait for calls while the client is there; if it goes, or is sent away, they go on without it."""
-    done: asyncio.Future[None] = worker.loop.create_future()
-
-    def release(_: object = None) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    task.add_done_callback(release)
-    stream.on_left = release
+    context = Context(
+        handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=exchange.principal
+    )
+    if session.calls is None:
+        session.calls = {}
+    session.calls[incoming.id] = reply
+    data, error = None, None
     try:
-        await exchange.run_while_connected(_wait(done), worker.touch_of(session))
-    except BaseException:
-        stream.has_left = True
-        raise
-
-
-async def _wait(future: "asyncio.Future[None]") -> None:
-    await future
+        work = serve_request(context)
+        data, error = await (work if is_shared else exchange.run_detached(work, session.touch))
+    except (asyncio.CancelledError, ResponseAborted) as cancelled:
+        if connection.incoming.get(incoming.id) is incoming:  # the client still waits for an answer
+            if isinstance(cancelled, ResponseAborted) and not stream.is_open:
+                raise
+            task.uncancel()
+            error = to_rpc_error(incoming, cancelled)
+            data = connection.fail(incoming.id, error)
+    finally:
+        counts.end(peer)
+        if session.calls.get(incoming.id) is reply:
+            del session.calls[incoming.id]
+    if stream.is_open and not is_shared:
+        await stream.end(data)
+    return data, error
 
 
 async def _take_message(
@@ -533,18 +509,14 @@ async def _serve_batch_requests(
     stream = SessionStream(worker, session, exchange, requests[0].id)
 
     async def answer(request: JSONRPCRequest) -> None:
-        outcome = await _start_request(worker, exchange, session, request, stream, is_shared=True)
-        data, _ = await outcome if isinstance(outcome, asyncio.Task) else outcome
+        data, _ = await _answer(worker, exchange, session, request, stream=stream, is_shared=True)
         if data is not None:
             await stream.add_answer(data)
 
     async def answer_all() -> None:
         await asyncio.gather(*map(answer, requests))
-        if stream.is_open:
-            await stream.end(None)
 
-    task = worker.loop.create_task(answer_all())
-    worker.calls.add(task)
-    task.add_done_callback(worker.calls.discard)
-    await _wait_for_calls(worker, exchange, session, stream, task)
-    return stream.answers
+    await exchange.run_detached(answer_all(), session.touch)
+    if stream.is_open:
+        await stream.end(None)
+    return list(stream.answers)

@@ -5,13 +5,12 @@ in a session; its answer comes by a POST of its own, perhaps to another worker.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
-from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import ErrorReceived, InboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
@@ -45,10 +44,10 @@ class HttpReply:
         "_exchange",
         "_pending_requests",
         "_worker",
+        "cancel",
         "connection",
         "headers",
         "is_quiet",
-        "principal",
         "session",
         "stream",
         "task",
@@ -68,13 +67,14 @@ class HttpReply:
         self._exchange = exchange
         self.connection = connection
         self.headers: Mapping[str, str] = {} if exchange is None else exchange.headers
-        self.principal = None if exchange is None else exchange.principal
         self.session = session
         self.stream = stream
         self.is_quiet = False
         """Whether nothing may be sent before the response."""
         self.task: asyncio.Task[Any] | None = None
-        """The task that serves the request, once it has to wait."""
+        """The task that serves the request."""
+        self.cancel: Callable[[], object] | None = None
+        """Cancels the request."""
         self._pending_requests: PendingClientRequests | None = None
 
     @property
@@ -88,11 +88,6 @@ class HttpReply:
         """Return the HTTP headers of the request."""
         del incoming
         return self.headers
-
-    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """Return the principal of the request."""
-        del incoming
-        return self.principal
 
     def open_session_state(self) -> State:
         """Return the state of the session; without one, a state that ends with the request."""

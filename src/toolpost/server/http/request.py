@@ -16,7 +16,12 @@ from urllib.parse import unquote
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher, KeepAliveCallback
+from toolpost.server.http.disconnect import (
+    CONNECTION_MONITOR,
+    DisconnectTimer,
+    DisconnectWatcher,
+    KeepAliveCallback,
+)
 from toolpost.server.runtime.eager import StartedCoroutine
 
 MAX_DIGITS: Final = 18
@@ -93,6 +98,10 @@ class ResponseAborted(Exception):
     """We have ended a response ourselves, because the server stops."""
 
 
+def _do_nothing() -> None:
+    """Stand in for a callback that is not given."""
+
+
 class HttpExchange:
     """One request and its response.
 
@@ -115,12 +124,13 @@ class HttpExchange:
         "principal",
         "scope",
         "streaming",
+        "timer",
     )
 
     def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         self.scope = scope
         self.method: str = scope["method"]
-        root = scope.get("root_path")
+        root: str = scope.get("root_path") or ""
         self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
         self.headers: Mapping[str, str]
         self.headers, self.headers_size = _read_headers(scope["headers"])
@@ -131,6 +141,7 @@ class HttpExchange:
         self._send = send
         self._body_wait_since: float | None = None  # when we first had to wait for the body
         self._watcher: DisconnectWatcher | None = None
+        self.timer: DisconnectTimer | None = None
 
     @property
     def root(self) -> str:
@@ -304,12 +315,33 @@ class HttpExchange:
             waits_for = work.send(None)
         except StopIteration as done:
             return done.value
+        result = await self._watch(StartedCoroutine(work, waits_for), pulse, unwanted or _do_nothing)
+        if self.is_disconnected:
+            raise ClientDisconnected  # the work has ignored the cancellation
+        return result
+
+    async def run_detached(self, work: Coroutine[Any, Any, T], pulse: KeepAliveCallback) -> T:
+        """Run work in this task, and return its result; it goes on when the client disconnects.
+
+        Raises ResponseAborted if `abort` was called.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:
+            return done.value
+        return await self._watch(StartedCoroutine(work, waits_for), pulse, None)
+
+    async def _watch(
+        self, work: Awaitable[T], pulse: KeepAliveCallback | None, unwanted: Callable[[], object] | None
+    ) -> T:
+        """Await work while the timer watches for a disconnect; it cancels the work if that is `unwanted`."""
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
+        assert self.timer is not None, "only a worker serves"
         others = task.cancelling()
-        watcher = self._watcher = DisconnectWatcher(self, task, pulse, unwanted)
+        watcher = self._watcher = DisconnectWatcher(self, self.timer, task, pulse, unwanted)
         try:
-            result = await StartedCoroutine(work, waits_for)
+            return await work
         except asyncio.CancelledError:
             if not watcher.is_aborted or task.cancelling() > others + 1:  # cancelled from elsewhere
                 raise
@@ -319,9 +351,6 @@ class HttpExchange:
             watcher.end()
             if watcher.is_aborted:
                 task.uncancel()
-        if self.is_disconnected:
-            raise ClientDisconnected  # the work has ignored the cancellation
-        return result
 
     def abort(self) -> None:
         """Cancel the work of `run_while_connected`, if any."""

@@ -130,6 +130,10 @@ class Session:
         self.server: tuple[Handler, Any, AsyncExitStack] | None = None
         """The server that was chosen for this client, its lifespan, and what holds that open."""
 
+    async def touch(self) -> None:
+        """Note that the session is in use, for as long as a client waits."""
+        self.used_at = time.monotonic()
+
     @property
     def is_in_use(self) -> bool:
         """Whether a request is being served, or the general stream is open."""
@@ -171,8 +175,9 @@ class Sessions:
         """Open a session for a client (HTTPL-22, HTTPL-23)."""
         info = peer.info and Implementation(peer.info.name, peer.info.version, title=peer.info.title)
         capabilities = peer.capabilities if isinstance(peer.capabilities, ClientCapabilities) else None
-        is_scoped = principal is not None and self._handler.is_per_client
-        scopes = principal.scopes if is_scoped else frozenset[str]()
+        scopes = frozenset[str]()
+        if principal is not None and self._handler.is_per_client:
+            scopes = principal.scopes
         facts = _Facts(
             secrets.token_bytes(12),
             int(time.time()),

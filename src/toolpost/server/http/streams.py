@@ -5,7 +5,6 @@ event names the worker, the stream, the request and the position (HTTPL-18 … H
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
@@ -57,13 +56,13 @@ class SessionStream:
         "_exchange",
         "_log",
         "_number",
-        "_revision",
+        "_request_id",
+        "_session",
         "_worker",
         "answers",
         "has_left",
         "is_open",
         "name",
-        "on_left",
         "watchers",
     )
 
@@ -72,20 +71,16 @@ class SessionStream:
     ) -> None:
         self._worker = worker
         self._exchange = exchange
-        self._revision = session.peer.revision
-        encoded = jsonrpc.encode(request_id)
-        named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
-        self.name = f"{worker.number:x}-{worker.next_number():x}-{named}"
-        self._log = _get_log_name(worker, session, self.name)
+        self._session = session
+        self._request_id = request_id
+        self.name = self._log = ""
         self._number = 0
         self.is_open = False
         self.has_left = False
         """Whether the client has gone, or was sent away; it may come back by GET."""
-        self.answers: list[bytes] = []
+        self.answers: tuple[bytes, ...] = ()
         """The answers of a batch that are there before the stream opens."""
-        self.on_left: Callable[[], object] = lambda: None
-        """Called when the client is sent away, so that its response ends."""
-        self.watchers: set[int] = set()
+        self.watchers: frozenset[int] = frozenset()
         """The workers on which the client has come back."""
 
     async def send(self, data: bytes) -> None:
@@ -97,7 +92,7 @@ class SessionStream:
         if self.is_open:
             await self.send(data)
         else:
-            self.answers.append(data)
+            self.answers += (data,)
 
     async def end(self, data: bytes | None) -> None:
         """Send the last answer, if there is one, and end the stream."""
@@ -111,22 +106,25 @@ class SessionStream:
 
     async def interrupt(self) -> None:
         """Let the client come back for the rest, where its revision allows it."""
-        if not self._revision.priming:
+        if not self._session.peer.revision.priming:
             return
         await self._open()
         await self._append(_INTERRUPTED)
         if not self.has_left:
             self.has_left = True
             await self._exchange.end_stream()
-            self.on_left()
 
     async def _open(self) -> None:
         if self.is_open or self._exchange.is_disconnected:
             return
         self.is_open = True
-        self._worker.streams[self.name] = self
+        worker, encoded = self._worker, jsonrpc.encode(self._request_id)
+        named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
+        self.name = f"{worker.number:x}-{worker.next_number():x}-{named}"
+        self._log = _get_log_name(worker, self._session, self.name)
+        worker.streams[self.name] = self
         await self._exchange.open_stream()
-        if self._revision.priming:
+        if self._session.peer.revision.priming:
             await _send_priming_event(self._exchange, f"{self.name}.0")
         for answer in self.answers:
             await self.send(answer)
@@ -136,7 +134,8 @@ class SessionStream:
         if not self.is_open:
             return  # the client has gone before it knew that there is a stream
         number = await self._append(kind + data)
-        if self.has_left or kind == _END:
+        if self.has_left or kind == _END or self._exchange.is_disconnected:
+            self.has_left = self.has_left or self._exchange.is_disconnected
             return
         try:
             await self._exchange.send_event(data, kind="message", id=f"{self.name}.{number}")
@@ -175,7 +174,7 @@ async def resume_stream(worker: "Worker", exchange: HttpExchange, session: Sessi
     if before is not None:
         before.abort()
     try:
-        await exchange.run_while_connected(resumed.relay(entries), worker.touch_of(session))
+        await exchange.run_while_connected(resumed.relay(entries), session.touch)
         await exchange.end_stream()
     finally:
         if worker.resumed.get(resumed.log) is exchange:
@@ -264,7 +263,7 @@ class _ResumedStream:
     def _watch_local(self) -> bool:
         stream = self._worker.streams.get(self._name)
         if stream is not None:
-            stream.watchers.add(self._worker.number)
+            stream.watchers |= {self._worker.number}
         return stream is not None
 
     async def _watch_remote(self) -> bool:
@@ -399,7 +398,9 @@ class GeneralStream:
                 return  # another client's (ELIC-16), or sent before
             left = tuple(each for each in settings.url_elicitations if each != params.elicitation_id)
             await self._worker.sessions.change(self._session, url_elicitations=left)
-        context = Context(self._server, self._reply, method, lifespan=self._lifespan)
+        context = Context(
+            self._server, self._reply, method, lifespan=self._lifespan, principal=self._exchange.principal
+        )
         try:
             await context.send_notification(method, params)
         except CapabilityNotDeclared:
@@ -415,7 +416,7 @@ class GeneralStream:
 
     async def _renew_lease(self) -> None:
         """Keep the session and the lease; stop if another reader has taken that."""
-        await self._worker.touch_of(self._session)()
+        await self._session.touch()
         key = _get_reader_key(self._worker, self._session)
         if not await self._worker.store.records.swap(key, self._lease, self._lease, LEASE_TTL):
             self._exchange.abort()

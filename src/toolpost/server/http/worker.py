@@ -9,7 +9,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, cast
 
@@ -24,6 +24,7 @@ from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator
 from toolpost.server.http.capacity import RequestCounts
+from toolpost.server.http.disconnect import DisconnectTimer
 from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import HTTPRefusal
@@ -62,8 +63,7 @@ _REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", R
 class Worker:
     """What an endpoint holds in one loop.
 
-    `running` are requests with their tasks, `calls` requests of sessions, which go on without their client,
-    `listening` streams for notifications,
+    `running` are requests with their tasks, `listening` streams for notifications,
     `conversations` those of HTTP+SSE. While it `is_draining`, it serves on and closes connections; when it
     `is_over`, it refuses all. One task enters and leaves the lifespan of the server, as some contexts require.
     """
@@ -77,10 +77,10 @@ class Worker:
         self.has_sessions = not options.stateless and handler.local_peer.has_sessions
         self.lifespan: Any = None
         self.number = 0
+        self.timer = DisconnectTimer(self.loop)
         self.counts = RequestCounts(handler.max_in_flight, options.max_calls, options.max_streams)
         self.sessions = Sessions(handler, options, self.announce, self._release_session)
         self.running: dict[HttpExchange, asyncio.Task[Any]] = {}
-        self.calls: set[asyncio.Task[Any]] = set()
         self.listening: set[HttpExchange] = set()
         self.conversations: dict[str, SseChannel] = {}
         self.streams: dict[str, SessionStream] = {}
@@ -170,11 +170,10 @@ class Worker:
 
     async def _close(self) -> None:
         """End what still runs, and release what sessions hold here."""
-        tasks = self.calls | self._background
-        for task in tasks:
+        for task in self._background:
             task.cancel()
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+        if self._background:
+            _, stuck = await asyncio.wait(self._background, timeout=CANCEL_TIMEOUT)
             for task in stuck:
                 logger.error("left behind, because it does not end when it is cancelled: %r", task)
         await self.sessions.close()
@@ -206,7 +205,7 @@ class Worker:
             self._task.result()
 
     async def _wait(self, seconds: float) -> None:
-        others = {*self.running.values(), *self.calls} - {asyncio.current_task()}
+        others = {*self.running.values()} - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=max(0.0, seconds))
 
@@ -239,7 +238,9 @@ class Worker:
         """Return the server of a session; where each client has its own, choose it again from the same facts."""
         if session.server is None and self.handler.is_per_client:
             reply = HttpReply(self, self.connect(self.handler, session), exchange, session)
-            context = Context(self.handler, reply, INITIALIZE, lifespan=self.lifespan)
+            context = Context(
+                self.handler, reply, INITIALIZE, lifespan=self.lifespan, principal=exchange.principal
+            )
             chosen = await self.handler.choose_server(context)
             if session.server is None:  # another request may have been faster
                 await self.hand_over(session, chosen)
@@ -260,14 +261,6 @@ class Worker:
         lifespan = await stack.enter_async_context(handler.hold_lifespan())
         session.server = handler, lifespan, stack
         session.changes_seen = handler.broadcaster.position
-
-    def touch_of(self, session: Session) -> Callable[[], Awaitable[None]]:
-        """Return a function that notes that a session is in use."""
-
-        async def touch() -> None:
-            session.used_at = self.loop.time()
-
-        return touch
 
     async def _release_session(self, session: Session) -> None:
         """Cancel the calls of a session and end its stream; release its subscriptions and its server."""
@@ -292,8 +285,8 @@ class Worker:
         for request_id in tuple(reply.connection.incoming):
             calls.pop(request_id, None)
         reply.connection.incoming.clear()
-        if reply.task is not None:
-            reply.task.cancel()
+        if reply.cancel is not None:
+            reply.cancel()
 
     async def send_general(self, session: Session, data: bytes, *, is_request: bool = False) -> None:
         """Send a message on the general stream of a session."""
@@ -428,7 +421,7 @@ class Worker:
     def _on_watch(self, message: _WorkerMessage) -> None:
         stream = self.streams.get(message.about)
         if stream is not None:
-            stream.watchers.add(message.sender)
+            stream.watchers |= {message.sender}
         self.nudge(message.sender, message.about)
 
 

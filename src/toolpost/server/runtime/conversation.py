@@ -160,11 +160,10 @@ class ServerConversation:
             return {}
         return self._http_channel.headers_of(incoming.id)
 
-    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
+    def principal_of(self, incoming: InboundRequest) -> Principal | None:
         """Return the principal of a request: over HTTP, each has a token of its own."""
-        if incoming is not None and self._http_channel is not None:
-            return self._http_channel.principal_of(incoming.id) or self._principal
-        return self._principal
+        found = None if self._http_channel is None else self._http_channel.principal_of(incoming.id)
+        return found or self._principal
 
     async def interrupt(self, incoming: InboundRequest) -> None:
         """Let the client of a request come back for the rest of its stream, where that is possible."""
@@ -211,7 +210,13 @@ class ServerConversation:
                 await _wait_cancelled(tasks)  # they are ending, and nothing else waits for them
                 raise
             for uri in self.uris:
-                context = Context(self.handler, self, RESOURCES_UNSUBSCRIBE, lifespan=self.lifespan)
+                context = Context(
+                    self.handler,
+                    self,
+                    RESOURCES_UNSUBSCRIBE,
+                    lifespan=self.lifespan,
+                    principal=self._principal,
+                )
                 await self._run_logged(self.handler.unsubscribe(uri, context))
         finally:
             await self.channel.close()
@@ -278,7 +283,10 @@ class ServerConversation:
 
     def _begin_request(self, incoming: InboundRequest) -> bytes | None:
         """Return the response if there is one at once; else a task sends it."""
-        context = Context(self.handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
+        principal = self._principal if self._http_channel is None else self.principal_of(incoming)
+        context = Context(
+            self.handler, self, incoming.row.name, incoming, lifespan=self.lifespan, principal=principal
+        )
         outcome = start_task(self._run_request(context, incoming))
         if isinstance(outcome, asyncio.Task):
             self._request_tasks[incoming.id] = outcome
@@ -333,7 +341,9 @@ class ServerConversation:
                 "dropped: %s, because %d notices are being served", event.method, len(self._background_tasks)
             )
             return
-        self.run_in_background(dispatch_notification(self.handler, self, self.lifespan, event, sender))
+        self.run_in_background(
+            dispatch_notification(self.handler, self, self.lifespan, event, sender or self._principal)
+        )
 
     # ----------------------------------------------------------------- sending
 
@@ -366,7 +376,7 @@ class ServerConversation:
         """Send the pending changes, as fast as the client reads."""
         while self._pending_changes:
             method, params = self._pending_changes.pop()
-            context = Context(self.handler, self, method, lifespan=self.lifespan)
+            context = Context(self.handler, self, method, lifespan=self.lifespan, principal=self._principal)
             try:
                 await context.send_notification(method, params)
             except CapabilityNotDeclared:

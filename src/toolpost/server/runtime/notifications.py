@@ -188,16 +188,16 @@ async def dispatch_notification(
     speaker: ClientConnection,
     lifespan: Any,
     event: NotificationReceived,
-    sender: Principal | None = None,
+    principal: Principal | None = None,
 ) -> None:
-    """Pass a notification of a client through middleware to the handler; `sender` as in `Context`."""
+    """Pass a notification of a client through middleware to the handler; `principal` sent it."""
     method = event.method
     try:
         params = _PARAMS_READER(event.raw) if event.row is None else event.params
     except InvalidJSONValue as error:
         logger.debug("dropped: %s cannot be read: %s", method, error)
         return
-    context = Context(handler, speaker, method, lifespan=lifespan, sender=sender)
+    context = Context(handler, speaker, method, lifespan=lifespan, principal=principal)
     if not handler.middleware or method == _INITIALIZED:
         await handler.handle_notification(method, params, context)
         return

@@ -83,12 +83,20 @@ async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | No
 
 
 def start_request(
-    handler: "Handler", context: "Context", incoming: InboundRequest
+    handler: "Handler", context: "Context", incoming: InboundRequest, *, observed: bool = False
 ) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request: return its result, or an awaitable of it. Raises MethodNotFound."""
-    if handler.observers:
+    if handler.observers and not observed:
         return _observe_request(handler, context, incoming)
-    return _start_handler(handler, context, incoming)
+    row = incoming.row
+    route = handler.routes.get(row.name)
+    if route is None:
+        raise MethodNotFound(f"Method not found: {row.name}")
+    if row.can_require_input and incoming.peer.revision.stateless and not handler.is_forwarding:
+        route = partial(serve_or_request_input, route)
+    if handler.middleware:
+        return run_middleware(handler.middleware, Call(row.name, incoming.params, context), route)
+    return route(context, incoming.params)
 
 
 async def _observe_request(handler: "Handler", context: "Context", incoming: InboundRequest) -> RouteResult:
@@ -96,7 +104,7 @@ async def _observe_request(handler: "Handler", context: "Context", incoming: Inb
     endings = [ending for observer in handler.observers if (ending := observer(context)) is not None]
     outcome = Outcome()
     try:
-        result = _start_handler(handler, context, incoming)
+        result = start_request(handler, context, incoming, observed=True)
         outcome.result = await result if is_pending(result) else result
     except asyncio.CancelledError:
         raise
@@ -108,26 +116,6 @@ async def _observe_request(handler: "Handler", context: "Context", incoming: Inb
     finally:
         for ending in reversed(endings):
             ending(outcome)
-
-
-def _start_handler(
-    handler: "Handler", context: "Context", incoming: InboundRequest
-) -> RouteResult | Awaitable[RouteResult]:
-    method = incoming.row.name
-    route = handler.routes.get(method)
-    if route is None:
-        raise MethodNotFound(f"Method not found: {method}")
-    if _can_request_input(context, incoming):
-        route = partial(serve_or_request_input, route)
-    if handler.middleware:
-        return run_middleware(handler.middleware, Call(method, incoming.params, context), route)
-    return route(context, incoming.params)
-
-
-def _can_request_input(context: "Context", incoming: InboundRequest) -> bool:
-    """Return whether questions of the route go out as a result that requires input."""
-    row, revision = incoming.row, incoming.peer.revision
-    return row.can_require_input and revision.stateless and not context.server.is_forwarding
 
 
 async def serve_or_request_input(
