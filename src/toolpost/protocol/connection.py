@@ -45,7 +45,7 @@ from toolpost.protocol.methods import CANCELLED, CLIENT, EARLY_REQUESTS, INITIAL
 from toolpost.protocol.request_templates import RequestTemplate
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
-from toolpost.types.initialize import LogLevel, RequestMeta
+from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import CancelledParams, NotificationParams
 
 LifecycleState: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
@@ -265,12 +265,10 @@ class Connection:
         """Return the event for a message that the transport found invalid, such as a line too long."""
         return receive_module.handle_invalid(self, error)
 
-    def receive_message(
-        self, message: JSONRPCMessage, *, meta: RequestMeta | None = None, peer: Peer | None = None
-    ) -> ConnectionEvent:
-        """Return the event for a message; `meta` and `peer` if they are known (HTTP decides by headers)."""
+    def receive_message(self, message: JSONRPCMessage) -> ConnectionEvent:
+        """Return the event for a message."""
         if isinstance(message, JSONRPCRequest):
-            return receive_module.handle_request(self, message, meta, peer)
+            return receive_module.handle_request(self, message)
         return receive_module.handle_message(self, message)
 
     # ----------------------------------------------------------------- responses

@@ -21,6 +21,7 @@ from toolpost.protocol import headers
 from toolpost.protocol.eras import STATELESS_ERA, Peer, has_protocol_version, read_meta
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import (
+    DECODE_ERRORS,
     InvalidJSONValue,
     JSONReader,
     JSONRPCMessage,
@@ -29,16 +30,16 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, Row
+from toolpost.protocol.receive import DecodedRequest
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.initialize import RequestMeta
 
 
 class StatelessRoute(Struct):
-    """A message of the stateless era; a notification has no peer."""
+    """A message of the stateless era; a request that was decoded with its `_meta`, if it is ordinary."""
 
-    peer: Peer | None = None
-    meta: RequestMeta | None = None
+    decoded: DecodedRequest | None = None
 
 
 class SessionRoute(Struct):
@@ -77,9 +78,18 @@ def get_http_status(code: int) -> int:
     return _STATUS_BY_CODE.get(code, 200)
 
 
-def classify(sent: Mapping[str, str], message: JSONRPCMessage | None, party: LocalPeer) -> Route:
+def classify(
+    sent: Mapping[str, str],
+    message: JSONRPCMessage | None,
+    party: LocalPeer,
+    extra: Mapping[str, Row] | None = None,
+) -> Route:
     """Route a POST by its headers, named in lower case, and its message, which is None for a batch."""
     version = sent.get(headers.VERSION)
+    if version is not None and isinstance(message, JSONRPCRequest):
+        decoded = _decode_stateless(sent, version, message, party, extra)
+        if decoded is not None:
+            return StatelessRoute(decoded)
     known = None if version is None else REVISIONS.get(version.strip(" \t"))
     # An unknown version can only be newer than ours.
     modern = version is not None and (known is None or known.stateless)
@@ -92,6 +102,32 @@ def classify(sent: Mapping[str, str], message: JSONRPCMessage | None, party: Loc
     except RPCError as error:
         # The id of a posted response is one of ours, so an error must not carry it.
         return RejectedRoute(400, error, message.id if isinstance(message, JSONRPCRequest) else None)
+
+
+def _decode_stateless(
+    sent: Mapping[str, str],
+    version: str,
+    message: JSONRPCRequest,
+    party: LocalPeer,
+    extra: Mapping[str, Row] | None,
+) -> DecodedRequest | None:
+    """Decode an ordinary stateless request in one pass; None if it needs the general way, with its errors."""
+    method = message.method
+    revision = REVISIONS.get(version)
+    if revision is None or not revision.stateless or sent.get(headers.METHOD) != method:
+        return None
+    row = None if extra and method in extra else party.served_rows.get(version, {}).get(method)
+    if row is None or message.params is UNSET:
+        return None
+    try:
+        params = row.read_whole.decode(message.params)
+    except DECODE_ERRORS:
+        return None
+    meta: RequestMeta | None = params.meta
+    if meta is None or meta.protocol_version != version or meta.client_capabilities is UNSET:
+        return None
+    peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
+    return row, params, meta, peer
 
 
 def _route_to_session(
@@ -136,9 +172,9 @@ def _route_to_stateless(
         if headers.METHOD in sent:
             _check_method(sent, message.method)
         return StatelessRoute()
-    peer = STATELESS_ERA.read_peer(party, meta)
+    STATELESS_ERA.read_peer(party, meta)
     _check_method(sent, message.method)
-    return StatelessRoute(peer, meta)
+    return StatelessRoute()
 
 
 def _check_supported(version: str, party: LocalPeer) -> None:

@@ -180,7 +180,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
     __slots__ = ()
 
     def _prepare(self, raw: Raw | bytes) -> Any:
-        meta = ("meta", RequestMeta, field(name="_meta"))
+        meta = ("meta", RequestMeta | None, field(name="_meta", default=None))
         self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
         return super()._prepare(raw)
 
@@ -209,7 +209,7 @@ class Row:
         is_cacheable: whether its result says how long it may be kept.
         can_require_input: whether its result may ask for input (MRTR-2).
         read_params: reads its parameters.
-        read_whole: the same with their `_meta`, which has to be there.
+        read_whole: the same with the protocol's keys of their `_meta`.
         results: the readers of its results, by `resultType`.
     """
 

@@ -4,7 +4,7 @@ The receiving half of `connection`, which owns the state that is read and change
 exactly one event, and none of these functions raises.
 """
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import (
     InternalError,
@@ -92,7 +92,6 @@ SMALL_REQUEST_BYTES: Final = 64 * 1024
 """Requests up to this size are bounded by their number alone."""
 
 _RESULT_TYPE_READER: Final = JSONReader(_ResultWithType)
-_META_READER: Final = JSONReader(cast("type[RequestMeta | None]", RequestMeta | None))
 _CREATED_TASK_READER: Final = JSONReader(_CreatedTask)
 _SERVER_INFO_READER: Final = JSONReader(_ResultWithServerInfo)
 
@@ -109,9 +108,9 @@ def handle_message(
 
 
 def handle_request(
-    connection: "Connection", message: JSONRPCRequest, meta: RequestMeta | None, peer: Peer | None
+    connection: "Connection", message: JSONRPCRequest, decoded: "DecodedRequest | None" = None
 ) -> ConnectionEvent:
-    """Return the event for a request; `meta` and `peer` if they were read before."""
+    """Return the event for a request; `decoded` if that was done before, as HTTP does."""
     method = message.method
     if connection.role == CLIENT and connection.revision.stateless:
         return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
@@ -119,8 +118,8 @@ def handle_request(
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
         raw = message.params
-        plain = _decode_session_request(connection, message) if peer is None else None
-        row, params, meta, peer = plain or _decode_request(connection, message, meta, peer)
+        decoded = decoded or _decode_session_request(connection, message)
+        row, params, meta, peer = decoded or _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
         if row.can_require_input:  # its parameters are `InputResponseParams`
@@ -141,23 +140,22 @@ def handle_request(
     return incoming
 
 
-_DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]
+DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]
+"""The row, parameters, `_meta` and sender of a request."""
 
 
-def _decode_request(
-    connection: "Connection", message: JSONRPCRequest, meta: RequestMeta | None, peer: Peer | None
-) -> _DecodedRequest:
-    """Return the row, parameters, `_meta` and sender of a request."""
+def _decode_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest:
+    """Decode any request, with errors that say what is wrong."""
     method, raw = message.method, message.params
-    meta = read_meta(raw) if meta is None else meta
-    peer = _identify_peer(connection, method, meta) if peer is None else peer
+    meta = read_meta(raw)
+    peer = _identify_peer(connection, method, meta)
     row = None if connection.extra else connection.local_peer.served_rows[peer.revision.date].get(method)
     if row is None:
         row = _find_served_row(connection, method, peer.revision)
     return row, row.read_params.decode(b"{}" if raw is UNSET else raw), meta, peer
 
 
-def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -> _DecodedRequest | None:
+def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest | None:
     """Decode an ordinary request of a session in one pass; None if it needs the general way."""
     peer = connection.peer
     if peer is None or connection.extra or message.params is UNSET:
@@ -168,11 +166,11 @@ def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -
     if row is None or row.params is InitializeParams:
         return None
     try:
-        params: Any = row.read_params.decode(message.params)
-        meta = NO_META if params.meta is UNSET else _META_READER.decode(params.meta)
+        params: Any = row.read_whole.decode(message.params)
     except DECODE_ERRORS:
         return None
-    return None if meta is None or meta.protocol_version is not UNSET else (row, params, meta, peer)
+    meta: RequestMeta = params.meta or NO_META
+    return None if meta.protocol_version is not UNSET else (row, params, meta, peer)
 
 
 def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> Peer:

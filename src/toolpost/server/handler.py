@@ -176,6 +176,9 @@ class Handler(ServeMethods):
     is_forwarding: bool = False
     """Whether requests are forwarded to other handlers."""
 
+    has_header_parameters: bool = False
+    """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
+
     is_per_client: bool = False
     """Whether it chooses a server for each session, by the scopes of its principal."""
 

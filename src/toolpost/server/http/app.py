@@ -269,14 +269,15 @@ class Endpoint:
         assert task is not None, "a request is served in a task"
         if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():
             worker = await self._get_worker(exchange)
-        exchange.timer = worker.timer
         worker.running[exchange] = task
+        worker.timer.add(exchange)
         try:
             if self.settings.principal is not None:
                 await self._resolve_principal(exchange)
             await serve(worker, exchange, message, data)
         finally:
             del worker.running[exchange]
+            worker.timer.remove(exchange)
 
     async def _get(self, exchange: HttpExchange) -> None:
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:
@@ -373,7 +374,6 @@ class Endpoint:
             worker = await self._ensure_started()
         if worker.is_draining:
             exchange.extra = (*exchange.extra, _CLOSE_CONNECTION)
-        exchange.timer = worker.timer
         return worker
 
     async def _ensure_started(self) -> Worker:

@@ -1,15 +1,15 @@
 """Watches requests that take long: they end when their client disconnects, and send keep-alive comments.
 
-One timer serves all requests that wait for the same, so that idle streams take little memory. An ASGI server
-that can report a disconnect does; for others, a task waits for it. Knows nothing of the work.
+One timer looks after all requests of a worker; most end before it looks at them for the first time. An ASGI
+server that can report a disconnect does; for others, a task waits for it. Knows nothing of the work.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from contextvars import Context
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from toolpost.server.http.request import HttpExchange
@@ -17,74 +17,8 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("toolpost.http")
 
 KEEP_ALIVE_INTERVAL: Final = 15.0  # seconds between two comments: proxies close streams after 30 silent ones
-FIRST_CHECK_DELAY: Final = 0.05  # seconds after which we watch for a disconnect: most requests end before
+CHECK_INTERVAL: Final = 0.05  # seconds; a request that is there at two checks is watched for a disconnect
 TIMER_TOLERANCE: Final = 0.001  # seconds that a callback may be early: some loops count in milliseconds
-
-
-class DisconnectTimer:
-    """Calls `on_first_check` of each watcher once, and then `on_keep_alive` again and again."""
-
-    __slots__ = ("_later", "soon")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.soon = _TimerQueue(loop, FIRST_CHECK_DELAY, self._run_first_check)
-        self._later = _TimerQueue(loop, KEEP_ALIVE_INTERVAL, self._run_keep_alive)
-
-    def remove(self, watcher: "DisconnectWatcher") -> None:
-        """Stop calling a watcher."""
-        if self.soon.waiting.pop(watcher, None) is None:
-            self._later.waiting.pop(watcher, None)
-
-    def _run_first_check(self, watcher: "DisconnectWatcher") -> None:
-        self._later.add(watcher)
-        watcher.on_first_check()
-
-    def _run_keep_alive(self, watcher: "DisconnectWatcher") -> None:
-        self._later.add(watcher)
-        watcher.on_keep_alive()
-
-
-class _TimerQueue:
-    """Watchers that wait for the same number of seconds, so that the first one is always due first.
-
-    One that is taken out of `waiting` is not called; the timer runs on, because to reset it costs more.
-    """
-
-    __slots__ = ("_call", "_loop", "_seconds", "_ticking", "waiting")
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, seconds: float, call: "Callable[[DisconnectWatcher], None]"
-    ) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self._call = call
-        self.waiting: OrderedDict[DisconnectWatcher, float] = OrderedDict()
-        self._ticking = False
-
-    def add(self, watcher: "DisconnectWatcher") -> None:
-        self.waiting[watcher] = due = self._loop.time() + self._seconds
-        if not self._ticking:
-            self._schedule(due)
-
-    def _schedule(self, due: float) -> None:
-        self._ticking = True
-        self._loop.call_at(due, self._fire, context=Context())  # not the context of the first request
-
-    def _fire(self) -> None:
-        """Call all watchers that are due."""
-        self._ticking = False
-        now = self._loop.time() + TIMER_TOLERANCE
-        while self.waiting:
-            watcher, due = next(iter(self.waiting.items()))
-            if due > now:
-                self._schedule(due)
-                return
-            del self.waiting[watcher]
-            try:
-                self._call(watcher)
-            except Exception:  # the others have to be called all the same
-                logger.exception("somebody could not be looked after")
-
 
 KeepAliveCallback: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -103,75 +37,109 @@ class ConnectionMonitor(Protocol):
         """Stop calling it."""
 
 
-class DisconnectWatcher:
-    """Watches work that goes on for a request: cancels it with its client, and sends keep-alive comments.
+class DisconnectTimer:
+    """Starts to watch each request that takes long, and calls its watcher from then on.
 
-    `pulse` is called with each of these; `unwanted` is called when the client has gone. `is_aborted` says
-    that the work was cancelled here.
+    `fresh` has the requests that came since the last check. Whoever serves one puts it there, and takes it
+    out with `remove`.
     """
 
-    __slots__ = (
-        "_beating",
-        "_context",
-        "_exchange",
-        "_pulse",
-        "_task",
-        "_timer",
-        "_told",
-        "_unwanted",
-        "_watching",
-        "is_aborted",
-    )
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.fresh: dict[HttpExchange, None] = {}
+        self._older: dict[HttpExchange, None] = {}
+        self._keep_alive_due: OrderedDict[DisconnectWatcher, float] = OrderedDict()
+        self._is_checking = self._is_keeping_alive = False
+
+    def add(self, exchange: "HttpExchange") -> None:
+        """Watch a request, if it takes long."""
+        self.fresh[exchange] = None
+        if not self._is_checking:
+            self._is_checking = True
+            self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
+
+    def remove(self, exchange: "HttpExchange") -> None:
+        """Stop watching a request that has ended."""
+        if exchange in self.fresh:
+            del self.fresh[exchange]
+        else:
+            self._older.pop(exchange, None)
+
+    def _schedule(self, due: float, call: Callable[[], None]) -> None:
+        self._loop.call_at(due, call, context=Context())  # not the context of the first request
+
+    def _check(self) -> None:
+        older, self._older, self.fresh = self._older, self.fresh, {}
+        for exchange in older:
+            try:
+                exchange.start_watching(self)
+            except Exception:  # the others have to be watched all the same
+                logger.exception("a request could not be watched")
+        self._is_checking = bool(self._older)
+        if self._is_checking:
+            self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
+
+    def keep_alive(self, watcher: "DisconnectWatcher") -> None:
+        """Call `on_keep_alive` of a watcher, every `KEEP_ALIVE_INTERVAL` seconds until `forget`."""
+        self._keep_alive_due[watcher] = due = self._loop.time() + KEEP_ALIVE_INTERVAL
+        if not self._is_keeping_alive:
+            self._is_keeping_alive = True
+            self._schedule(due, self._send_keep_alives)
+
+    def forget(self, watcher: "DisconnectWatcher") -> None:
+        """Stop calling a watcher."""
+        self._keep_alive_due.pop(watcher, None)
+
+    def _send_keep_alives(self) -> None:
+        """Call all watchers that are due. All wait equally long, so that the first one is due first."""
+        self._is_keeping_alive = False
+        now = self._loop.time() + TIMER_TOLERANCE
+        while self._keep_alive_due:
+            watcher, due = next(iter(self._keep_alive_due.items()))
+            if due > now:
+                self._is_keeping_alive = True
+                self._schedule(due, self._send_keep_alives)
+                return
+            del self._keep_alive_due[watcher]
+            self.keep_alive(watcher)
+            watcher.on_keep_alive()
+
+
+class DisconnectWatcher:
+    """Watches one request for a disconnect of its client, and sends keep-alive comments meanwhile."""
+
+    __slots__ = ("_beating", "_context", "_exchange", "_pulse", "_timer", "_told", "_watching")
 
     def __init__(
         self,
         exchange: "HttpExchange",
         timer: DisconnectTimer,
-        task: "asyncio.Task[Any]",
         pulse: KeepAliveCallback | None,
-        unwanted: Callable[[], object] | None,
+        context: Context,
     ) -> None:
         self._exchange = exchange
-        self._task = task
-        self._pulse = pulse
-        self._unwanted = unwanted
-        self._context = copy_context()  # the timer has another one
-        self._watching: asyncio.Task[None] | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._told = self.is_aborted = False
         self._timer = timer
-        timer.soon.add(self)
-
-    def abort(self) -> None:
-        """Cancel the work, once."""
-        if not self.is_aborted:
-            self.is_aborted = True
-            self._task.cancel()
-
-    def on_disconnect(self) -> None:
-        """Note that the client has gone, and cancel the work if nothing else wants it."""
-        self._told = False
-        if not self.is_aborted:
-            self._exchange.is_disconnected = True
-            if self._unwanted is not None:
-                try:
-                    self._unwanted()
-                finally:
-                    self.abort()
-
-    def on_first_check(self) -> None:
-        """Start to watch for a disconnect."""
-        monitor: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
+        self._pulse = pulse
+        self._context = context  # the timer has another one
+        self._beating: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        monitor: ConnectionMonitor | None = exchange.scope.get(CONNECTION_MONITOR)
         self._told = monitor is not None and monitor.watch_disconnect(self)
         if not self._told:
             self._watching = self._start_task(self._wait_for_disconnect())
+        timer.keep_alive(self)
+
+    def on_disconnect(self) -> None:
+        """Report to the request that its client has gone."""
+        self._told = False
+        self._exchange.on_disconnect()
 
     def on_keep_alive(self) -> None:
         """Send a comment, unless the last one is still being sent."""
         if self._beating is None or self._beating.done():
             self._beating = self._start_task(self._send_keep_alive())
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def _start_task(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, context=self._context)
 
     async def _wait_for_disconnect(self) -> None:
@@ -188,7 +156,7 @@ class DisconnectWatcher:
 
     def end(self) -> None:
         """Stop watching."""
-        self._timer.remove(self)
+        self._timer.forget(self)
         monitor: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
         if self._told and monitor is not None:  # it is removed when the client has gone
             monitor.unwatch_disconnect(self)

@@ -89,7 +89,8 @@ async def serve_post(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes
 ) -> None:
     """Serve a POST; `message` is None for a batch."""
-    route = classify(exchange.headers, message, worker.handler.local_peer)
+    handler = worker.handler
+    route = classify(exchange.headers, message, handler.local_peer, handler.extra_methods)
     if isinstance(route, RejectedRoute):
         raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
     if isinstance(route, StatelessRoute):
@@ -97,7 +98,7 @@ async def serve_post(
             await _serve_stateless(worker, exchange, message, route)
         else:
             assert isinstance(message, JSONRPCNotification), "anything else was refused"
-            await _take_notification(worker, worker.handler, exchange, message, None)
+            await _take_notification(worker, handler, exchange, message, None)
             await exchange.send_empty(202)
     elif not worker.has_sessions:
         await _serve_without_session(worker, exchange, message, data, route.revision)
@@ -122,8 +123,8 @@ async def _serve_stateless(
 ) -> None:
     """Serve a request of the stateless era."""
     handler = worker.handler
-    connection = _connect(handler)
-    event = receive.handle_request(connection, message, route.meta, route.peer)
+    connection = Connection(handler.local_peer, extra=handler.extra_methods, limit=handler.max_in_flight)
+    event = receive.handle_request(connection, message, route.decoded)
     if isinstance(event, InvalidMessageReceived):
         status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
         raise RPCRefusal(status, event.data or b"")
@@ -153,7 +154,9 @@ async def _serve_stateless(
 
 def _check_headers(handler: "Handler", event: InboundRequest, exchange: HttpExchange) -> None:
     """Refuse a request whose headers do not repeat what the body says."""
-    annotated = handler.find_header_parameters(event.params.name) if event.row.name == TOOLS_CALL else None
+    annotated = None
+    if handler.has_header_parameters and event.row.name == TOOLS_CALL:
+        annotated = handler.find_header_parameters(event.params.name)
     try:
         verify_headers(exchange.headers, event, annotated)
     except HeaderMismatch as error:
@@ -306,7 +309,7 @@ async def _initialize(worker: "Worker", exchange: HttpExchange, message: JSONRPC
     """Open a session; its id goes out with the answer to the handshake, if that is no error."""
     handler = worker.handler
     connection = _connect(handler)
-    event = receive.handle_request(connection, message, None, None)
+    event = receive.handle_request(connection, message)
     if isinstance(event, InvalidMessageReceived):
         await exchange.send_json(200, event.data or b"")
         return
@@ -389,7 +392,7 @@ async def _answer(
     if session.server is not None or handler.is_per_client:
         handler = await worker.get_server(session, exchange)
     connection = worker.connect(handler, session)
-    event = receive.handle_request(connection, message, None, None)
+    event = receive.handle_request(connection, message)
     if isinstance(event, InvalidMessageReceived):
         return event.data, None
     assert isinstance(event, InboundRequest), "a request is accepted or refused"
@@ -428,7 +431,9 @@ async def _run_call(
     data, error = None, None
     try:
         work = serve_request(context)
-        data, error = await (work if is_shared else exchange.run_detached(work, session.touch))
+        data, error = await (
+            work if is_shared else exchange.run_while_connected(work, session.touch, is_detached=True)
+        )
     except (asyncio.CancelledError, ResponseAborted) as cancelled:
         if connection.incoming.get(incoming.id) is incoming:  # the client still waits for an answer
             if isinstance(cancelled, ResponseAborted) and not stream.is_open:
@@ -516,7 +521,7 @@ async def _serve_batch_requests(
     async def answer_all() -> None:
         await asyncio.gather(*map(answer, requests))
 
-    await exchange.run_detached(answer_all(), session.touch)
+    await exchange.run_while_connected(answer_all(), session.touch, is_detached=True)
     if stream.is_open:
         await stream.end(None)
     return list(stream.answers)

@@ -7,6 +7,7 @@ of `security`.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from contextvars import copy_context
 from inspect import isawaitable
 from itertools import chain
 from types import CoroutineType
@@ -98,10 +99,6 @@ class ResponseAborted(Exception):
     """We have ended a response ourselves, because the server stops."""
 
 
-def _do_nothing() -> None:
-    """Stand in for a callback that is not given."""
-
-
 class HttpExchange:
     """One request and its response.
 
@@ -111,9 +108,15 @@ class HttpExchange:
 
     __slots__ = (
         "_body_wait_since",
+        "_context",
         "_ended",
+        "_is_aborted",
+        "_is_detached",
+        "_pulse",
         "_receive",
         "_send",
+        "_task",
+        "_unwanted",
         "_watcher",
         "extra",
         "headers",
@@ -124,11 +127,10 @@ class HttpExchange:
         "principal",
         "scope",
         "streaming",
-        "timer",
     )
 
     def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
-        self.scope = scope
+        self.scope: ASGIScope = scope
         self.method: str = scope["method"]
         root: str = scope.get("root_path") or ""
         self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
@@ -136,12 +138,14 @@ class HttpExchange:
         self.headers, self.headers_size = _read_headers(scope["headers"])
         self.extra: tuple[tuple[bytes, bytes], ...] = ()
         self.principal: Principal | None = None
-        self.streaming = self.is_disconnected = self._ended = False
+        self.streaming = self.is_disconnected = self._ended = self._is_aborted = self._is_detached = False
         self._receive = receive
         self._send = send
         self._body_wait_since: float | None = None  # when we first had to wait for the body
+        self._task: asyncio.Task[Any] | None = None
+        self._pulse: KeepAliveCallback | None = None
+        self._unwanted: Callable[[], object] | None = None
         self._watcher: DisconnectWatcher | None = None
-        self.timer: DisconnectTimer | None = None
 
     @property
     def root(self) -> str:
@@ -298,64 +302,65 @@ class HttpExchange:
 
     async def run_while_connected(
         self,
-        work: Coroutine[Any, Any, T],
+        work: Awaitable[T],
         pulse: KeepAliveCallback | None = None,
         unwanted: Callable[[], object] | None = None,
+        *,
+        is_detached: bool = False,
     ) -> T:
         """Run work in this task, and return its result; cancel it if the client disconnects.
 
         `pulse` is called every `KEEP_ALIVE_INTERVAL` seconds meanwhile; `unwanted` is called before the work
-        is cancelled because the client has gone.
+        is cancelled because the client has gone. Detached work goes on when the client has gone.
 
         Raises:
             ClientDisconnected: the client has gone.
             ResponseAborted: `abort` was called.
         """
-        try:
-            waits_for = work.send(None)
-        except StopIteration as done:
-            return done.value
-        result = await self._watch(StartedCoroutine(work, waits_for), pulse, unwanted or _do_nothing)
-        if self.is_disconnected:
-            raise ClientDisconnected  # the work has ignored the cancellation
-        return result
-
-    async def run_detached(self, work: Coroutine[Any, Any, T], pulse: KeepAliveCallback) -> T:
-        """Run work in this task, and return its result; it goes on when the client disconnects.
-
-        Raises ResponseAborted if `abort` was called.
-        """
-        try:
-            waits_for = work.send(None)
-        except StopIteration as done:
-            return done.value
-        return await self._watch(StartedCoroutine(work, waits_for), pulse, None)
-
-    async def _watch(
-        self, work: Awaitable[T], pulse: KeepAliveCallback | None, unwanted: Callable[[], object] | None
-    ) -> T:
-        """Await work while the timer watches for a disconnect; it cancels the work if that is `unwanted`."""
-        task = asyncio.current_task()
+        task = self._task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
-        assert self.timer is not None, "only a worker serves"
         others = task.cancelling()
-        watcher = self._watcher = DisconnectWatcher(self, self.timer, task, pulse, unwanted)
+        self._pulse, self._unwanted, self._is_detached = pulse, unwanted, is_detached
+        self._context = copy_context()
         try:
-            return await work
+            result = await work
         except asyncio.CancelledError:
-            if not watcher.is_aborted or task.cancelling() > others + 1:  # cancelled from elsewhere
+            if not self._is_aborted or task.cancelling() > others + 1:  # cancelled from elsewhere
                 raise
             raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
         finally:
-            self._watcher = None
-            watcher.end()
-            if watcher.is_aborted:
+            self._task = None
+            if self._watcher is not None:
+                self._watcher.end()
+                self._watcher = None
+            if self._is_aborted:
+                self._is_aborted = False
                 task.uncancel()
+        if self.is_disconnected and not is_detached:
+            raise ClientDisconnected  # the work has ignored the cancellation
+        return result
+
+    def start_watching(self, timer: DisconnectTimer) -> None:
+        """Watch for a disconnect, if work is running."""
+        if self._task is not None and self._watcher is None:
+            self._watcher = DisconnectWatcher(self, timer, self._pulse, self._context)
+
+    def on_disconnect(self) -> None:
+        """Note that the client has gone, and cancel the work unless it is detached."""
+        self.is_disconnected = True
+        if self._is_detached or self._is_aborted:
+            return
+        try:
+            if self._unwanted is not None:
+                self._unwanted()
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Cancel the work of `run_while_connected`, if any."""
-        if self._watcher is not None:
-            self._watcher.abort()
+        if self._task is not None and not self._is_aborted:
+            self._is_aborted = True
+            self._task.cancel()
 
     async def send_keep_alive(self) -> None:
         """Send a comment if a stream is open."""

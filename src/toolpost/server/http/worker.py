@@ -218,11 +218,13 @@ class Worker:
             raise make_stream_limit_refusal(counts.max_streams)
         counts.streams += 1
         self.listening.add(exchange)
+        self.timer.add(exchange)
 
     def remove_stream(self, exchange: HttpExchange) -> None:
         """Remove a stream."""
         self.counts.streams -= 1
         self.listening.discard(exchange)
+        self.timer.remove(exchange)
 
     def end_with_token(self, exchange: HttpExchange) -> asyncio.TimerHandle | None:
         """Start the timer that ends a long stream with its token; the client reconnects with another one."""

@@ -232,6 +232,8 @@ class Registry(Generic[E]):
         self._entries: dict[str, tuple[int, E]] = {}
         self._serial = 0
         self._encoded_pages: dict[tuple[str, int], Raw] = {}
+        self.has_header_parameters = False
+        """Whether HTTP headers mirror parameters of an entry."""
         self._views: WeakSet[RegistryView[E]] = WeakSet()
 
     def __len__(self) -> int:
@@ -377,6 +379,7 @@ class RegistryView(Registry[E]):
             whole.kind, changed, whole.keys, whole.size, whole.cache and whole.cache.as_private()
         )
         self._source = whole
+        self.has_header_parameters = True  # an entry of the whole may have some, now or later
         self._entries = entries
         self._keep = functools.partial(_is_selected, keep)
         self._has_been_used = False

@@ -95,6 +95,11 @@ class RegistryServer(Handler):
         """Return how long clients may keep the results of a method; None to keep nothing."""
         return self.caches.get(method)
 
+    @property
+    def has_header_parameters(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - it follows from the tools
+        """Whether HTTP headers mirror parameters of a tool."""
+        return self.tools.has_header_parameters
+
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Return the parameters of a tool that headers mirror, if any."""
         served = self.tools.get(tool)

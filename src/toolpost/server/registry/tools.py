@@ -63,6 +63,7 @@ class RegisteredTool(RegistryEntry[P, R]):
         self.tool = tool
         self.header_parameters = bound.header_parameters
         """The parameters that HTTP headers mirror: header in lower case → path of property names."""
+        home.has_header_parameters = home.has_header_parameters or bool(bound.header_parameters)
         self.timeout = timeout
         self.bound = bound
         self.result_converter = returns
