@@ -40,6 +40,7 @@ class StatelessRoute(Struct):
     """A message of the stateless era; a request that was decoded with its `_meta`, if it is ordinary."""
 
     decoded: DecodedRequest | None = None
+    peer: Peer | None = None
 
 
 class SessionRoute(Struct):
@@ -89,7 +90,7 @@ def classify(
     if version is not None and isinstance(message, JSONRPCRequest):
         decoded = _decode_stateless(sent, version, message, party, extra)
         if decoded is not None:
-            return StatelessRoute(decoded)
+            return StatelessRoute(decoded, decoded[3])
     known = None if version is None else REVISIONS.get(version.strip(" \t"))
     # An unknown version can only be newer than ours.
     modern = version is not None and (known is None or known.stateless)
@@ -172,9 +173,9 @@ def _route_to_stateless(
         if headers.METHOD in sent:
             _check_method(sent, message.method)
         return StatelessRoute()
-    STATELESS_ERA.read_peer(party, meta)
+    peer = STATELESS_ERA.read_peer(party, meta)
     _check_method(sent, message.method)
-    return StatelessRoute()
+    return StatelessRoute(peer=peer)
 
 
 def _check_supported(version: str, party: LocalPeer) -> None:

@@ -153,12 +153,15 @@ class MemoryRecords:
         self._values: ExpiringDict[bytes] = ExpiringDict(clock)
 
     async def get(self, key: str) -> bytes | None:
+        """Return the value, if there is one."""
         return self._values.get(key)
 
     async def put(self, key: str, value: bytes, ttl: float | None) -> None:
+        """Replace the value and its time to live."""
         self._values.put(key, value, ttl)
 
     async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
+        """Replace the value if it is `old`."""
         if self._values.get(key) != old:
             return False
         if new is None:
@@ -168,9 +171,11 @@ class MemoryRecords:
         return True
 
     async def touch(self, key: str, ttl: float | None) -> bool:
+        """Give the record a new time to live."""
         return self._values.touch(key, ttl)
 
     async def delete(self, key: str) -> bool:
+        """Delete the record."""
         return self._values.remove(key)
 
 

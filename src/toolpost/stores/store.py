@@ -56,7 +56,7 @@ class RecordStore(Protocol):
 
 
 class LogStore(Protocol):
-    """Entries with numbers: 1, 2, 3 …
+    """Entries that are numbered from 1 on.
 
     A log exists from its first entry until `drop` or the end of its time to live. A store bounds the entries
     and the bytes of each log, and may bound all logs together: the oldest entries go, the newest stays.

@@ -11,16 +11,18 @@ from contextlib import asynccontextmanager
 from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
-from toolpost.auth.server.admission import Admission
-from toolpost.auth.server.auth import resolve_resource_url
 from toolpost.errors import InternalError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.server.handler import Handler
-from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
+from toolpost.server.http.authorization import (
+    Authenticator,
+    ResourceMetadataApp,
+    make_authenticator,
+    strip_trailing_slash,
+)
 from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.request import (
     ASGIReceive,
@@ -75,29 +77,7 @@ def make_endpoint(handler: Handler, options: HttpOptions) -> "Endpoint":
         allowed_origins=options.allowed_origins,
         cors=options.cors,
     )
-    return Endpoint(handler, options, guard, _make_authenticator(handler, options))
-
-
-def _make_authenticator(handler: Handler, settings: HttpOptions) -> Authenticator | None:
-    """Return what checks tokens; None if the server wants none."""
-    auth = handler.auth
-    if auth is None:
-        return None
-    if settings.principal is not None:
-        raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
-    path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
-    apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
-    resource = resolve_resource_url(auth, settings.public_url, path)
-    bare = auth.resource is None and urlsplit(settings.public_url or "").path in {"", "/"}
-    admission = Admission(
-        auth,
-        resource,
-        path,
-        lambda: handler.store.records,
-        keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
-        sse=(sse, settings.messages.rstrip("/")) if apart else (),
-    )
-    return Authenticator(admission, resource, path, bare=bare)
+    return Endpoint(handler, options, guard, make_authenticator(handler, options))
 
 
 class Endpoint:

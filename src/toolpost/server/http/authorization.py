@@ -10,12 +10,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from toolpost.auth.server.admission import AccessDenied, Admission, LogThrottle
+from toolpost.auth.server.auth import resolve_resource_url
 from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.errors import MissingScopes
 from toolpost.principal import Principal
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.server.handler import Handler
 from toolpost.server.http.request import ASGIReceive, ASGIScope, ASGISend, Headers, HttpExchange
 from toolpost.server.http.security import HTTPRefusal
+from toolpost.server.options import HttpOptions
 from toolpost.types.base import UNSET, Raw, Struct, Unset
 
 logger: Final = logging.getLogger("toolpost.http")
@@ -94,6 +97,28 @@ class Authenticator:
                 next(iter(self.metadata_documents)),
                 RESOURCE_METADATA_PATH,
             )
+
+
+def make_authenticator(handler: Handler, settings: HttpOptions) -> Authenticator | None:
+    """Return what checks tokens; None if the server wants none."""
+    auth = handler.auth
+    if auth is None:
+        return None
+    if settings.principal is not None:
+        raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
+    path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
+    apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
+    resource = resolve_resource_url(auth, settings.public_url, path)
+    bare = auth.resource is None and urlsplit(settings.public_url or "").path in {"", "/"}
+    admission = Admission(
+        auth,
+        resource,
+        path,
+        lambda: handler.store.records,
+        keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
+        sse=(sse, settings.messages.rstrip("/")) if apart else (),
+    )
+    return Authenticator(admission, resource, path, bare=bare)
 
 
 def build_step_up_headers(

@@ -158,14 +158,15 @@ class HttpReply:
         params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
     ) -> Result:
-        """Send a request to the client and return the result. Raises CapabilityNotDeclared without a session."""
+        """Send a request to the client and return the result; without a session it cannot answer."""
         connection = self.connection
         if self.session is None:
             outgoing = build_client_request(connection, context.incoming, method, params)
             connection.cancel(outgoing.id)
             raise CapabilityNotDeclared(
                 outgoing.row.needs or outgoing.row.name,
-                f"{outgoing.row.name} cannot be asked: there is no session over which the client could answer",
+                f"{outgoing.row.name} cannot be asked: "
+                "there is no session over which the client could answer",
                 hint="serve with stateless=False",
             )
         if self._pending_requests is None:

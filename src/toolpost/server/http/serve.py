@@ -4,6 +4,7 @@ Owns the listening socket, signals and the end of the process. Connections and w
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -11,7 +12,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -35,6 +35,7 @@ LISTEN_BACKLOG: Final = 2048  # connections that may wait to be accepted
 KEEP_ALIVE_TIMEOUT: Final = 75  # seconds for which an idle connection is kept: longer than by proxies
 PROCESS_EXIT_TIMEOUT: Final = 5.0  # seconds for the process to end, beyond those for running requests
 LINGER: Final = 0.5  # seconds for which kept connections may still send a request when the server stops
+LINGER_POLL_INTERVAL: Final = 0.02  # seconds between two looks at the connections
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -121,7 +122,7 @@ def _split_address(address: Any) -> tuple[str, str]:
     return host, port
 
 
-@contextmanager
+@contextlib.contextmanager
 def _bind_socket(address: str) -> Generator[socket.socket]:
     """Listen at an address."""
     host, port = _split_address(address)
@@ -159,23 +160,17 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
                 server.close()
             try:
                 await app.drain()
-                await self._linger(app)
+                await _linger(self, min(LINGER, app.settings.drain))
                 await app.stop()
             finally:
                 await super().shutdown(sockets)
-
-        async def _linger(self, app: Endpoint) -> None:
-            """Serve the last request of each kept connection: its client may be sending it right now."""
-            until = asyncio.get_running_loop().time() + min(LINGER, app.settings.drain)
-            while self.server_state.connections and asyncio.get_running_loop().time() < until:
-                await asyncio.sleep(0.02)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
             if told is not None:
                 told()
 
-        @contextmanager
+        @contextlib.contextmanager
         def capture_signals(self) -> Generator[None]:
             heard = signal.SIGINT, signal.SIGTERM
             try:
@@ -206,6 +201,14 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
         timeout_graceful_shutdown=1,
     )
     return EndpointUvicornServer(config)
+
+
+async def _linger(server: "uvicorn.Server", seconds: float) -> None:
+    """Serve the last request of each kept connection: its client may be sending it right now."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while server.server_state.connections:
+                await asyncio.sleep(LINGER_POLL_INTERVAL)
 
 
 async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:

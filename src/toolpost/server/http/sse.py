@@ -70,7 +70,7 @@ _POST_ENCODER: Final = msgspec.msgpack.Encoder()
 _POST_DECODER: Final = msgspec.msgpack.Decoder(SsePost)
 
 
-class SseChannel:
+class SseServerChannel:
     """The channel of one conversation: POSTs come in, messages go to the event stream."""
 
     def __init__(self, worker: "Worker", exchange: HttpExchange, session_id: str) -> None:
@@ -159,7 +159,7 @@ class SseChannel:
 async def serve_sse(worker: "Worker", exchange: HttpExchange) -> None:
     """Hold a conversation over an event stream, until the client goes (SSE-2)."""
     session_id = f"{worker.number:x}-{secrets.token_urlsafe(24)}"
-    channel = SseChannel(worker, exchange, session_id)
+    channel = SseServerChannel(worker, exchange, session_id)
     endpoint = f"{quote(exchange.root)}{worker.options.messages}?session_id={session_id}".encode()
     worker.conversations[session_id] = channel
     seconds = worker.options.handshake
@@ -177,7 +177,7 @@ async def serve_sse(worker: "Worker", exchange: HttpExchange) -> None:
         await asyncio.wait([running])
 
 
-def _end_unless_ready(channel: SseChannel, seconds: float) -> None:
+def _end_unless_ready(channel: SseServerChannel, seconds: float) -> None:
     if not channel.is_ready:
         channel.end(f"the handshake was not completed within {seconds:g} s")
 
@@ -228,7 +228,7 @@ def receive_post(worker: "Worker", session_id: str, data: bytes) -> None:
         logger.debug("dropped: a message to a conversation of another client: %s", refusal)
 
 
-def take_post(worker: "Worker", channel: SseChannel, post: SsePost, message: JSONRPCMessage) -> None:
+def take_post(worker: "Worker", channel: SseServerChannel, post: SsePost, message: JSONRPCMessage) -> None:
     """Give a message to its conversation. Raises HTTPRefusal if it belongs to another principal."""
     principal = post.principal
     scopes = frozenset[str]() if principal is None else principal.scopes

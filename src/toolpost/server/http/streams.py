@@ -1,10 +1,11 @@
 """Event streams of sessions: that of a POST, which a client may resume, and the general one, read by GET.
 
-Every event of a POST goes to its client and to a log, so that any worker can continue the stream. The id of an
-event names the worker, the stream, the request and the position (HTTPL-18 … HTTPL-21).
+Every event of a POST goes to its client and to a log, so that any worker can continue the stream. The id of
+an event names the worker, the stream, the request and the position (HTTPL-18 … HTTPL-21).
 """
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
@@ -16,7 +17,7 @@ from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.request import ClientDisconnected, HttpExchange
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.server.http.sessions import Session
-from toolpost.server.runtime.change_broadcast import LIST_CHANGED, Change
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED, KeptChange
 from toolpost.stores.store import LogEntry, LogGap
 from toolpost.types.base import RequestId
 from toolpost.types.notifications import (
@@ -155,7 +156,7 @@ def _get_log_name(worker: "Worker", session: Session, stream: str) -> str:
 
 
 async def _send_priming_event(exchange: HttpExchange, event_id: str) -> None:
-    """Send an event with an id and a delay only, so that the client can resume from here (HTTPL-3, HTTPL-5)."""
+    """Send an event with an id and a delay only, to resume from (HTTPL-3, HTTPL-5)."""
     await exchange.send_event(b"", id=event_id, retry=RETRY_MILLISECONDS)
 
 
@@ -304,7 +305,7 @@ class GeneralStream:
         """Send messages until the client goes, or another connection takes the stream over."""
         worker, session, exchange = self._worker, self._session, self._exchange
         records, key = worker.store.records, _get_reader_key(worker, session)
-        missed: list[Change] | None = []
+        missed: list[KeptChange] | None = []
         if last_event_id is None:
             if not await records.swap(key, None, self._lease, LEASE_TTL):
                 raise HTTPRefusal(
@@ -401,10 +402,8 @@ class GeneralStream:
         context = Context(
             self._server, self._reply, method, lifespan=self._lifespan, principal=self._exchange.principal
         )
-        try:
+        with contextlib.suppress(CapabilityNotDeclared):  # the client was not told that there is such a list
             await context.send_notification(method, params)
-        except CapabilityNotDeclared:
-            pass  # the client was not told that there is such a list
 
     async def _resync(self) -> None:
         """Report all that may have changed while the client was away."""

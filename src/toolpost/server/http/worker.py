@@ -29,7 +29,7 @@ from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions
-from toolpost.server.http.sse import SseChannel, receive_post
+from toolpost.server.http.sse import SseServerChannel, receive_post
 from toolpost.server.http.streams import SessionStream, send_general
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import ChangeKey, make_change_key
@@ -63,9 +63,9 @@ _REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", R
 class Worker:
     """What an endpoint holds in one loop.
 
-    `running` are requests with their tasks, `listening` streams for notifications,
-    `conversations` those of HTTP+SSE. While it `is_draining`, it serves on and closes connections; when it
-    `is_over`, it refuses all. One task enters and leaves the lifespan of the server, as some contexts require.
+    `running` are requests with their tasks, `listening` streams for notifications, `conversations` those of
+    HTTP+SSE. While it `is_draining`, it serves on and closes connections; when it `is_over`, it refuses all.
+    One task enters and leaves the lifespan of the server, as some contexts require.
     """
 
     def __init__(self, handler: Handler, options: HttpOptions, authenticator: Authenticator | None) -> None:
@@ -82,7 +82,7 @@ class Worker:
         self.sessions = Sessions(handler, options, self.announce, self._release_session)
         self.running: dict[HttpExchange, asyncio.Task[Any]] = {}
         self.listening: set[HttpExchange] = set()
-        self.conversations: dict[str, SseChannel] = {}
+        self.conversations: dict[str, SseServerChannel] = {}
         self.streams: dict[str, SessionStream] = {}
         self.resumed: dict[str, HttpExchange] = {}
         self.is_draining = self.is_over = self.is_open = False
@@ -237,7 +237,7 @@ class Worker:
     # ----------------------------------------------------------------- sessions
 
     async def get_server(self, session: Session, exchange: HttpExchange) -> Handler:
-        """Return the server of a session; where each client has its own, choose it again from the same facts."""
+        """Return the server of a session; where each client has its own, choose it from the same facts."""
         if session.server is None and self.handler.is_per_client:
             reply = HttpReply(self, self.connect(self.handler, session), exchange, session)
             context = Context(

@@ -41,7 +41,7 @@ ChangeKey: TypeAlias = tuple[str, str]
 """A change: its method, and the URI of a resource or the id of an elicitation."""
 
 
-class Change(NamedTuple):
+class KeptChange(NamedTuple):
     """A change with its number."""
 
     number: int
@@ -74,11 +74,11 @@ class ChangeBroadcaster:
         self._lock = threading.Lock()
         self.position = secrets.randbits(32)  # at random: a position of another process means nothing here
         """The number of the last change."""
-        self._kept: OrderedDict[ChangeKey, Change] = OrderedDict()
+        self._kept: OrderedDict[ChangeKey, KeptChange] = OrderedDict()
         self._forgotten = self.position
         """The number of the last change that is not kept any more."""
 
-    def get_changes_after(self, position: int) -> list[Change] | None:
+    def get_changes_after(self, position: int) -> list[KeptChange] | None:
         """Return the changes since a position, oldest first; None if some are gone, or it is unknown."""
         with self._lock:
             if not self._forgotten <= position <= self.position:
@@ -116,7 +116,7 @@ class ChangeBroadcaster:
             if subscriber is not besides and loop is asyncio.get_running_loop():
                 subscriber.on_change(change.method, change.params)
 
-    def _keep(self, key: ChangeKey) -> Change:
+    def _keep(self, key: ChangeKey) -> KeptChange:
         """Keep a change for clients that are away, and return it."""
         method, about = key
         params = NotificationParams()
@@ -126,7 +126,7 @@ class ChangeBroadcaster:
             params = ElicitationCompleteParams(elicitation_id=about)
         with self._lock:
             self.position += 1
-            change = self._kept[key] = Change(self.position, method, params)
+            change = self._kept[key] = KeptChange(self.position, method, params)
             self._kept.move_to_end(key)
             if len(self._kept) > MAX_KEPT_CHANGES:
                 self._forgotten = self._kept.popitem(last=False)[1].number

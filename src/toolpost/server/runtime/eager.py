@@ -97,7 +97,7 @@ class _EagerCoroutine(Coroutine[Any, Any, T], Generic[T]):
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
-    """Run work up to its first wait. Return its result, or the task that continues it; raise what it raises."""
+    """Run work up to its first wait; return its result, or the task that continues it."""
     loop, context, body = asyncio.get_running_loop(), copy_context(), _EagerCoroutine[T]()
     # Not by `create_task`: a loop may have a task factory of its own.
     task: asyncio.Task[T] = asyncio.Task(body, loop=loop, context=context)
