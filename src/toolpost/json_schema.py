@@ -16,16 +16,11 @@ from toolpost.types.base import JSON
 
 Schema: TypeAlias = Mapping[str, JSON]
 
-MAX_ISSUES: Final = 20
-"""Problems that one answer names."""
-MAX_DEPTH: Final = 64
-"""Levels of a value that are explained: messages are not nested deeper."""
-MAX_QUOTED: Final = 60
-"""Characters of a value, or number of choices, that a text repeats."""
-MAX_REFERENCES: Final = 20
-"""References that are followed from one place: a schema may lead in a circle."""
-MAX_SCHEMA_DEPTH: Final = 40
-"""Levels of a schema that are searched for references."""
+MAX_ISSUES: Final = 20  # problems that one answer names
+MAX_DEPTH: Final = 64  # levels of a value that are explained: messages are not nested deeper
+MAX_QUOTED: Final = 60  # characters of a value, or number of choices, that a text repeats
+MAX_REFERENCES: Final = 20  # references that are followed from one place: a schema may lead in a circle
+MAX_SCHEMA_DEPTH: Final = 40  # levels of a schema that are searched for references
 
 DEFS_PREFIX: Final = "#/$defs/"
 

@@ -24,8 +24,7 @@ from toolpost.types.client_requests import ElicitParams, ElicitResult
 
 __all__ = ["requesting_server", "terminal"]
 
-_TERMINAL_LOCK: Final = threading.Lock()
-"""There is one keyboard: whoever asks next waits."""
+_TERMINAL_LOCK: Final = threading.Lock()  # there is one keyboard: whoever asks next waits
 
 _HELP: Final = (
     "An empty line takes the default or leaves a field out. !decline says no, !cancel or Ctrl-D stops."

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
 
-MAX_THREADS: Final = 40
-"""How many calls run at once by default."""
+MAX_THREADS: Final = 40  # how many calls run at once by default
 
 STUCK_THREADS_FACTOR: Final = 10
 """Threads per place, including those stuck in abandoned calls, which nothing can end."""

@@ -22,8 +22,7 @@ from toolpost.version import __version__
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """Bytes of a document: metadata of large providers has a few tens of KiB."""
 
-FETCH_TIMEOUT: Final = 30.0
-"""Seconds for one document that a client asks for."""
+FETCH_TIMEOUT: Final = 30.0  # seconds for one document that a client asks for
 
 ISSUER_TIMEOUT: Final = 10.0
 """Seconds for one document that a server asks for: a client waits for its answer meanwhile."""

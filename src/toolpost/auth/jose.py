@@ -14,8 +14,7 @@ import msgspec
 
 from toolpost.errors import AuthError
 
-MAX_JWS_PART: Final = 32 * 1024
-"""Characters of a part of a JWS: more than a header of HTTP carries."""
+MAX_JWS_PART: Final = 32 * 1024  # characters of a part of a JWS: more than a header of HTTP carries
 
 
 class JoseModules(NamedTuple):

@@ -15,11 +15,8 @@ from toolpost.errors import AuthError
 
 _FORBIDDEN_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-MAX_URL_LENGTH: Final = 8192
-"""The longest URL that is used: common servers take no longer ones."""
-
-MAX_QUOTED_LENGTH: Final = 200
-"""Characters of a foreign text that an error repeats."""
+MAX_URL_LENGTH: Final = 8192  # the longest URL that is used: common servers take no longer ones
+MAX_QUOTED_LENGTH: Final = 200  # characters of a foreign text that an error repeats
 
 RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from toolpost.auth import urls
 from toolpost.auth.client import discovery, login, storage
-from toolpost.auth.client.discovery import AuthorizationServerMetadata
+from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
 from toolpost.auth.client.signing import generate_key
 from toolpost.auth.client.token_endpoint import (
     ClientIdentity,
     Registration,
-    ServerRecord,
     Tokens,
     choose_auth_method,
     decode_record,
@@ -170,13 +169,12 @@ def test_when_a_token_ends(expires_in, ends):
     said = {"access_token": "t", "token_type": "bearer", "expires_in": expires_in}
     tokens = parse_token_response(said, (), None)
     assert (tokens.expires_at is not None) is ends
-    assert not tokens.is_stale()
-    assert tokens.is_stale(1e12) is ends
+    assert not tokens.is_stale
 
 
 def test_a_short_life_is_not_all_spent_on_refreshing():
     tokens = parse_token_response({"access_token": "t", "token_type": "bearer", "expires_in": 20}, (), None)
-    assert not tokens.is_stale()
+    assert not tokens.is_stale
 
 
 def test_the_scopes_of_a_token():

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from fake_authorization_site import Town, run
 from toolpost import MemoryTokens
 from toolpost.auth.client import token_provider as accounts
+from toolpost.auth.client.discovery import ServerRecord
 from toolpost.auth.client.grant import Grant
 from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenRecords
-from toolpost.auth.client.token_endpoint import ServerRecord, Tokens
+from toolpost.auth.client.token_endpoint import Tokens
 
 
 @pytest.mark.parametrize("resource", ["https://a.example", "https://a.example/one"])

@@ -22,22 +22,15 @@ from toolpost.auth.urls import (
 )
 from toolpost.errors import AuthError
 
-MAX_ISSUERS: Final = 16
-"""How many authorization servers of a resource are looked at."""
+MAX_ISSUERS: Final = 16  # authorization servers of a resource that are looked at
 
 
 class ProtectedResourceMetadata(msgspec.Struct, frozen=True):
-    """A protected resource: an MCP server, as it describes itself.
+    """A protected resource: an MCP server, as it describes itself."""
 
-    Attributes:
-        resource: its identifier, exactly as published.
-        authorization_servers: the issuers of its tokens; at least one.
-        scopes_supported: the scopes that a client should have at first; None if it does not say.
-    """
-
-    resource: str
-    authorization_servers: tuple[str, ...] = ()
-    scopes_supported: tuple[str, ...] | None = None
+    resource: str  # its identifier, exactly as published
+    authorization_servers: tuple[str, ...] = ()  # the issuers of its tokens; at least one
+    scopes_supported: tuple[str, ...] | None = None  # those that a client should have at first
 
 
 class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
@@ -55,8 +48,7 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
     client_id_metadata_document_supported: bool | None = None
     authorization_response_iss_parameter_supported: bool | None = None
     dpop_signing_alg_values_supported: tuple[str, ...] | None = None
-    legacy: bool = False
-    """Whether it has published nothing: its endpoints are where the second revision says."""
+    legacy: bool = False  # it has published nothing: its endpoints are where the second revision says
 
 
 def parse_resource_metadata(
@@ -117,6 +109,14 @@ def covers(identifier: str, server: str) -> bool:
 # --------------------------------------------------------------------- discovery
 
 
+class ServerRecord(msgspec.Struct, frozen=True):
+    """A server as the last run knew it: the name of its resource, and the issuer of its tokens."""
+
+    resource: str
+    issuer: str
+    published: bool = True
+
+
 class DiscoveredServer(NamedTuple):
     """An MCP server and the authorization server that issues its tokens.
 
@@ -127,6 +127,11 @@ class DiscoveredServer(NamedTuple):
     issuer: AuthorizationServerMetadata
     published: bool = True
     searched_urls: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> ServerRecord:
+        """What is stored of it."""
+        return ServerRecord(self.resource.resource, self.issuer.issuer, self.published)
 
     def annotate_error(self, error: AuthError) -> AuthError:
         """Add to an error that the authorization server was only guessed."""
@@ -158,6 +163,12 @@ async def discover(
     metadata = await fetch_server_metadata(fetch, normalize_origin(server), legacy=True)
     resource = ProtectedResourceMetadata(resource=server.partition("#")[0].partition("?")[0])
     return DiscoveredServer(resource, metadata, published=False, searched_urls=tuple(places))
+
+
+async def rediscover(fetch: AuthHttpClient, known: ServerRecord) -> DiscoveredServer:
+    """Return a server that was discovered before, with the current metadata of its authorization server."""
+    metadata = await fetch_server_metadata(fetch, known.issuer, legacy=not known.published)
+    return DiscoveredServer(ProtectedResourceMetadata(known.resource), metadata, known.published)
 
 
 async def fetch_server_metadata(
@@ -203,9 +214,7 @@ def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object]
 
 # --------------------------------------------------------------------- challenges
 
-MAX_CHALLENGE_LENGTH: Final = 16 * 1024
-"""How many characters are looked at: more than common servers send as all headers together."""
-
+MAX_CHALLENGE_LENGTH: Final = 16 * 1024  # characters that are read; common servers send less in all headers
 _CHALLENGE_PART: Final = re.compile(
     r"""[ \t,]*(?P<name>[!#$%&'*+\-.^_`|~0-9A-Za-z]+)"""
     r"""(?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[!#$%&'*+\-.^_`|~0-9A-Za-z:/?@=]+))"""

@@ -7,7 +7,7 @@ the authorizer that transports expect; what happens at one server is in `token_p
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from toolpost.auth.arguments import check_flag, check_issuer_url
@@ -21,35 +21,10 @@ from toolpost.errors import AuthError
 
 if TYPE_CHECKING:
     from toolpost.auth.client.token_provider import TokenProvider
+    from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 
 DpopMode: TypeAlias = "bool | Literal['auto']"
 """Whether tokens are bound to a key: always, never, or where both servers speak of it."""
-
-
-class AuthorizableRequest(Protocol):
-    """A request, as `transports.credentials` describes it."""
-
-    @property
-    def server(self) -> str: ...  # noqa: D102 - described there
-    @property
-    def method(self) -> str: ...  # noqa: D102 - described there
-    @property
-    def url(self) -> str: ...  # noqa: D102 - described there
-    @property
-    def unattended(self) -> bool: ...  # noqa: D102 - described there
-
-
-class UnauthorizedResponse(Protocol):
-    """A refusal, as `transports.credentials` describes it."""
-
-    @property
-    def status(self) -> int: ...  # noqa: D102 - described there
-    @property
-    def headers(self) -> Mapping[str, str]: ...  # noqa: D102 - described there
-    @property
-    def sent(self) -> Mapping[str, str]: ...  # noqa: D102 - described there
-    @property
-    def challenge(self) -> str: ...  # noqa: D102 - described there
 
 
 class GrantSettings(NamedTuple):
@@ -70,7 +45,6 @@ class TokenRequest(NamedTuple):
     """One attempt to get tokens."""
 
     fetch: AuthHttpClient
-    storage: ResilientStorage
     server: DiscoveredServer
     scopes: tuple[str, ...]
     proofs: DpopProver | None = None
@@ -85,23 +59,26 @@ class TokenRequest(NamedTuple):
         """The resource as a field of a form, exactly as published (AUTH-40)."""
         return {"resource": self.server.resource.resource}
 
+    async def send(self, form: Mapping[str, str], identity: ClientIdentity | None) -> Tokens:
+        """Return the tokens that the token endpoint gives for a form."""
+        document = await request_token(self.fetch, self.server.issuer, form, identity, self.proofs)
+        return parse_token_response(document, self.scopes, None)
+
 
 class Grant(ABC):
     """A way to get tokens, for any number of servers."""
 
-    asks_user: ClassVar[bool] = False
-    """Whether a person has to log in for tokens."""
-    steps_up: ClassVar[bool] = True
-    """Whether it helps to ask for more scopes."""
+    asks_user: ClassVar[bool] = False  # whether a person has to log in for tokens
+    steps_up: ClassVar[bool] = True  # whether it helps to ask for more scopes
 
     def __init__(
         self,
         settings: GrantSettings,
+        storage: Storage | None,
         *,
-        storage: Storage | None = None,
-        who: str = "",
-        issuer: str | None = None,
-        pinned: bool = False,
+        who: str,
+        issuer: str | None,
+        is_pinned: bool = True,
     ) -> None:
         check_flag("dpop", settings.dpop, "auto")
         check_flag("allow_private", settings.allow_private)
@@ -112,41 +89,38 @@ class Grant(ABC):
         self.storage = ResilientStorage(MemoryTokens() if storage is None else storage)
         self.client_key = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
         self.issuer = issuer
-        self._pinned = pinned
+        self._is_pinned = is_pinned
         self._providers = WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[str, TokenProvider]"]()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
-    # ----------------------------------------------------------------- what an authorizer promises
-
-    async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
+    async def headers(self, request: "OutgoingRequest", /) -> Mapping[str, str]:
         """Return the headers with the token for a request, if there is one."""
-        return await self._get_provider(errand.server).headers(errand)
+        return await self._get_provider(request.server).headers(request)
 
-    async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
+    async def on_rejected(self, request: "OutgoingRequest", refused: "CredentialsRejection", /) -> bool:
         """Get another token, if that may help."""
-        return await self._get_provider(errand.server).on_rejected(errand, refused)
+        return await self._get_provider(request.server).on_rejected(request, refused)
 
     def on_accepted(
-        self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
+        self, request: "OutgoingRequest", headers: Mapping[str, str], sent: Mapping[str, str], /
     ) -> None:
         """Note that a request was accepted."""
-        self._get_provider(errand.server).on_accepted(errand, headers, sent)
+        self._get_provider(request.server).on_accepted(request, headers, sent)
 
     def _get_provider(self, server: str) -> "TokenProvider":
         providers = self._providers.setdefault(asyncio.get_running_loop(), {})
-        provider = providers.get(server)
-        if provider is None:
+        if server not in providers:
             from toolpost.auth.client.token_provider import TokenProvider  # noqa: PLC0415 - each knows the other
 
             self.settings.make_url_policy(server).check_scheme(server, "the URL of the server")
-            provider = providers[server] = TokenProvider(server, self)
-        return provider
+            providers[server] = TokenProvider(server, self)
+        return providers[server]
 
     def pin(self, issuer: str) -> None:
         """Bind the credentials to an issuer, or check that they are bound to it (AUTH-29, AUTH-32)."""
-        if not self._pinned:
+        if not self._is_pinned:
             return
         if self.issuer is None:
             self.issuer = issuer
@@ -157,22 +131,18 @@ class Grant(ABC):
                 hint="if the server has moved to another authorization server, register the client there",
             )
 
-    async def _request_tokens(self, visit: TokenRequest, form: Mapping[str, str]) -> Tokens:
-        """Return the tokens that the token endpoint gives for a form of this grant."""
-        fields = {**form, **visit.scope_param, **visit.resource_param}
-        identity = await self.identity(visit)
-        document = await request_token(visit.fetch, visit.server.issuer, fields, identity, visit.proofs)
-        return parse_token_response(document, visit.scopes, None)
-
-    # ----------------------------------------------------------------- what each grant does
+    async def _send_form(self, request: TokenRequest, form: Mapping[str, str]) -> Tokens:
+        """Return the tokens for a form of this grant, with the scopes and the resource added."""
+        fields = {**form, **request.scope_param, **request.resource_param}
+        return await request.send(fields, await self.identity(request))
 
     @abstractmethod
-    async def obtain(self, visit: TokenRequest) -> Tokens:
+    async def obtain(self, request: TokenRequest) -> Tokens:
         """Return new tokens."""
 
     @abstractmethod
-    async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
+    async def identity(self, request: TokenRequest) -> ClientIdentity | None:
         """Return the client that refreshes a token; None if it cannot be refreshed."""
 
-    async def forget_registration(self, visit: TokenRequest) -> None:  # noqa: B027 - a hook; most have nothing to forget
+    async def forget_registration(self, request: TokenRequest) -> None:  # noqa: B027 - a hook; most have nothing to forget
         """Forget a client that the authorization server does not know any more."""

@@ -23,8 +23,7 @@ from toolpost.auth.urls import UrlPolicy, is_loopback_host, parse_http_url, reda
 from toolpost.errors import AuthError, AuthorizationRequired
 
 PKCE_METHOD: Final = "S256"
-MAX_REDIRECT_LENGTH: Final = 32 * 1024
-"""Characters of what a user was sent back with."""
+MAX_REDIRECT_LENGTH: Final = 32 * 1024  # characters of what a user was sent back with
 
 _SINGLE_PARAMETERS: Final = ("code", "error", "iss", "state")
 _KNOWN_ERRORS: Final = frozenset({
@@ -206,14 +205,9 @@ async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
 DEFAULT_REDIRECT_URI: Final = "http://127.0.0.1/callback"
 """Where the browser is sent back to; the port is a free one."""
 
-MAX_REQUEST_BYTES: Final = 32 * 1024
-"""Bytes of a request: a code is short, and a browser adds a few headers."""
-
-MAX_PARAMETERS: Final = 32
-"""How many parameters are read."""
-
-REQUEST_TIMEOUT: Final = 10.0
-"""Seconds for a request to arrive."""
+MAX_REQUEST_BYTES: Final = 32 * 1024  # bytes of a request: a code is short, and a browser adds a few headers
+MAX_PARAMETERS: Final = 32  # how many parameters are read
+REQUEST_TIMEOUT: Final = 10.0  # seconds for a request to arrive
 
 MAX_CONNECTIONS: Final = 32
 """Connections at a time: a browser opens a few. The oldest makes room for a new one."""

@@ -15,11 +15,8 @@ from toolpost.auth.jose import hash_s256, import_jose
 from toolpost.auth.urls import normalize_origin
 from toolpost.errors import AuthError
 
-DPOP_ALGORITHM: Final = "ES256"
-"""Algorithm of proofs: every server that knows DPoP accepts it."""
-
-ASSERTION_LIFETIME: Final = 60
-"""Seconds for which a statement about who we are is good; it is used at once."""
+DPOP_ALGORITHM: Final = "ES256"  # algorithm of proofs: every server that knows DPoP accepts it
+ASSERTION_LIFETIME: Final = 60  # seconds for which a statement about who we are is good; it is used at once
 
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _SIGNING_ALGORITHMS: Final = frozenset(

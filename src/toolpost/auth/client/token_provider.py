@@ -12,29 +12,24 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from toolpost.auth.client.discovery import (
-    DiscoveredServer,
-    ProtectedResourceMetadata,
-    discover,
-    fetch_server_metadata,
-)
-from toolpost.auth.client.grant import AuthorizableRequest, Grant, TokenRequest, UnauthorizedResponse
+from toolpost.auth.client.discovery import ServerRecord, discover, rediscover
+from toolpost.auth.client.grant import Grant, TokenRequest
 from toolpost.auth.client.signing import DpopProver
 from toolpost.auth.client.token_cache import (
     SelectedChallenge,
     TokenCache,
     TokenRecords,
+    TokenSource,
     load_prover,
     select_challenge,
 )
 from toolpost.auth.client.token_endpoint import (
-    ServerRecord,
+    UNKNOWN_CLIENT_ERRORS,
     Tokens,
-    is_client_unknown,
     parse_token_response,
     request_token,
 )
@@ -50,19 +45,25 @@ from toolpost.errors import (
 from toolpost.protocol.urls import has_secret
 from toolpost.single_flight import SingleFlight
 
-MAX_STEP_UPS: Final = 2
-"""How often the same scopes are not granted (AUTH-59). With the login that makes three questions to a user at
-most, who may have overlooked a tick the first time."""
+if TYPE_CHECKING:
+    from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 
-MAX_FRUITLESS_GRANTS: Final = 3
-"""How many grants in a row bring no accepted request: a server could invent new scopes without end."""
+# How often a user is asked. A login and `MAX_STEP_UPS` make three questions about the same scopes (AUTH-59):
+# they may have overlooked a tick the first time. A server could also invent new scopes without end, or accept
+# a token now and refuse it then; so grants and logins count as well. Scopes that were granted, and then were
+# enough, do not.
+MAX_STEP_UPS: Final = 2  # times that the same scopes are not granted
+MAX_FRUITLESS_GRANTS: Final = 3  # grants in a row without an accepted request
+MAX_PROMPTS: Final = 6  # questions to a user within `PROMPT_WINDOW`
+PROMPT_WINDOW: Final = 600.0  # seconds for which anything is remembered
 
-MAX_PROMPTS: Final = 6
-"""How often a user is asked within `PROMPT_WINDOW`. Scopes that were granted and then were enough do not
-count. Logins do, also if they help: a server may accept a token now, and refuse it then."""
+REFRESH_GRACE_PERIOD: Final = 10.0  # seconds that a refresh gets to end after its caller was cancelled
+LOCK_TIMEOUT: Final = 0.5
+"""Seconds that requests wait, with a token that is still good, for another program that may refresh it. One
+that takes longer has a person log in."""
+UNATTENDED_LOGIN_TIMEOUT: Final = 30.0  # seconds until an unattended request is tried with the same token
 
-PROMPT_WINDOW: Final = 600.0
-"""Seconds for which anything is remembered."""
+logger: Final = logging.getLogger("toolpost.auth")
 
 
 class PromptLimiter:
@@ -85,13 +86,11 @@ class PromptLimiter:
         """Count that a user is asked, for scopes or to log in; raise if that happens too often."""
         self._prompts = _drop_expired(self._prompts)
         if len(self._prompts) >= MAX_PROMPTS:
-            often = (
-                f"the user was asked {MAX_PROMPTS} times within {PROMPT_WINDOW / 60:g} minutes, "
-                "and the server still wants"
-            )
+            window = f"{MAX_PROMPTS} times within {PROMPT_WINDOW / 60:g} minutes"
+            problem = f"the user was asked {window}, and the server still wants"
             if needed:
-                raise _make_scope_error(f"{often} more scopes", needed, tokens)
-            raise TokenRejected(f"{often} another token")
+                raise _make_scope_error(f"{problem} more scopes", needed, tokens)
+            raise TokenRejected(f"{problem} another token")
         self._prompts.append(time.monotonic())
         self._has_gained_scopes = False
 
@@ -126,21 +125,6 @@ def _make_scope_error(what: str, needed: frozenset[str], tokens: Tokens | None) 
     return InsufficientScope(what, hint=f"it wants {wanted}; scopes=[…] asks for them from the start")
 
 
-# --------------------------------------------------------------------- token_provider
-
-REFRESH_GRACE_PERIOD: Final = 10.0
-"""Seconds that a refresh gets to end after its caller was cancelled."""
-
-LOCK_TIMEOUT: Final = 0.5
-"""Seconds that requests wait, with a token that is still good, for another program that may refresh it. One
-that takes longer has a person log in."""
-
-UNATTENDED_LOGIN_TIMEOUT: Final = 30.0
-"""Seconds that an unattended request waits for another token. Then it is tried again with the same one."""
-
-logger: Final = logging.getLogger("toolpost.auth")
-
-
 async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
     """Return the result of work that goes on for a while if its caller is cancelled.
 
@@ -155,37 +139,6 @@ async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
         if task.done() and not task.cancelled():
             task.exception()  # marks it as retrieved
         raise
-
-
-async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tokens | None:
-    """Return the tokens for a refresh token; None if it is not good any more."""
-    assert last.refresh is not None
-    identity = await grant.identity(visit)
-    if identity is None:
-        return None
-    proofs = load_prover(last)
-    form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **visit.resource_param}
-    try:
-        document = await request_token(visit.fetch, visit.server.issuer, form, identity, proofs)
-    except AuthorizationDenied as error:
-        logger.debug("a token could not be refreshed: %s", error)
-        if is_client_unknown(error):
-            await grant.forget_registration(visit)
-        return None
-    return _bind_to_key(grant, parse_token_response(document, last.asked, last), proofs)
-
-
-def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
-    """Return tokens with the key that they are bound to, if they are bound as they should be."""
-    if tokens.kind == "dpop":
-        if proofs is None:
-            raise AuthError("the authorization server bound the token to a key, though none was shown to it")
-        return replace(tokens, key=proofs.jwk)
-    if grant.settings.dpop is True:
-        raise AuthError(
-            "the authorization server did not bind the token to our key, though dpop=True wants it"
-        )
-    return tokens
 
 
 class TokenProvider:
@@ -207,86 +160,81 @@ class TokenProvider:
 
     # ----------------------------------------------------------------- requests
 
-    async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
+    async def headers(self, request: "OutgoingRequest") -> Mapping[str, str]:
         """Return the headers with the token; empty if there is none yet."""
         if not self._is_loaded:
             await self._refreshing.join(self._load_stored)
         if self._needs_refresh(self._cache.tokens):
             await self._refreshing.join(self._refresh_early)
-        return self._cache.headers(errand.method, errand.url)
+        return self._cache.headers(request.method, request.url)
 
     def _needs_refresh(self, tokens: Tokens | None) -> bool:
         """Whether to get a new token first: without a prompt, and if that is not under way."""
-        if (
-            tokens is None
-            or not tokens.is_stale()
-            or (tokens is self._skip_refresh_of and not tokens.is_expired)
-        ):
+        if tokens is None or not tokens.is_stale:
+            return False
+        if tokens is self._skip_refresh_of and not tokens.is_expired:
             return False
         return (tokens.refresh is not None or not self._grant.asks_user) and not self._renewal.is_running
 
     def on_accepted(
-        self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
+        self, request: "OutgoingRequest", headers: Mapping[str, str], sent: Mapping[str, str]
     ) -> None:
         """Note that a token was accepted."""
         if self._cache.mark_accepted(sent):
             self._prompt_limiter.record_success()
-        self._cache.store_nonce(errand.url, headers)
+        self._cache.store_nonce(request.url, headers)
 
-    async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
+    async def on_rejected(self, request: "OutgoingRequest", refused: "CredentialsRejection") -> bool:
         """Return whether there is another token now; RequestFailed if an unattended request has to wait."""
-        purse = self._cache
-        demand = select_challenge(refused.challenge, self._grant.settings.dpop)
-        unasked = errand.unattended and self._grant.asks_user
-        new_nonce = purse.store_nonce(errand.url, refused.headers)
-        if new_nonce and refused.status == 401 and demand.challenge.error == "use_dpop_nonce":
+        cache = self._cache
+        selected = select_challenge(refused.challenge, self._grant.settings.dpop)
+        may_ask = not (request.unattended and self._grant.asks_user)
+        has_new_nonce = cache.store_nonce(request.url, refused.headers)
+        if has_new_nonce and refused.status == 401 and selected.challenge.error == "use_dpop_nonce":
             return True
-        if not purse.is_current(refused.sent):
+        if not cache.is_current(refused.sent):
             return True  # it was sent with a token that is no longer ours
-        if not unasked:
-            purse.check_failure(refused.sent)
+        if may_ask:
+            cache.check_failure(refused.sent)
         if refused.status != 401:
-            return not unasked and await self._step_up(demand)
-        if purse.unproven_source == "granted":
+            return may_ask and await self._step_up(selected)
+        if cache.unproven_source == "granted":
             raise TokenRejected(
                 "the server does not accept the token that its authorization server has just issued",
                 hint="it may not know that authorization server, or not be the resource it says it is",
             )
-        renew = partial(self._renew, demand, refresh=purse.unproven_source is None)
-        if unasked:
-            await self._await_new_tokens(partial(renew, may_ask=False))
-        else:
-            await self._share_renewal(renew)
+        renew = partial(self._renew, selected, refresh=cache.unproven_source is None, may_ask=may_ask)
+        await (self._share_renewal(renew) if may_ask else self._await_new_tokens(renew))
         return True
 
-    async def _step_up(self, demand: SelectedChallenge) -> bool:
+    async def _step_up(self, selected: SelectedChallenge) -> bool:
         """Get a token with more scopes (AUTH-55, AUTH-56)."""
-        tokens, needed = self._cache.tokens, frozenset(demand.challenge.scopes)
+        tokens, needed = self._cache.tokens, frozenset(selected.challenge.scopes)
         if tokens is None or not needed or not self._grant.steps_up:
             return False
         self._prompt_limiter.check_step_up(needed, tokens)
-        await self._share_renewal(partial(self._renew, demand, refresh=False, enough=needed))
+        await self._share_renewal(partial(self._renew, selected, refresh=False, needed=needed))
         return True
 
     async def _share_renewal(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something once for all requests that need it; if it fails, it fails for all of them."""
-        mark = self._cache.generation
+        generation = self._cache.generation
         try:
             await self._renewal.join(work)
         except AuthError as error:
-            self._cache.record_failure(mark, error)
+            self._cache.record_failure(generation, error)
             raise
 
     async def _await_new_tokens(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait for other tokens, which come of work, or when another request has a person log in."""
-        news = self._cache.change_event
+        change = self._cache.change_event
         try:
             await self._unattended_renewal.join(work)
         except AuthError as error:
             logger.debug("there is no other token unless a person logs in: %s", error)
         try:
             async with asyncio.timeout(UNATTENDED_LOGIN_TIMEOUT):
-                await news.wait()
+                await change.wait()
         except TimeoutError:
             raise RequestFailed("nobody has logged in yet", sent=False) from None
 
@@ -313,45 +261,45 @@ class TokenProvider:
 
     async def _renew(
         self,
-        demand: SelectedChallenge,
+        selected: SelectedChallenge,
         *,
         refresh: bool,
-        enough: frozenset[str] = frozenset(),
+        needed: frozenset[str] = frozenset(),
         may_ask: bool = True,
     ) -> None:
         """Get other tokens than those that were refused."""
         grant, refused = self._grant, self._cache.tokens
-        place = demand.challenge.params.get("resource_metadata")
+        place = selected.challenge.params.get("resource_metadata")
         async with use_backend(grant.settings.http) as backend:
             fetch = AuthHttpClient(backend, self._url_policy)
-            found = await discover(fetch, self._server, place, grant.issuer)
-            grant.pin(found.issuer.issuer)
-            known = ServerRecord(found.resource.resource, found.issuer.issuer, found.published)
+            server = await discover(fetch, self._server, place, grant.issuer)
+            known = server.record
+            grant.pin(known.issuer)
             async with self._records.lock(known):
                 kept = await self._records.load_tokens(known)
-                fresh = kept is not None and self._is_sufficient(kept) and _is_newer(kept, refused)
-                if kept is not None and fresh and enough <= {*kept.scopes}:
+                fresh = self._is_sufficient(kept) and _is_newer(kept, refused)
+                if kept is not None and fresh and needed <= {*kept.scopes}:
                     await self._records.save_server(known)
                     self._server_record = known
                     self._cache.put(kept)
                     return
                 last = kept or (refused if self._server_record == known else None)
-                scopes = demand.compute_scopes(grant, found, last)
-                proofs = load_prover(last) or demand.make_prover(grant, found)
-                visit = TokenRequest(fetch, grant.storage, found, scopes, proofs)
+                scopes = selected.compute_scopes(grant, server, last)
+                proofs = load_prover(last) or selected.make_prover(grant, server)
+                request = TokenRequest(fetch, server, scopes, proofs)
                 # A refresh gives no more scopes than there were (RFC 6749, section 6).
-                may = refresh and last is not None and last.refresh is not None and self._is_sufficient(last)
-                if may and last is not None and await run_to_completion(self._refresh(known, visit, last)):
+                can_refresh = refresh and self._is_sufficient(last)
+                if can_refresh and last and await run_to_completion(self._refresh(request, last)):
                     return
                 if may_ask:
-                    await self._obtain(known, visit, "granted", enough)
+                    await self._obtain(request, "granted", needed)
 
     async def _refresh_early(self) -> None:
         """Get a new token before the old one ends, or just after."""
         grant, known, tokens = self._grant, self._server_record, self._cache.tokens
         assert known is not None
         assert tokens is not None
-        if not tokens.is_stale():
+        if not tokens.is_stale:
             return
         try:
             async with use_backend(grant.settings.http) as backend, AsyncExitStack() as held:
@@ -362,57 +310,77 @@ class TokenProvider:
                     self._skip_refresh_of = tokens
                     return
                 kept = await self._records.load_tokens(known)
-                if kept is not None and _is_newer(kept, tokens):
+                if _is_newer(kept, tokens):
                     self._cache.put(kept)
                     return
                 fetch = AuthHttpClient(backend, self._url_policy)
-                issuer = await fetch_server_metadata(fetch, known.issuer, legacy=not known.published)
-                found = DiscoveredServer(ProtectedResourceMetadata(known.resource), issuer, known.published)
                 last = kept or tokens
-                visit = TokenRequest(fetch, grant.storage, found, last.asked, load_prover(last))
+                server = await rediscover(fetch, known)
+                request = TokenRequest(fetch, server, last.asked, load_prover(last))
                 if last.refresh is None and not grant.asks_user:
-                    await self._obtain(known, visit, "refreshed")
-                elif last.refresh is None or not await run_to_completion(self._refresh(known, visit, last)):
+                    await self._obtain(request, "refreshed")
+                elif not await run_to_completion(self._refresh(request, last)):
                     self._cache.put(None)
                     await self._records.delete_tokens(known)
         except AuthorizationDenied:
-            raise  # only a program gets here: what it has shown in vain is not shown again
+            raise  # only a program gets here: credentials that were refused are not shown again
         except AuthError as error:
             # The token may be good for some seconds; if not, the server says so, and more can be done.
             self._skip_refresh_of = tokens
             logger.debug("a token could not be refreshed: %s", error)
 
-    async def _refresh(self, known: ServerRecord, visit: TokenRequest, last: Tokens) -> bool:
-        """Return whether a refresh token was good, and store what it gave."""
-        tokens = await refresh_tokens(self._grant, visit, last)
-        if tokens is not None:
-            await self._store(known, tokens, "refreshed")
-        return tokens is not None
+    async def _refresh(self, request: TokenRequest, last: Tokens) -> bool:
+        """Return whether there is a refresh token that is good, and store what it gave."""
+        identity = None if last.refresh is None else await self._grant.identity(request)
+        if last.refresh is None or identity is None:
+            return False
+        proofs = load_prover(last)
+        form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **request.resource_param}
+        try:
+            document = await request_token(request.fetch, request.server.issuer, form, identity, proofs)
+        except AuthorizationDenied as error:
+            logger.debug("a token could not be refreshed: %s", error)
+            if error.code in UNKNOWN_CLIENT_ERRORS:
+                await self._grant.forget_registration(request)
+            return False
+        tokens = _bind_to_key(self._grant, parse_token_response(document, last.asked, last), proofs)
+        await self._store(request.server.record, tokens, "refreshed")
+        return True
 
     async def _obtain(
-        self,
-        known: ServerRecord,
-        visit: TokenRequest,
-        how: Literal["refreshed", "granted"],
-        needed: frozenset[str] = frozenset(),
+        self, request: TokenRequest, source: TokenSource, needed: frozenset[str] = frozenset()
     ) -> None:
+        """Get new tokens by the grant, and store them."""
         if self._grant.asks_user:
             self._prompt_limiter.record_prompt(needed, self._cache.tokens)
         try:
-            tokens = _bind_to_key(self._grant, await self._grant.obtain(visit), visit.proofs)
+            tokens = _bind_to_key(self._grant, await self._grant.obtain(request), request.proofs)
         except AuthorizationRequired:
             raise
         except AuthError as error:
-            raise visit.server.annotate_error(error) from error.__cause__
+            raise request.server.annotate_error(error) from error.__cause__
         self._prompt_limiter.record_grant(needed, tokens)
-        await self._store(known, tokens, how)
+        await self._store(request.server.record, tokens, source)
 
-    async def _store(self, known: ServerRecord, tokens: Tokens, how: Literal["refreshed", "granted"]) -> None:
+    async def _store(self, known: ServerRecord, tokens: Tokens, source: TokenSource) -> None:
         await self._records.save_tokens(known, tokens)
         self._server_record = known
-        self._cache.put(tokens, how)
+        self._cache.put(tokens, source)
 
 
-def _is_newer(kept: Tokens, ours: Tokens | None) -> bool:
+def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
+    """Return tokens with the key that they are bound to, if they are bound as they should be."""
+    if tokens.kind == "dpop":
+        if proofs is None:
+            raise AuthError("the authorization server bound the token to a key, though none was shown to it")
+        return replace(tokens, key=proofs.jwk)
+    if grant.settings.dpop is True:
+        raise AuthError(
+            "the authorization server did not bind the token to our key, though dpop=True wants it"
+        )
+    return tokens
+
+
+def _is_newer(kept: Tokens | None, ours: Tokens | None) -> bool:
     """Whether the storage has newer tokens than ours."""
-    return (ours is None or kept.access != ours.access) and not kept.is_stale()
+    return kept is not None and (ours is None or kept.access != ours.access) and not kept.is_stale

@@ -28,8 +28,7 @@ from toolpost.principal import Principal
 from toolpost.protocol.seal import KeyRing
 from toolpost.stores.store import RecordStore
 
-LOG_INTERVAL: Final = 60.0
-"""Seconds for which a reason is not logged again: bad tokens must not fill the log."""
+LOG_INTERVAL: Final = 60.0  # seconds for which a reason is not logged again: bad tokens must not fill the log
 
 MAX_LOGGED_REASONS: Final = 16
 """Reasons that are logged in that time: there are not many more, unless a verifier makes them up."""

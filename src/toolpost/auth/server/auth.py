@@ -17,8 +17,7 @@ from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.errors import TokenRejected
 from toolpost.principal import Principal, parse_scopes
 
-MAX_IMPLIED_DEPTH: Final = 16
-"""How often a scope may imply one that implies one."""
+MAX_IMPLIED_DEPTH: Final = 16  # how often a scope may imply one that implies one
 
 ImpliedScopes: TypeAlias = Mapping[str, Iterable[str]] | Callable[[frozenset[str]], Iterable[str]]
 """What broader scopes include: a table, or a function from the scopes of a token to those it adds."""

@@ -26,23 +26,12 @@ PROOF_ALGORITHMS: Final = tuple(
 )
 """Algorithms of proofs."""
 
-PROOF_LIFETIME: Final = 300.0
-"""Seconds for which a proof is good after it was made, as the extension says."""
-
-MAX_CLOCK_SKEW: Final = 30.0
-"""Seconds by which the clock of a client may be ahead of ours."""
-
-NONCE_LIFETIME: Final = 240.0
-"""Seconds for which a nonce is good; then the client is given another one."""
-
-MAX_PROOF_LENGTH: Final = 8 * 1024
-"""Characters: an RSA key of 4096 bits and its signature have about 1500."""
-
-MAX_JTI_LENGTH: Final = 256
-"""Characters of the name of a proof."""
-
-MAX_PROOFS: Final = 65536
-"""Proofs that are remembered at once: about 200 in each second."""
+PROOF_LIFETIME: Final = 300.0  # seconds for which a proof is good after it was made, as the extension says
+MAX_CLOCK_SKEW: Final = 30.0  # seconds by which the clock of a client may be ahead of ours
+NONCE_LIFETIME: Final = 240.0  # seconds for which a nonce is good; then the client is given another one
+MAX_PROOF_LENGTH: Final = 8 * 1024  # characters: an RSA key of 4096 bits and its signature have about 1500
+MAX_JTI_LENGTH: Final = 256  # characters of the name of a proof
+MAX_PROOFS: Final = 65536  # proofs that are remembered at once: about 200 in each second
 
 MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4
 """Proofs by one principal among them: one must not use up the memory for all."""

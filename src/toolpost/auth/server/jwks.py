@@ -31,8 +31,7 @@ ASYMMETRIC_ALGORITHMS: Final = tuple(name for name, (kind, _) in ALGORITHMS.item
 MAX_KEYS: Final = 64
 """Keys of a set that are looked at: providers publish two or three, and each costs some work to read."""
 
-MIN_RSA_BITS: Final = 2048
-"""Bits of an RSA key that count as safe (RFC 7518 §3.3)."""
+MIN_RSA_BITS: Final = 2048  # bits of an RSA key that count as safe (RFC 7518 §3.3)
 
 KEYS_LIFETIME: Final = 3600.0
 """Seconds after which a key set is fetched again: a key that was withdrawn may be accepted for so long."""
@@ -49,11 +48,8 @@ MAX_STALENESS: Final = 24 * 3600.0
 FETCH_RETRY_DELAY: Final = 3.0
 """Seconds after a fetch that has failed: the server may have been started before its issuer."""
 
-REFRESH_TIMEOUT: Final = 0.5
-"""Seconds that requests wait for a fetch if their keys are only old."""
-
-FETCH_TIMEOUT: Final = 10.0
-"""Seconds that requests wait for a fetch if their keys are missing."""
+REFRESH_TIMEOUT: Final = 0.5  # seconds that requests wait for a fetch if their keys are only old
+FETCH_TIMEOUT: Final = 10.0  # seconds that requests wait for a fetch if their keys are missing
 
 
 class VerificationKey(NamedTuple):

@@ -28,8 +28,7 @@ from toolpost.auth.urls import (
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import Principal
 
-LEEWAY: Final = 30.0
-"""Seconds by which two clocks may differ."""
+LEEWAY: Final = 30.0  # seconds by which two clocks may differ
 
 TOKEN_CACHE_SECONDS: Final = 300.0
 """Seconds for which a good token is not checked again, also if its key is withdrawn meanwhile."""

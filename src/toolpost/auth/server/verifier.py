@@ -15,14 +15,9 @@ from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.threads import ThreadPool
 
-MAX_CACHED_TOKENS: Final = 4096
-"""Tokens that are cached as good, for each endpoint."""
-
-MAX_THREADS: Final = 16
-"""Functions that are not async and check a token at the same time."""
-
-MAX_WAITING_TOKENS: Final = 256
-"""Tokens that wait for one of these threads; they may be invented."""
+MAX_CACHED_TOKENS: Final = 4096  # tokens that are cached as good, for each endpoint
+MAX_THREADS: Final = 16  # functions that are not async and check a token at the same time
+MAX_WAITING_TOKENS: Final = 256  # tokens that wait for one of these threads; they may be invented
 
 VerifyFunction: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
 """A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
