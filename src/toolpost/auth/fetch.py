@@ -19,14 +19,9 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.transports.backends.backend import Backend, open_backend
 from toolpost.version import __version__
 
-MAX_DOCUMENT_BYTES: Final = 256 * 1024
-"""Bytes of a document: metadata of large providers has a few tens of KiB."""
-
+MAX_DOCUMENT_BYTES: Final = 256 * 1024  # of a document: metadata of large providers has a few tens of KiB
 FETCH_TIMEOUT: Final = 30.0  # seconds for one document that a client asks for
-
-ISSUER_TIMEOUT: Final = 10.0
-"""Seconds for one document that a server asks for: a client waits for its answer meanwhile."""
-
+ISSUER_TIMEOUT: Final = 10.0  # seconds for one document that a server asks for, while its client waits
 MAX_REDIRECTS: Final = 3
 """How often metadata may lead elsewhere within its origin."""
 
@@ -149,11 +144,7 @@ async def fetch_json(
     headers: Mapping[str, str] | None = None,
     body: bytes | None = None,
 ) -> tuple[int, dict[str, Any]]:
-    """Return the status of a response to a server, and the JSON object in it, empty where it is none.
-
-    Raises:
-        TransportError: there is none, or it is too large or too slow; the text names the URL and no header.
-    """
+    """Return the status of a response to a server, and the JSON object in it, empty where it is none."""
     try:
         async with asyncio.timeout(ISSUER_TIMEOUT), use_backend(engine) as backend:
             answer = await _exchange(backend, method, url, headers or {}, body)
@@ -178,11 +169,7 @@ async def use_backend(engine: object) -> AsyncGenerator[Backend]:
 
 
 def check_backend(given: object) -> object:
-    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed.
-
-    Raises:
-        ValueError: it cannot carry HTTP; the text says what could.
-    """
+    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed."""
     if given not in (None, "aiohttp", "httpx2"):  # whose sessions need a loop
         try:
             open_backend(given)

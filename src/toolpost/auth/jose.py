@@ -77,11 +77,7 @@ def _make_registry() -> Any:
 
 
 def parse_jws(text: str) -> CompactJws:
-    """Take a compact JWS apart, whose payload is a JSON object.
-
-    Raises:
-        MalformedToken: it is none, or demands extensions.
-    """
+    """Take a compact JWS apart, whose payload is a JSON object; MalformedToken if it is none."""
     jws, decode = import_jose().jws, import_module("joserfc.util").urlsafe_b64decode
     try:
         found = jws.extract_compact(text.encode("ascii"), registry=_make_registry())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toolpost.auth import urls
 from toolpost.auth.client import discovery, login, storage
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
-from toolpost.auth.client.signing import generate_key
+from toolpost.auth.client.signing import DpopProver
 from toolpost.auth.client.token_endpoint import (
     ClientIdentity,
     Registration,
@@ -150,7 +150,7 @@ def test_a_secret_may_be_in_the_body():
 
 def test_records_survive_and_show_nothing():
     tokens = Tokens("s3cret", refresh="s3cret", key={"d": "s3cret"}, expires_at=5.0)
-    bound = Tokens("s3cret", "dpop", refresh="s3cret", key=generate_key().jwk, expires_at=5.0)
+    bound = Tokens("s3cret", "dpop", refresh="s3cret", key=DpopProver().jwk, expires_at=5.0)
     assert decode_record(encode_record(bound), Tokens) == bound
     assert decode_record("[]", Tokens) is None
     registration = Registration("https://a.example", "me", "s3cret")

@@ -103,7 +103,7 @@ class ClientCredentials(Grant):
         check_texts(client_secret=client_secret)
         self._client = client_id, client_secret
         self._key = None if private_key is None else load_key(private_key, algorithm, key_id)
-        settings = GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http)
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
         super().__init__(settings, storage, who=client_id, issuer=issuer)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
@@ -150,7 +150,7 @@ class WorkloadIdentity(Grant):
         _check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
-        settings = GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http)
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
         who = f"{client_id or 'workload'} {_fingerprint_secret(assertion, storage)}"
         super().__init__(settings, storage, who=who, issuer=issuer)
 
@@ -227,7 +227,7 @@ class EnterpriseManaged(Grant):
         self._idp = idp_issuer, idp_token_endpoint
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
-        settings = GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http)
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
         who = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, storage)}"
         super().__init__(settings, storage, who=who, issuer=issuer)
 

@@ -84,7 +84,7 @@ class Grant(ABC):
         check_flag("allow_private", settings.allow_private)
         check_flag("allow_http", settings.allow_http)
         check_storage(storage)
-        check_issuer_url("issuer", issuer)
+        check_issuer_url(issuer)
         self.settings = settings
         self.storage = ResilientStorage(MemoryTokens() if storage is None else storage)
         self.client_key = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another

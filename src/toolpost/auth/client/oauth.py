@@ -118,7 +118,7 @@ class OAuth(Grant):
         self._open_url: OpenUrl = open_url or open_in_browser
         self._timeout = timeout
         super().__init__(
-            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http),
             FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,

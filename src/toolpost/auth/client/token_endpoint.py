@@ -14,8 +14,9 @@ import msgspec
 
 from toolpost.auth.arguments import split_scopes
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
-from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver, PrivateKey, is_private_key
+from toolpost.auth.client.signing import DpopProver, PrivateKey
 from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse, encode_basic
+from toolpost.auth.jose import import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -100,9 +101,14 @@ def _is_usable(tokens: Tokens) -> bool:
     """Whether stored tokens are complete."""
     if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
         return False
-    if tokens.key is None:
+    if tokens.key is None or tokens.kind not in _TOKEN_TYPES:
         return tokens.kind == "bearer"
-    return tokens.kind in _TOKEN_TYPES and is_private_key(tokens.key, DPOP_ALGORITHM)
+    import_jose()  # if it is missing, raise now
+    try:
+        DpopProver(tokens.key)
+    except AuthError:
+        return False
+    return True
 
 
 def is_token(text: str) -> bool:

@@ -30,9 +30,7 @@ from toolpost.stores.store import RecordStore
 
 LOG_INTERVAL: Final = 60.0  # seconds for which a reason is not logged again: bad tokens must not fill the log
 
-MAX_LOGGED_REASONS: Final = 16
-"""Reasons that are logged in that time: there are not many more, unless a verifier makes them up."""
-
+MAX_LOGGED_REASONS: Final = 16  # in that time: there are not many more, unless a verifier makes them up
 _QUOTE_ESCAPES: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
 
 
@@ -43,9 +41,7 @@ _ERROR_HINTS: Final = {
 }
 """Descriptions of errors, the same for all checks that one stands for."""
 
-MAX_TOKEN_LENGTH: Final = 16 * 1024
-"""Characters of a token: those with many groups in them have a few thousand."""
-
+MAX_TOKEN_LENGTH: Final = 16 * 1024  # characters: tokens with many groups in them have a few thousand
 MIN_LEAK_LENGTH: Final = 6
 """Letters of a token that a text may have in common with it by accident."""
 

@@ -26,26 +26,20 @@ from toolpost.errors import RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
 
-RESULT_CACHE_SECONDS: Final = 30.0
-"""Seconds for which an answer is remembered, unless you say so: so long may a revoked token be good."""
-
-REJECTION_CACHE_SECONDS: Final = 10.0
-"""Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
+RESULT_CACHE_SECONDS: Final = 30.0  # by default: so long may a revoked token be good
+REJECTION_CACHE_SECONDS: Final = 10.0  # at most: a token that is not good will hardly become so
 
 MAX_CONCURRENT_REQUESTS: Final = 32
 """Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
 have as many of their own, so that they do not wait behind inventions."""
 
-MAX_WAITING_REQUESTS: Final = 128
-"""Requests that wait for that: clients would give up more of them before they are answered."""
+MAX_WAITING_REQUESTS: Final = 128  # that wait for their turn: clients would give up before more are answered
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was good has precedence, and nothing else
 
-KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
-"""Seconds for which it is remembered that a token was good, which gives it precedence and nothing else."""
-
+# In lower case; other tokens of the same issuer are not good here.
 _ACCESS_TOKEN_TYPES: Final = frozenset(
     {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
 )
-"""Names of access tokens, in lower case; other tokens of the same issuer are not good here."""
 
 
 class Introspection:
@@ -119,32 +113,32 @@ class Introspection:
         return found
 
     async def _introspect(self, token: str, wanted: tuple[str, ...], pool: "_RequestPool") -> Principal:
-        told = await self._send_request(token, pool)
-        if told.get("active") is not True:
+        claims = await self._send_request(token, pool)
+        if claims.get("active") is not True:
             raise TokenRejected("its issuer says that it is not active")
         for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
-            kind = told.get(name, "bearer")
+            kind = claims.get(name, "bearer")
             if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
                 raise TokenRejected(f"it is no access token, by its {name}")
-        if self.issuer and "iss" in told:
-            check_issuer_claim(told, self.issuer)
-        check_audience(told, wanted)
-        check_times(told, LEEWAY)
-        return build_principal({"iss": self.issuer, **told} if self.issuer else told)
+        if self.issuer and "iss" in claims:
+            check_issuer_claim(claims, self.issuer)
+        check_audience(claims, wanted)
+        check_times(claims, LEEWAY)
+        return build_principal({"iss": self.issuer, **claims} if self.issuer else claims)
 
     async def _send_request(self, token: str, pool: "_RequestPool") -> dict[str, Any]:
         headers = {"authorization": self._credentials, "content-type": FORM_TYPE}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
             async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
-                status, told = await fetch_json(self._http, "POST", self._endpoint, headers, body)
+                status, claims = await fetch_json(self._http, "POST", self._endpoint, headers, body)
         except TimeoutError:
             raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
         if status == 401:
             raise RequestFailed(f"{self._endpoint} answers with 401: see client_id= and client_secret=")
-        if status != 200 or "active" not in told:
+        if status != 200 or "active" not in claims:
             raise RequestFailed(f"{self._endpoint} answers to introspection with {status}")
-        return told
+        return claims
 
 
 class _RequestPool:

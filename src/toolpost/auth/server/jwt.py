@@ -30,12 +30,13 @@ from toolpost.principal import Principal
 
 LEEWAY: Final = 30.0  # seconds by which two clocks may differ
 
-TOKEN_CACHE_SECONDS: Final = 300.0
-"""Seconds for which a good token is not checked again, also if its key is withdrawn meanwhile."""
+TOKEN_CACHE_SECONDS: Final = (
+    300.0  # for which a good token is not checked again, even if its key is withdrawn
+)
 
 _EXAMPLE_JWKS_URI: Final = "https://login.example.com/jwks"
+# Identity tokens look alike, but are not issued for this resource.
 _ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-"""Types of access tokens. Identity tokens look alike, but are not issued for this resource."""
 
 
 class Jwt:
