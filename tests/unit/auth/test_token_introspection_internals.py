@@ -121,11 +121,14 @@ def test_a_second_event_loop_has_a_bound_of_its_own():
     pool = asking._RequestPool()
 
     async def fill() -> None:
-        async def hold() -> None:
+        async def hold() -> Principal:
             async with pool.semaphore:
                 await asyncio.sleep(0)
+            return Principal("ann")
 
-        await asyncio.gather(*(hold() for _ in range(asking.MAX_CONCURRENT_REQUESTS + 8)))
+        await asyncio.gather(
+            *(pool.join(str(each), hold) for each in range(asking.MAX_CONCURRENT_REQUESTS + 8))
+        )
 
     asyncio.run(fill())
     asyncio.run(fill())

@@ -6,13 +6,12 @@ their own authorization server.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolpost.auth.arguments import split_scopes
-from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.fetch import AuthHttpClient
 from toolpost.auth.urls import (
     list_resource_metadata_urls,
     list_server_metadata_urls,
@@ -51,41 +50,36 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
     legacy: bool = False  # it has published nothing: its endpoints are where the second revision says
 
 
-def parse_resource_metadata(
-    document: Mapping[str, Any], place: str, server: str
-) -> ProtectedResourceMetadata:
+def parse_resource_metadata(document: dict[str, Any], place: str, server: str) -> ProtectedResourceMetadata:
     """Return the metadata of an MCP server, which must be about this server."""
+    where = redact_url(place)
     try:
         read = msgspec.convert(document, ProtectedResourceMetadata)
     except msgspec.ValidationError as error:
-        raise AuthError(f"the resource metadata at {redact_url(place)} cannot be read: {error}") from None
-    parse_http_url(read.resource, f"the resource in the metadata at {redact_url(place)}")
+        raise AuthError(f"the resource metadata at {where} cannot be read: {error}") from None
+    parse_http_url(read.resource, f"the resource in the metadata at {where}")
     if not covers(read.resource, server):
+        named = redact_url(read.resource)
         raise AuthError(
-            f"the resource metadata at {redact_url(place)} is about {redact_url(read.resource)}, "
-            f"and not about {redact_url(server)}",
-            hint=f"connect to {redact_url(read.resource)}, or set public_url= on the server: a token for one "
-            "server must not be shown to another",
+            f"the resource metadata at {where} is about {named}, and not about {redact_url(server)}",
+            hint=f"connect to {named}, or set public_url= on the server: a token for one server must not be "
+            "shown to another",
         )
     if not read.authorization_servers:
-        raise AuthError(f"the resource metadata at {redact_url(place)} names no authorization server")
+        raise AuthError(f"the resource metadata at {where} names no authorization server")
     return msgspec.structs.replace(read, authorization_servers=read.authorization_servers[:MAX_ISSUERS])
 
 
-def parse_server_metadata(
-    document: Mapping[str, Any], place: str, issuer: str
-) -> AuthorizationServerMetadata:
+def parse_server_metadata(document: dict[str, Any], place: str, issuer: str) -> AuthorizationServerMetadata:
     """Return the metadata of an authorization server, which must be its own (AUTH-17)."""
     try:
         read = msgspec.convert({**document, "legacy": False}, AuthorizationServerMetadata)
     except msgspec.ValidationError as error:
         raise AuthError(f"the metadata at {redact_url(place)} cannot be read: {error}") from None
     if read.issuer != issuer:
-        raise AuthError(
-            f"the metadata at {redact_url(place)} is of {redact_url(read.issuer)}, "
-            f"and not of {redact_url(issuer)}",
-            hint="one authorization server must not speak for another",
-        )
+        problem = f"is of {redact_url(read.issuer)}, and not of {redact_url(issuer)}"
+        hint = "one authorization server must not speak for another"
+        raise AuthError(f"the metadata at {redact_url(place)} {problem}", hint=hint)
     return read
 
 
@@ -136,7 +130,7 @@ class DiscoveredServer(NamedTuple):
     def annotate_error(self, error: AuthError) -> AuthError:
         """Add to an error that the authorization server was only guessed."""
         if self.issuer.legacy and self.searched_urls:
-            places = ", ".join(redact_url(place) for place in self.searched_urls)
+            places = ", ".join(map(redact_url, self.searched_urls))
             error.message = (
                 f"no protected-resource metadata was found at {places}, so that the server was taken for "
                 f"its own authorization server; but {error.message}"
@@ -153,7 +147,7 @@ async def discover(
     if metadata_url is not None:
         places = [metadata_url, *(place for place in places if place != metadata_url)]
     for place in places:
-        document = _extract_document(await fetch.get(place, "the resource metadata"), place)
+        document = await _fetch_document(fetch, place, "the resource metadata")
         if document is not None:
             found = parse_resource_metadata(document, place, server)
             issuers = found.authorization_servers
@@ -180,9 +174,7 @@ async def fetch_server_metadata(
         raise AuthError(f"an issuer has no query and no fragment: {redact_url(issuer)}")
     places = list_server_metadata_urls(issuer)
     for place in places[:1] if legacy else places:
-        document = _extract_document(
-            await fetch.get(place, "the metadata of the authorization server"), place
-        )
+        document = await _fetch_document(fetch, place, "the metadata of the authorization server")
         if document is not None:
             return parse_server_metadata(document, place, issuer)
     if legacy:
@@ -196,12 +188,13 @@ async def fetch_server_metadata(
         )
     raise AuthError(
         f"the authorization server {redact_url(issuer)} publishes no metadata",
-        hint=f"looked at {', '.join(redact_url(place) for place in places)}",
+        hint=f"looked at {', '.join(map(redact_url, places))}",
     )
 
 
-def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object] | None:
-    """Return the document of a response; None if there is none."""
+async def _fetch_document(fetch: AuthHttpClient, place: str, what: str) -> dict[str, Any] | None:
+    """Return the document at a place; None if there is none."""
+    answer = await fetch.get(place, what)
     if answer.is_transient:
         raise AuthError(f"{redact_url(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:

@@ -38,6 +38,7 @@ from toolpost.auth.client.token_endpoint import (
     is_token,
     make_denial_error,
 )
+from toolpost.auth.fetch import JSON_TYPE
 from toolpost.auth.urls import is_loopback_host, parse_http_url, redact_url
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
@@ -169,15 +170,14 @@ class OAuth(Grant):
                 await asyncio.wait([showing, *came], return_when=asyncio.FIRST_COMPLETED)
                 if listener is not None and listener.redirect_parameters.done():
                     return listener.redirect_parameters.result()
-                said = showing.result()
-                if said is not None:
-                    return parse_redirect(said, attempt)
+                answer = showing.result()
+                if answer is not None:
+                    return parse_redirect(answer, attempt)
                 if listener is not None:
                     return await listener.redirect_parameters
         except TimeoutError:
-            raise AuthorizationRequired(
-                f"nobody has logged in within {self._timeout:g} s", hint="try again; timeout= gives more time"
-            ) from None
+            problem = f"nobody has logged in within {self._timeout:g} s"
+            raise AuthorizationRequired(problem, hint="try again; timeout= gives more time") from None
         finally:
             showing.cancel()
             await asyncio.wait([showing])
@@ -200,10 +200,9 @@ class OAuth(Grant):
                 listener = await stack.enter_async_context(RedirectListener(wanted).open())
             except OSError as error:
                 if wanted == self._redirect_uri:
-                    raise AuthError(
-                        f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}",
-                        hint="give another redirect_uri=; without a port a free one is taken",
-                    ) from error
+                    problem = f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}"
+                    hint = "give another redirect_uri=; without a port a free one is taken"
+                    raise AuthError(problem, hint=hint) from error
                 listener = await stack.enter_async_context(RedirectListener(self._redirect_uri).open())
             yield listener, listener.redirect_uri
 
@@ -271,7 +270,8 @@ class OAuth(Grant):
         }
         if self.settings.dpop is True:
             document["dpop_bound_access_tokens"] = True
-        answer = await request.fetch.post_json(issuer.registration_endpoint, _REGISTRATION_ENDPOINT, document)
+        url, body = issuer.registration_endpoint, msgspec.json.encode(document)
+        answer = await request.fetch.post(url, _REGISTRATION_ENDPOINT, body, JSON_TYPE)
         if not answer.ok:
             raise _make_registration_error(make_denial_error(answer, _REGISTRATION_ENDPOINT), redirect_uri)
         return _parse_registration(answer.document, issuer.issuer, method, redirect_uri)

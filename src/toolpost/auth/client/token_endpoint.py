@@ -7,15 +7,15 @@ is sent to one address, once; only a nonce makes it be sent again.
 import re
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
-from urllib.parse import quote_plus
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
 from toolpost.auth.arguments import split_scopes
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
 from toolpost.auth.client.signing import DpopProver, PrivateKey
-from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse, encode_basic
+from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, encode_basic
 from toolpost.auth.jose import import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
@@ -25,9 +25,7 @@ from toolpost.protocol.urls import has_secret
 REFRESH_MARGIN: Final = 30.0
 """Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
 token that does not last long it is a quarter of its life."""
-
 MAX_TOKEN_LENGTH: Final = 64 * 1024  # characters of a token: no header carries more
-
 _TOKEN_TYPES: Final = frozenset({"bearer", "dpop"})
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -168,27 +166,21 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 MAX_DESCRIPTION_LENGTH: Final = 300  # characters of what a server says about a refusal that an error repeats
 
 _ENDPOINT_NAME: Final = "the token endpoint"
-_PUBLIC_FIELDS: Final = frozenset({
+_PUBLIC_FIELDS: Final = frozenset({  # fields of a form that a refusal may repeat; all others are secrets
     "audience", "client_assertion_type", "client_id", "grant_type", "redirect_uri", "requested_token_type",
     "resource", "scope", "subject_token_type",
 })  # fmt: skip
-"""Fields of a form that a refusal may repeat. All others are secrets."""
-
 UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
 _PERMANENT_ERRORS: Final = UNKNOWN_CLIENT_ERRORS | {"invalid_grant"}
 _TRANSIENT_ERRORS: Final = frozenset({"server_error", "temporarily_unavailable"})
 _CODE_PATTERN: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
-class ClientIdentity:
+class ClientIdentity(NamedTuple):
     """A client at one authorization server, and how it authenticates."""
 
-    def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
-        self.registration = registration
-        self._key = key
-
-    def __repr__(self) -> str:
-        return f"ClientIdentity({self.registration.client_id!r})"
+    registration: Registration
+    key: PrivateKey | None = None
 
     @property
     def secrets(self) -> list[str]:
@@ -203,12 +195,12 @@ class ClientIdentity:
             theirs, ours = redact_url(issuer.issuer), redact_url(who.issuer)
             raise AuthError(f"the credentials are those of {ours}, and not of {theirs}")
         method = who.method or choose_auth_method(
-            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self._key
+            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self.key
         )
         if method == "private_key_jwt":
-            if self._key is None:
+            if self.key is None:
                 raise AuthError("the authorization server wants a signed statement, and we have no key")
-            assertion = self._key.sign_assertion(who.client_id, issuer.issuer)
+            assertion = self.key.sign_assertion(who.client_id, issuer.issuer)
             return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
         if method == "none" or who.client_secret is None:
             return {"client_id": who.client_id}, {}
@@ -224,11 +216,9 @@ class ClientIdentity:
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
     """Return the way to authenticate that both sides know."""
     offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
-    ours = (
-        (["private_key_jwt"] if key is not None else [])
-        + (["client_secret_basic", "client_secret_post"] if secret else [])
-        + (["none"] if key is None else [])
-    )
+    ours = ["private_key_jwt"] if key is not None else []
+    ours += ["client_secret_basic", "client_secret_post"] if secret else []
+    ours += ["none"] if key is None else []
     for method in ours:
         if method in offered or (supported is None and method == "private_key_jwt"):
             return method
@@ -253,12 +243,13 @@ async def request_token(
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
     extra, headers = ({}, {}) if identity is None else identity.build_credentials(issuer)
     form = {**fields, **extra}
+    body = urlencode(form).encode()
     secrets = [value for name, value in form.items() if name not in _PUBLIC_FIELDS]
     secrets += [] if identity is None else identity.secrets
     is_repeated = False
     while True:
         proof = {} if proofs is None else proofs.build_header("POST", url)
-        answer = await fetch.post_form(url, _ENDPOINT_NAME, form, {**headers, **proof})
+        answer = await fetch.post(url, _ENDPOINT_NAME, body, FORM_TYPE, {**headers, **proof})
         fresh = proofs is not None and proofs.store_nonce(url, answer.headers)
         if answer.ok:
             return answer.document

@@ -28,11 +28,9 @@ from toolpost.single_flight import SingleFlight
 
 RESULT_CACHE_SECONDS: Final = 30.0  # by default: so long may a revoked token be good
 REJECTION_CACHE_SECONDS: Final = 10.0  # at most: a token that is not good will hardly become so
-
 MAX_CONCURRENT_REQUESTS: Final = 32
 """Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
 have as many of their own, so that they do not wait behind inventions."""
-
 MAX_WAITING_REQUESTS: Final = 128  # that wait for their turn: clients would give up before more are answered
 KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was good has precedence, and nothing else
 
@@ -92,12 +90,7 @@ class Introspection:
         return f"Introspection({self._endpoint!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Return the principal of a token.
-
-        Raises:
-            TokenRejected: it is not good here.
-            TransportError: the authorization server cannot be asked.
-        """
+        """Return the principal of a token, as `Verifier` describes it."""
         wanted = self._audience or resources
         about = " ".join((token, *wanted))  # what is refused for one server may be good for another
         why = self._rejections.get(about)
@@ -131,7 +124,7 @@ class Introspection:
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
             async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
-                status, claims = await fetch_json(self._http, "POST", self._endpoint, headers, body)
+                status, claims = await fetch_json(self._http, self._endpoint, headers, body)
         except TimeoutError:
             raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
         if status == 401:
@@ -146,18 +139,12 @@ class _RequestPool:
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
-        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-
-    @property
-    def semaphore(self) -> asyncio.Semaphore:
-        """The bound on requests at once; a new one in each event loop, since it belongs to one."""
-        loop = asyncio.get_running_loop()
-        if self._semaphore is None or self._semaphore[0] is not loop:
-            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        return self._semaphore[1]
+        self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
         """Return the result of a request, which is sent once for all that need it."""
+        if not self._flights:  # it belongs to one event loop, and a server may run in another one next
+            self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         flight = self._flights.get(about)
         if flight is None:
             if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
