@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
+from urllib.parse import SplitResult
 
 from toolpost.auth.urls import parse_http_url
 from toolpost.errors import AuthError
@@ -51,14 +52,19 @@ def check_text(what: str, given: object) -> None:
         raise ValueError(f"{what} is empty; is a variable of the environment not set?")
 
 
+def check_http_url(url: str, what: str, hint: str = "") -> SplitResult:
+    """Return the parts of an http or https URL."""
+    try:
+        return parse_http_url(url, what)
+    except AuthError as error:
+        raise ValueError(f"{error.message}{hint}") from None
+
+
 def check_issuer_url(issuer: object) -> None:
     """Check that an argument is the URL of an authorization server, or None."""
     check_texts(issuer=issuer)
     if isinstance(issuer, str):
-        try:
-            parse_http_url(issuer, f"issuer={issuer[:80]!r}")
-        except AuthError as error:
-            raise ValueError(f"{error.message}; it looks like https://login.example.com") from None
+        check_http_url(issuer, f"issuer={issuer[:80]!r}", "; it looks like https://login.example.com")
 
 
 def check_flag(what: str, given: object, *others: object) -> None:

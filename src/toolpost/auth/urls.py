@@ -35,9 +35,7 @@ class NetworkZone(IntEnum):
     PUBLIC = 0
     PRIVATE = 1
     LOOPBACK = 2
-    FORBIDDEN = (
-        3  # link-local, multicast and the like: no server to log in at is there, but cloud secrets are
-    )
+    FORBIDDEN = 3  # link-local, multicast and the like: no server is there, but cloud secrets are
 
 
 def redact_url(url: str) -> str:

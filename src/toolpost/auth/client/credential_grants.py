@@ -10,14 +10,20 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
-from toolpost.auth.arguments import call_user_function, check_text, check_texts, normalize_scopes
+from toolpost.auth.arguments import (
+    call_user_function,
+    check_http_url,
+    check_text,
+    check_texts,
+    normalize_scopes,
+)
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.signing import load_key
 from toolpost.auth.client.storage import Storage
 from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
 from toolpost.auth.fetch import AuthHttpClient, use_backend
-from toolpost.auth.urls import UrlPolicy, parse_http_url
+from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -218,10 +224,7 @@ class EnterpriseManaged(Grant):
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
             raise ValueError("give idp_issuer= or idp_token_endpoint=")
-        try:
-            parse_http_url(provider, "the identity provider")
-        except AuthError as error:
-            raise ValueError(error.message) from None
+        check_http_url(provider, "the identity provider")
         self._id_token = id_token
         self._idp_url = provider
         self._idp = idp_issuer, idp_token_endpoint

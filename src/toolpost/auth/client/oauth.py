@@ -2,7 +2,7 @@
 
 Owns the arguments, the registration at each authorization server (by hand, by a metadata document, or
 dynamic; AUTH-20), and that one window is open at a time. The page and its redirect are in `login`, the use of
-tokens in `token_provider`.
+tokens in `grant`.
 """
 
 import asyncio
@@ -14,18 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolpost.auth.arguments import check_seconds, check_texts, normalize_scopes
+from toolpost.auth.arguments import check_http_url, check_seconds, check_texts, normalize_scopes
+from toolpost.auth.client import login
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
-from toolpost.auth.client.login import (
-    DEFAULT_REDIRECT_URI,
-    LoginAttempt,
-    OpenUrl,
-    RedirectListener,
-    open_in_browser,
-    parse_redirect,
-    require_authorization_endpoint,
-    show_to_user,
-)
+from toolpost.auth.client.login import LoginAttempt, OpenUrl, RedirectListener, RedirectParameters
 from toolpost.auth.client.storage import FileTokens, Storage
 from toolpost.auth.client.token_endpoint import (
     UNKNOWN_CLIENT_ERRORS,
@@ -39,7 +31,7 @@ from toolpost.auth.client.token_endpoint import (
     make_denial_error,
 )
 from toolpost.auth.fetch import JSON_TYPE
-from toolpost.auth.urls import is_loopback_host, parse_http_url, redact_url
+from toolpost.auth.urls import is_loopback_host, redact_url
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
 LOGIN_TIMEOUT: Final = 300.0  # seconds for a person to log in: they may have to find their telephone first
@@ -116,7 +108,7 @@ class OAuth(Grant):
         self._client = client_id, client_secret
         self._metadata_url = client_metadata_url
         self._redirect_uri = _check_redirect_uri(redirect_uri, open_url)
-        self._open_url: OpenUrl = open_url or open_in_browser
+        self._open_url: OpenUrl = open_url or login.open_in_browser
         self._timeout = timeout
         super().__init__(
             GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http),
@@ -128,7 +120,7 @@ class OAuth(Grant):
 
     async def obtain(self, request: TokenRequest) -> Tokens:
         """Have the user log in."""
-        endpoint = require_authorization_endpoint(request.server.issuer)
+        endpoint = login.require_authorization_endpoint(request.server.issuer)
         # One window at a time: after one login, the next page often needs none.
         async with self.storage.lock(f"login\n{request.server.issuer.issuer}"):
             try:
@@ -159,11 +151,11 @@ class OAuth(Grant):
 
     async def _await_redirect(
         self, page: str, attempt: LoginAttempt, listener: RedirectListener | None
-    ) -> list[tuple[str, str]]:
+    ) -> RedirectParameters:
         """Return the parameters with which the user came back."""
         if listener is not None:
             listener.accept = attempt.is_ours
-        showing = asyncio.get_running_loop().create_task(show_to_user(self._open_url, page))
+        showing = asyncio.get_running_loop().create_task(login.show_to_user(self._open_url, page))
         came = [] if listener is None else [listener.redirect_parameters]
         try:
             async with asyncio.timeout(self._timeout):
@@ -172,7 +164,7 @@ class OAuth(Grant):
                     return listener.redirect_parameters.result()
                 answer = showing.result()
                 if answer is not None:
-                    return parse_redirect(answer, attempt)
+                    return login.parse_redirect(answer, attempt)
                 if listener is not None:
                     return await listener.redirect_parameters
         except TimeoutError:
@@ -322,24 +314,17 @@ def _make_registration_error(error: AuthError, redirect_uri: str) -> AuthError:
 
 def _check_metadata_url(url: str | None) -> None:
     """Check where the client describes itself (CIMD)."""
-    if url is None:
-        return
-    try:
-        parts = parse_http_url(url, "client_metadata_url")
-    except AuthError as error:
-        raise ValueError(error.message) from None
-    if parts.scheme != "https" or parts.path in {"", "/"} or parts.fragment:
-        raise ValueError("client_metadata_url is an https URL with a path")
+    if url is not None:
+        parts = check_http_url(url, "client_metadata_url")
+        if parts.scheme != "https" or parts.path in {"", "/"} or parts.fragment:
+            raise ValueError("client_metadata_url is an https URL with a path")
 
 
 def _check_redirect_uri(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
     """Return where the browser is sent back to: this machine, or https (AUTH-66)."""
     if redirect_uri is None:
-        return DEFAULT_REDIRECT_URI
-    try:
-        parts = parse_http_url(redirect_uri, "redirect_uri")
-    except AuthError as error:
-        raise ValueError(error.message) from None
+        return login.DEFAULT_REDIRECT_URI
+    parts = check_http_url(redirect_uri, "redirect_uri")
     if parts.fragment or parts.query:
         raise ValueError("redirect_uri has no query and no fragment")
     if is_loopback_host(parts.hostname):

@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -145,25 +145,20 @@ class FileTokens:
         path = self._path(key)
         try:
             self._check_folder()
-            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+            with ExitStack() as stack:
+                descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+                stack.callback(os.close, descriptor)
+                found = os.fstat(descriptor)
+                wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
+                if wrong is None:
+                    file = stack.enter_context(open(descriptor, "rb", closefd=False))
+                    return file.read(MAX_FILE_BYTES).decode()
+            logger.warning("%s %s and is not used; it is written anew", path, wrong)
         except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
-            return None
-        try:
-            found = os.fstat(descriptor)
-            wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
-            if wrong is not None:
-                logger.warning("%s %s and is not used; it is written anew", path, wrong)
-                return None
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(MAX_FILE_BYTES).decode()
+            pass
         except (OSError, UnicodeDecodeError) as error:
             logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
-            return None
-        finally:
-            os.close(descriptor)
+        return None
 
     def _write(self, key: str, value: str) -> None:
         path = self._path(key)

@@ -1,7 +1,7 @@
 """The tokens of one server: those in use, with the headers that carry them, and those in the storage.
 
-Owns the keys in the storage, so that no client finds the tokens of another, and which challenge of a refusal
-is answered with which scopes. Sends no request.
+Owns the keys in the storage, so that no client finds the tokens of another, which challenge of a refusal is
+answered with which scopes, and how often a user is asked. Sends no request and opens no page.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from toolpost.auth.client.discovery import Challenge, DiscoveredServer, ServerRecord, parse_challenges
-from toolpost.auth.client.grant import Grant
 from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver
 from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_endpoint import Tokens, decode_record, encode_record
-from toolpost.errors import AuthError
+from toolpost.errors import AuthError, InsufficientScope, TokenRejected
+from toolpost.protocol.urls import has_secret
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -77,31 +77,28 @@ class TokenRecords:
         return f"tokens\n{known.issuer}\n{known.resource}\n{self._client_key}{narrow}"
 
 
-# --------------------------------------------------------------------- challenges
-
-
 class SelectedChallenge(NamedTuple):
     """The challenge to answer, and all schemes that the refusal offers."""
 
     challenge: Challenge
     schemes: frozenset[str]
 
-    def compute_scopes(self, grant: Grant, found: DiscoveredServer, last: Tokens | None) -> tuple[str, ...]:
+    def compute_scopes(
+        self, found: DiscoveredServer, last: Tokens | None, own: tuple[str, ...], *, asks_user: bool
+    ) -> tuple[str, ...]:
         """Return the scopes to ask for: those of server and user, and those of before (AUTH-12)."""
-        own = grant.settings.scopes
         wanted = self.challenge.scopes or (() if own else found.resource.scopes_supported or ())
         before = () if last is None else last.asked
         scopes = [*dict.fromkeys((*before, *wanted, *own))]
         listed = found.issuer.scopes_supported or ()
         if OFFLINE_ACCESS in scopes and OFFLINE_ACCESS not in listed and OFFLINE_ACCESS not in own:
             scopes.remove(OFFLINE_ACCESS)
-        elif scopes and OFFLINE_ACCESS in listed and OFFLINE_ACCESS not in scopes and grant.asks_user:
+        elif scopes and OFFLINE_ACCESS in listed and OFFLINE_ACCESS not in scopes and asks_user:
             scopes.append(OFFLINE_ACCESS)
         return tuple(scopes)
 
-    def make_prover(self, grant: Grant, found: DiscoveredServer) -> DpopProver | None:
+    def make_prover(self, found: DiscoveredServer, dpop: object) -> DpopProver | None:
         """Return what binds new tokens to a key, where that is required."""
-        dpop = grant.settings.dpop
         if dpop is False or (dpop == "auto" and "dpop" not in self.schemes):
             return None
         if DPOP_ALGORITHM in (found.issuer.dpop_signing_alg_values_supported or ()):
@@ -124,9 +121,6 @@ def select_challenge(challenge: str, dpop: object) -> SelectedChallenge:
 def load_prover(tokens: Tokens | None) -> DpopProver | None:
     """Return the prover for tokens that are bound to a key."""
     return None if tokens is None or tokens.key is None else DpopProver(tokens.key)
-
-
-# --------------------------------------------------------------------- tokens in use
 
 
 class DpopHeaders(dict[str, str]):
@@ -210,3 +204,74 @@ class TokenCache:
         shared = sent.token_headers if isinstance(sent, DpopHeaders) else sent  # by requests with one token
         if self._failure is not None and shared is self._failure[0]:
             raise self._failure[1]
+
+
+# --------------------------------------------------------------------- prompts
+
+# How often a user is asked. A login and `MAX_STEP_UPS` make three questions about the same scopes (AUTH-59):
+# they may have overlooked a tick the first time. A server could also invent new scopes without end, or accept
+# a token now and refuse it then; so grants and logins count as well. Scopes that were granted, and then were
+# enough, do not.
+MAX_STEP_UPS: Final = 2  # times that the same scopes are not granted
+MAX_FRUITLESS_GRANTS: Final = 3  # grants in a row without an accepted request
+MAX_PROMPTS: Final = 6  # questions to a user within `PROMPT_WINDOW`
+PROMPT_WINDOW: Final = 600.0  # seconds for which anything is remembered
+
+
+class PromptLimiter:
+    """Counts the prompts that one server has caused."""
+
+    def __init__(self) -> None:
+        self._step_ups: dict[frozenset[str], list[float]] = {}
+        self._grants: list[float] = []
+        self._prompts: list[float] = []
+        self._has_gained_scopes = False
+
+    def check_step_up(self, needed: frozenset[str], tokens: Tokens) -> None:
+        """Raise InsufficientScope if it would not help to ask for more scopes."""
+        in_vain = len(_drop_expired(self._step_ups.get(needed, []))) >= MAX_STEP_UPS
+        if needed <= {*tokens.scopes} or in_vain or len(_drop_expired(self._grants)) >= MAX_FRUITLESS_GRANTS:
+            why = "the server wants scopes that the token has, or that were asked for and not granted"
+            raise _make_scope_error(why, needed, tokens)
+
+    def record_prompt(self, needed: frozenset[str], tokens: Tokens | None) -> None:
+        """Count that a user is asked, for scopes or to log in; raise if that happens too often."""
+        self._prompts = _drop_expired(self._prompts)
+        if len(self._prompts) >= MAX_PROMPTS:
+            window = f"{MAX_PROMPTS} times within {PROMPT_WINDOW / 60:g} minutes"
+            problem = f"the user was asked {window}, and the server still wants"
+            if needed:
+                raise _make_scope_error(f"{problem} more scopes", needed, tokens)
+            raise TokenRejected(f"{problem} another token")
+        self._prompts.append(time.monotonic())
+        self._has_gained_scopes = False
+
+    def record_grant(self, needed: frozenset[str], tokens: Tokens) -> None:
+        """Count tokens that an authorization server has granted."""
+        now = time.monotonic()
+        self._grants = [*_drop_expired(self._grants), now]
+        self._has_gained_scopes = bool(needed) and needed <= {*tokens.scopes}
+        if needed and not self._has_gained_scopes:
+            self._step_ups = {
+                scopes: recent for scopes, then in self._step_ups.items() if (recent := _drop_expired(then))
+            }
+            self._step_ups.setdefault(needed, []).append(now)
+
+    def record_success(self) -> None:
+        """Note that a request with the new token was accepted."""
+        self._grants.clear()
+        if self._has_gained_scopes and self._prompts:
+            self._prompts.pop()
+        self._has_gained_scopes = False
+
+
+def _drop_expired(times: list[float]) -> list[float]:
+    now = time.monotonic()
+    return [then for then in times if now - then < PROMPT_WINDOW]
+
+
+def _make_scope_error(what: str, needed: frozenset[str], tokens: Tokens | None) -> InsufficientScope:
+    wanted = " ".join(sorted(needed))[:200]
+    if tokens is not None and has_secret(wanted, [tokens.access]):  # it may echo anything
+        return InsufficientScope(what)
+    return InsufficientScope(what, hint=f"it wants {wanted}; scopes=[…] asks for them from the start")
