@@ -62,7 +62,7 @@ class Principal(Struct, frozen=True):
         """Return the principal; a string is taken as the subject, anything else is a TypeError."""
         if who is None or isinstance(who, Principal):
             return who
-        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
             raise TypeError(f"a principal is a text or a Principal, not a {type(who).__name__}")
         return cls(who)
 
