@@ -10,8 +10,8 @@ from hosted import run
 from introspection_issuer import ISSUER, Issuer, asks
 from protected_server import RESOURCE, guarded, listing
 from toolpost import Introspection, Principal
+from toolpost.auth.server import auth as verifying
 from toolpost.auth.server import introspection as asking
-from toolpost.auth.server import verifier as verifying
 from toolpost.errors import RequestFailed
 
 

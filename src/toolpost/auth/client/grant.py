@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 
 REFRESH_GRACE_PERIOD: Final = 10.0  # seconds that a refresh gets to end after its caller was cancelled
-LOCK_TIMEOUT: Final = 0.5
-"""Seconds that requests wait, with a token that is still good, for another program that may refresh it. One
-that takes longer has a person log in."""
+LOCK_TIMEOUT: Final = 0.5  # seconds to wait, with a good token, for another program that may refresh it
 UNATTENDED_LOGIN_TIMEOUT: Final = 30.0  # seconds until an unattended request is tried with the same token
 
 logger: Final = logging.getLogger("toolpost.auth")
@@ -67,15 +65,11 @@ DpopMode: TypeAlias = "bool | Literal['auto']"
 class GrantSettings(NamedTuple):
     """The arguments that every grant has."""
 
-    scopes: tuple[str, ...] = ()
-    dpop: DpopMode = "auto"
-    http: object = None
-    allow_private: bool = False
-    allow_http: bool = False
-
-    def make_url_policy(self, server: str) -> UrlPolicy:
-        """Return the rules for URLs that a server names."""
-        return UrlPolicy(server, allow_private=self.allow_private, allow_http=self.allow_http)
+    scopes: tuple[str, ...]
+    dpop: DpopMode
+    http: object
+    allow_private: bool
+    allow_http: bool
 
 
 class TokenRequest(NamedTuple):
@@ -147,7 +141,6 @@ class Grant(ABC):
     def _get_provider(self, server: str) -> "TokenProvider":
         providers = self._providers.setdefault(asyncio.get_running_loop(), {})
         if server not in providers:
-            self.settings.make_url_policy(server).check_scheme(server, "the URL of the server")
             providers[server] = TokenProvider(server, self)
         return providers[server]
 
@@ -204,7 +197,9 @@ class TokenProvider:
     def __init__(self, server: str, grant: Grant) -> None:
         self._server = server
         self._grant = grant
-        self._url_policy = grant.settings.make_url_policy(server)
+        allow_private, allow_http = grant.settings.allow_private, grant.settings.allow_http
+        self._url_policy = UrlPolicy(server, allow_private=allow_private, allow_http=allow_http)
+        self._url_policy.check_scheme(server, "the URL of the server")
         self._cache = TokenCache()
         self._records = TokenRecords(grant.storage, server, grant.client_key)
         self._prompt_limiter = PromptLimiter()

@@ -16,7 +16,7 @@ import msgspec
 
 from toolpost.auth.server.auth import Auth
 from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier, NonceRequired, make_nonce
-from toolpost.auth.server.verifier import VerificationCache
+from toolpost.auth.server.introspection import VerificationCache
 from toolpost.auth.urls import MAX_QUOTED_LENGTH, RESOURCE_METADATA_PATH, build_metadata_url, extract_origin
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal

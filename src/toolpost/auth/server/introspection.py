@@ -1,12 +1,16 @@
 """Access tokens that only their issuer can read: the authorization server is asked about them (RFC 7662).
 
 Owns the request and what makes its result good. Results are cached for a short while, so that a token that
-was revoked is soon refused; the cache itself is in `verifier`.
+was revoked is soon refused. The cache serves other verifiers too.
 """
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import sha256
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -20,12 +24,12 @@ from toolpost.auth.server.jwt import (
     check_times,
     parse_audience,
 )
-from toolpost.auth.server.verifier import VerificationCache
 from toolpost.auth.urls import check_issuer, check_url
 from toolpost.errors import RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
 
+MAX_CACHED_TOKENS: Final = 4096  # tokens in one cache
 RESULT_CACHE_SECONDS: Final = 30.0  # by default: so long may a revoked token be good
 REJECTION_CACHE_SECONDS: Final = 10.0  # at most: a token that is not good will hardly become so
 MAX_CONCURRENT_REQUESTS: Final = 32
@@ -155,3 +159,32 @@ class _RequestPool:
         finally:
             if not flight.is_running and self._flights.get(about) is flight:
                 del self._flights[about]
+
+
+class VerificationCache:
+    """Results by the digests of tokens: a principal, or the reason why a token is not good."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
+
+    def get(self, token: str) -> Principal | str | None:
+        """Return the result for a token, if there is one that is not too old."""
+        digest = sha256(token.encode()).digest()
+        found, until = self._entries.get(digest, (None, inf))
+        if until > time.time():
+            return found
+        del self._entries[digest]
+        return None
+
+    def put(self, token: str, found: Principal | str, ttl: float) -> None:
+        """Keep the result for a token for some seconds, but not beyond its expiry."""
+        now = time.time()
+        ends = found.claims.get("exp") if isinstance(found, Principal) else None
+        until = min(now + ttl, ends) if isinstance(ends, int | float) else now + ttl
+        if until <= now:
+            return
+        digest = sha256(token.encode()).digest()
+        self._entries[digest] = found, until
+        self._entries.move_to_end(digest)
+        if len(self._entries) > MAX_CACHED_TOKENS:
+            self._entries.popitem(last=False)
