@@ -124,13 +124,14 @@ class ClientCredentials(Grant):
 class WorkloadIdentity(Grant):
     """A program that shows who it is by a JWT that the platform gave it: a cluster, a cloud, a CI.
 
+    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
+
     Args:
         assertion: the JWT, or a function that gives it. It is shown once to the authorization server that the
             MCP server names, so let it be short-lived and for that one.
         client_id: what the authorization server calls the program, if it wants to know.
         issuer: the authorization server, the only one that gets to see the JWT; without it that is the first
             one that a server names.
-        scopes, storage, dpop, http, allow_private, allow_http: as for `ClientCredentials`.
 
     Examples:
         >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
@@ -175,6 +176,8 @@ class WorkloadIdentity(Grant):
 class EnterpriseManaged(Grant):
     """An employee, let in by their company without a question.
 
+    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
+
     Args:
         id_token: the ID token of the employee, or a function that gives it. Only the company sees it. The
             login at the company is yours.
@@ -185,7 +188,6 @@ class EnterpriseManaged(Grant):
         client_id: what the authorization server of the MCP server calls this client.
         client_secret: its secret there.
         issuer: that authorization server; without it that is the first one that a server names.
-        scopes, storage, dpop, http, allow_private, allow_http: as for `ClientCredentials`.
 
     Raises:
         ValueError: the identity provider is not named.
