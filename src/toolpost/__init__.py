@@ -11,9 +11,9 @@ from toolpost.version import __version__ as __version__
 TYPE_CHECKING = False  # the word that checkers know, without 8 ms for `typing`
 
 if TYPE_CHECKING:
-    from toolpost.auth.client.client_credentials import ClientCredentials as ClientCredentials
-    from toolpost.auth.client.client_credentials import WorkloadIdentity as WorkloadIdentity
-    from toolpost.auth.client.enterprise import EnterpriseManaged as EnterpriseManaged
+    from toolpost.auth.client.credential_grants import ClientCredentials as ClientCredentials
+    from toolpost.auth.client.credential_grants import EnterpriseManaged as EnterpriseManaged
+    from toolpost.auth.client.credential_grants import WorkloadIdentity as WorkloadIdentity
     from toolpost.auth.client.oauth import OAuth as OAuth
     from toolpost.auth.client.storage import FileTokens as FileTokens
     from toolpost.auth.client.storage import MemoryTokens as MemoryTokens
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from toolpost.transports.targets import Stdio as Stdio
 
 _HOMES = {
-    "auth.client.client_credentials": "ClientCredentials WorkloadIdentity",
-    "auth.client.enterprise": "EnterpriseManaged",
+    "auth.client.credential_grants": "ClientCredentials EnterpriseManaged WorkloadIdentity",
     "auth.client.oauth": "OAuth",
     "auth.client.storage": "FileTokens MemoryTokens",
     "auth.server.auth": "Auth",

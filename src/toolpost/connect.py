@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from toolpost.transports.targets import Http, Stdio
 
 
-SERVER_CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that a server in this process has to end when its client has left, before it is cancelled."""
+SERVER_CLOSE_TIMEOUT: Final = 5.0  # seconds that a server in this process has to end before it is cancelled
 
 _TARGET_FORMS: Final = (
     "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
@@ -86,14 +85,16 @@ def make_connector(
 
 
 def _find_connector(target: object, options: TargetOptions) -> Connector:
-    for row, is_http in CONNECTOR_FACTORIES.items():
-        way = row(target, options)
-        if way is None:
+    for make, is_http in CONNECTOR_FACTORIES.items():
+        connector = make(target, options)
+        if connector is None:
             continue
         for name in ("headers", "http", "auth"):
             if not is_http and getattr(options, name) is not None:
-                raise TypeError(f"{name}= is for a target that is reached over HTTP; {way.name} is none")
-        return way
+                raise TypeError(
+                    f"{name}= is for a target that is reached over HTTP; {connector.name} is none"
+                )
+        return connector
     raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_TARGET_FORMS}")
 
 
@@ -101,10 +102,9 @@ def _find_connector(target: object, options: TargetOptions) -> Connector:
 
 
 def _reject_class(target: object, _options: TargetOptions) -> None:
-    if isinstance(target, type):  # it has the methods, but there is nobody to call them on
-        raise TypeError(
-            f"{target.__name__} is a class: make one of it and give that, as in {target.__name__}(…)"
-        )
+    if isinstance(target, type):  # it has the methods, but there is no object to call them on
+        name = target.__name__
+        raise TypeError(f"{name} is a class: make one of it and give that, as in {name}(…)")
 
 
 def _make_channel_connector(target: object, _options: TargetOptions) -> Connector | None:
@@ -181,18 +181,15 @@ class InProcessChannel:
 
 
 def _make_url_connector(target: object, options: TargetOptions) -> Connector | None:
+    """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
     from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
 
     looks_so = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
     if not looks_so and not isinstance(target, Http):
         return None
-    return _make_http_connector(Http.from_target(cast("Http | str", target)), options)
-
-
-def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
-    """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
     from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
+    address = Http.from_target(cast("Http | str", target))
     if options.headers is not None:
         ours = {name.lower(): value for name, value in check_mapping("headers", options.headers).items()}
         address = replace(address, headers={**(address.headers or {}), **ours})
@@ -213,14 +210,14 @@ def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     async def open_sse_channel() -> Channel:
         from toolpost.transports.sse_client import SseChannel, open_sse  # noqa: PLC0415 - as above
 
-        # Somebody may have to log in first, and how long that takes is told to whoever has the channel.
+        # A person may have to log in first; how long that takes is reported to the owner of the channel.
         return await open_sse(address) if address.auth is None else SseChannel(address)
 
     asks = address.auth is not None
     events = Connector(address.label, open_sse_channel, session=True, may_need_login=asks)
     if address.sse:
         return events
-    # What somebody has configured may lead anywhere, so that its URL says little.
+    # A backend of the user may lead anywhere, so that the URL says little.
     key = address.url if address.http is None or isinstance(address.http, str) else None
     return Connector(address.label, open_http, fallback=events, key=key, may_need_login=asks)
 
@@ -257,22 +254,18 @@ def _make_entry_connector(target: object, options: TargetOptions) -> Connector |
         with mcp_json.error_context(f"server {name!r}"):
             return _find_connector(entry, options._replace(server=None))
     entry = mcp_json.expand_variables(entry)
-    if "url" in entry:
-        from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - see the module's docstring
 
-        return _find_connector(Http.from_target(entry), options)
-    from toolpost.transports.targets import Stdio  # noqa: PLC0415 - see the module's docstring
-
-    return _find_connector(Stdio.from_target(entry), options)
+    kind = Http if "url" in entry else Stdio
+    return _find_connector(kind.from_target(entry), options)
 
 
 def _make_file_connector(target: object, options: TargetOptions) -> Connector | None:
-    # A command line may end with the name of a file as well.
-    is_named = (
-        isinstance(target, str) and target.endswith(".json") and (" " not in target or Path(target).exists())
-    )
-    if not isinstance(target, PathLike) and not is_named:
-        return None
+    if not isinstance(target, PathLike):
+        if not isinstance(target, str) or not target.endswith(".json"):
+            return None
+        if " " in target and not Path(target).exists():
+            return None  # a command line may end with the name of a file as well
     path = Path(fspath(cast("PathLike[str] | str", target)))
 
     async def read_config() -> Connector:
@@ -286,12 +279,8 @@ def _make_file_connector(target: object, options: TargetOptions) -> Connector | 
     async def open_channel() -> Channel:
         return await (await read_config()).open()
 
-    return Connector(
-        str(path) if options.server is None else f"{path}, {options.server}",
-        open_channel,
-        may_need_login=True,
-        resolve=read_config,
-    )
+    name = str(path) if options.server is None else f"{path}, {options.server}"
+    return Connector(name, open_channel, may_need_login=True, resolve=read_config)
 
 
 CONNECTOR_FACTORIES: Final[dict[Callable[[object, TargetOptions], Connector | None], bool]] = {

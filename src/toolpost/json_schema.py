@@ -16,48 +16,27 @@ from toolpost.types.base import JSON
 
 Schema: TypeAlias = Mapping[str, JSON]
 
-MAX_ISSUES: Final = 20
-"""Problems that one answer names."""
-MAX_DEPTH: Final = 64
-"""Levels of a value that are explained: messages are not nested deeper."""
-MAX_QUOTED: Final = 60
-"""Characters of a value, or number of choices, that a text repeats."""
-MAX_REFERENCES: Final = 20
-"""References that are followed from one place: a schema may lead in a circle."""
-MAX_SCHEMA_DEPTH: Final = 40
-"""Levels of a schema that are searched for references."""
+MAX_ISSUES: Final = 20  # problems that one answer names
+MAX_DEPTH: Final = 64  # levels of a value that are explained: messages are not nested deeper
+MAX_QUOTED: Final = 60  # characters of a value, or number of choices, that a text repeats
+MAX_REFERENCES: Final = 20  # references that are followed from one place: a schema may lead in a circle
+MAX_SCHEMA_DEPTH: Final = 40  # levels of a schema that are searched for references
 
 DEFS_PREFIX: Final = "#/$defs/"
 
-JSON_TYPES: Final[dict[Any, str]] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    str: "string",
-    list: "array",
-    dict: "object",
+JSON_TYPES: Final[dict[Any, str]] = {  # by the Python classes of decoded values
+    bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object",
     type(None): "null",
-}
-"""The JSON types by the Python classes of decoded values."""
-
-TYPE_NAMES: Final = {
-    "boolean": "a boolean",
-    "integer": "an integer",
-    "number": "a number",
-    "string": "a string",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
-"""Words for the JSON types."""
-
-SIZE_KEYWORDS: Final = {
+}  # fmt: skip
+TYPE_NAMES: Final = {  # words for the JSON types
+    "boolean": "a boolean", "integer": "an integer", "number": "a number", "string": "a string",
+    "array": "an array", "object": "an object", "null": "null",
+}  # fmt: skip
+SIZE_KEYWORDS: Final = {  # what follows `min` or `max` in the keywords that limit a size, and what is counted
     "string": ("Length", "characters"),
     "array": ("Items", "items"),
     "object": ("Properties", "keys"),
 }
-"""What follows `min` or `max` in the keywords that limit a size, and what is counted."""
-
 _BOUND_KEYWORDS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
     ("minimum", operator.lt, "at least"),
     ("exclusiveMinimum", operator.le, "more than"),
@@ -134,9 +113,8 @@ def read_choices(schema: Schema, keywords: tuple[str, ...]) -> Choices | None:
 
     The first of the keywords that is there decides: `enum`, `const`, `oneOf` and `anyOf` in some order.
     """
-    keyword = next(
-        (key for key in keywords if (key == "const" and key in schema) or as_list(schema.get(key))), ""
-    )
+    present = (key for key in keywords if (key == "const" and key in schema) or as_list(schema.get(key)))
+    keyword = next(present, "")
     titles: list[JSON] = []
     if keyword == "const":
         values = [schema["const"]]
@@ -147,11 +125,8 @@ def read_choices(schema: Schema, keywords: tuple[str, ...]) -> Choices | None:
         values, titles = ([option.get(key) for option in options] for key in ("const", "title"))
     if not values or not all(isinstance(value, str | int | float) for value in values):
         return None
-    if len(titles) != len(values):
-        titles = values
-    return Choices(
-        tuple(values), tuple(str(title or value) for value, title in zip(values, titles, strict=True))
-    )
+    pairs = zip(values, titles if len(titles) == len(values) else values, strict=True)
+    return Choices(tuple(values), tuple(str(title or value) for value, title in pairs))
 
 
 def look_up(reference: str, root: Schema) -> dict[str, JSON]:
@@ -197,18 +172,14 @@ def find_remote_references(value: JSON, depth: int = MAX_SCHEMA_DEPTH) -> list[s
     found: JSON = as_object(value).get("$ref")
     own = [found] if isinstance(found, str) and not found.startswith("#") else []
     parts = as_object(value).values() or as_list(value)
-    return list(
-        dict.fromkeys([*own, *(each for part in parts for each in find_remote_references(part, depth - 1))])
-    )
+    inner = (each for part in parts for each in find_remote_references(part, depth - 1))
+    return list(dict.fromkeys([*own, *inner]))
 
 
 def make_validator(schema: Schema, **options: Any) -> Any:
-    """Return a validator of jsonschema-rs; None where that is not installed.
+    """Return a validator of jsonschema-rs, which fetches nothing; None where that is not installed.
 
-    It fetches nothing, and matches patterns in linear time.
-
-    Raises:
-        ValueError: the schema is not valid, or refers to another place.
+    A schema that is not valid, or refers to another place, is a ValueError. Patterns take linear time.
     """
     try:
         import jsonschema_rs  # noqa: PLC0415 - optional
@@ -256,10 +227,7 @@ def check_size(value: Any, schema: Schema) -> Iterator[str]:
 def explain_mismatch(
     value: JSON, schema: Schema, defs: Schema, path: str = "", depth: int = 0
 ) -> Iterator[ValidationIssue]:
-    """Yield why a JSON value misses a schema that a server made, unless a format or pattern is the reason.
-
-    `path` and `depth` are those of the value within the whole.
-    """
+    """Yield why a JSON value misses a schema that a server made, unless a format or pattern is the reason."""
     schema = resolve_ref(schema, defs)
     if isinstance(schema, ForeignSchema) or depth > MAX_DEPTH:
         return
@@ -311,9 +279,8 @@ def _explain_any_of(
         expected = _describe_expected({"anyOf": options}, defs)
         yield ValidationIssue(path, f"expected {expected}, got {TYPE_NAMES[get_json_type(value)]}")
         return
-    issues = [
-        list(islice(explain_mismatch(value, option, defs, path, depth + 1), MAX_ISSUES)) for option in meant
-    ]
+    found = (explain_mismatch(value, option, defs, path, depth + 1) for option in meant)
+    issues = [list(islice(each, MAX_ISSUES)) for each in found]
     if all(issues):
         yield from min(issues, key=len)
 

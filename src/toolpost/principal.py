@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
-_SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
+SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
 
 
 class Principal(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Principal(Struct, frozen=True):
         """Return the principal; a string is taken as the subject, anything else is a TypeError."""
         if who is None or isinstance(who, Principal):
             return who
-        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
             raise TypeError(f"a principal is a text or a Principal, not a {type(who).__name__}")
         return cls(who)
 
@@ -76,7 +76,7 @@ def parse_scopes(given: Any) -> frozenset[str]:
     for each in found:
         if not isinstance(each, str):
             raise TypeError(f"scopes have {each!r} among them, which is no text")
-        if re.fullmatch(_SCOPE_PATTERN, each) is None:
+        if re.fullmatch(SCOPE_PATTERN, each) is None:
             raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
     return cast("frozenset[str]", found)
 

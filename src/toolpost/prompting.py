@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from toolpost.client.callbacks import ASKING_SERVER
 from toolpost.client.form_validation import find_field_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
-from toolpost.json_schema import Choices
+from toolpost.json_schema import Choices, as_list
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
@@ -24,19 +24,15 @@ from toolpost.types.client_requests import ElicitParams, ElicitResult
 
 __all__ = ["requesting_server", "terminal"]
 
-_TERMINAL_LOCK: Final = threading.Lock()
-"""There is one keyboard: whoever asks next waits."""
+_TERMINAL_LOCK: Final = threading.Lock()  # there is one keyboard: whoever asks next waits
 
 _HELP: Final = (
     "An empty line takes the default or leaves a field out. !decline says no, !cancel or Ctrl-D stops."
 )
 _QUOTE_PREFIX: Final = "  | "
 
-MAX_MESSAGE_LENGTH: Final = 4000
-"""Characters of a message that are shown: more would push what matters off the screen."""
-
-MAX_LABEL_LENGTH: Final = 60
-"""Characters of the name of a field or a choice that are shown: a row of ours stays one row."""
+MAX_MESSAGE_LENGTH: Final = 4000  # characters that are shown: more would push what matters off the screen
+MAX_LABEL_LENGTH: Final = 60  # characters of a field or a choice that are shown: a row of ours stays one row
 
 _RefusalAction: TypeAlias = Literal["decline", "cancel"]
 _REFUSAL_COMMANDS: Final[dict[str, _RefusalAction]] = {"!decline": "decline", "!cancel": "cancel"}
@@ -63,9 +59,6 @@ def terminal(params: ElicitParams) -> ElicitResult:
 
     Those who ask at once take turns. A question that the server takes back stays on the screen until the user
     presses Enter: nothing can end a read from a terminal.
-
-    Args:
-        params: what the server asks.
 
     Raises:
         LocalProtocolError: there is no terminal.
@@ -100,10 +93,9 @@ def _open_tty() -> Generator[tuple[TextIO, TextIO], None, None]:
             reads: TextIO = stack.enter_context(open("/dev/tty", encoding="utf-8", errors="replace"))  # noqa: PTH123 - no path
         except OSError:
             if not _is_tty(sys.stdin):
-                raise LocalProtocolError(
-                    "the server has a question for the user, and there is no terminal to ask it on",
-                    hint="run this in a terminal, or give another on_elicitation",
-                ) from None
+                problem = "the server has a question for the user, and there is no terminal to ask it on"
+                hint = "run this in a terminal, or give another on_elicitation"
+                raise LocalProtocolError(problem, hint=hint) from None
             reads = sys.stdin
         writes = sys.stderr
         if not _is_tty(writes) and reads is not sys.stdin:  # a log is no place for a question
@@ -134,11 +126,11 @@ class _Screen:
     def quote(self, text: str) -> None:
         """Print text of the server, so that it cannot be taken for ours."""
         # A row that the terminal broke by itself would begin as one of ours.
-        width = max(shutil.get_terminal_size().columns - len(_QUOTE_PREFIX), 16)
+        width = max(shutil.get_terminal_size().columns - len(_QUOTE_PREFIX), 16) // 2  # of two columns each
         shown = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}…"
         for line in map(_escape_unprintable, shown.splitlines() or [""]):
-            for start in range(0, len(line) or 1, width // 2):  # a letter may take two columns
-                self.print_line(f"{_QUOTE_PREFIX}{line[start : start + width // 2]}")
+            for start in range(0, len(line) or 1, width):
+                self.print_line(f"{_QUOTE_PREFIX}{line[start : start + width]}")
 
     def format_bold(self, text: str) -> str:
         """Return a text in bold, escaped."""
@@ -156,16 +148,12 @@ class _Screen:
             raise _PromptRefused(_REFUSAL_COMMANDS[typed])
         return typed
 
-    def _flush_input(self) -> None:
-        """Discard what was typed before the question was shown (ELIC-37)."""
+    def confirm(self, prompt: str) -> str:
+        """Return what the user types after the question was shown, unless it is no (ELIC-37)."""
         with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
             import termios  # noqa: PLC0415 - not everywhere
 
-            termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)
-
-    def confirm(self, prompt: str) -> str:
-        """Return what the user types, unless it is no."""
-        self._flush_input()
+            termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)  # discards what was typed before
         typed = self.ask(prompt).lower()
         if typed in {"n", "no"}:
             raise _PromptRefused("decline")
@@ -198,8 +186,7 @@ def _ask_form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
     """Ask for the fields of a form until the user sends it (ELIC-5)."""
     schema = params.requested_schema or {}
     fields = parse_fields(schema)
-    required: JSON = schema.get("required")
-    needed = frozenset(map(str, cast("list[JSON]", required) if isinstance(required, list) else ()))
+    needed = frozenset(map(str, as_list(schema.get("required"))))
     _print_introduction(screen, params, "asks")
     screen.print_line(_HELP)
     content: dict[str, JSON] = {}
@@ -232,9 +219,8 @@ def _ask_field(
     choices = _read_choices(field)
     for number, title in enumerate(choices.titles if choices else (), 1):
         screen.print_line(f"  {number}) {_shorten(title)}")
-    field = {
-        key: value for key, value in field.items() if key != "default" or not find_field_error(field, value)
-    }
+    if "default" in field and find_field_error(field, field["default"]):
+        field = {key: value for key, value in field.items() if key != "default"}
     default = f" [{_format_value(field, field['default'])}]" if "default" in field else ""
     while True:
         typed = screen.ask(f"{_describe_input(field, choices)}{default}>")
@@ -247,13 +233,12 @@ def _ask_field(
             screen.print_line("  This one is needed.")
             continue
         value = _parse_input(field, choices, typed)
-        wrong = find_field_error(field, value)
-        if wrong is None:
+        problem = find_field_error(field, value)
+        if problem is None:
             content[name] = value
             return
-        screen.print_line(
-            "  It is y or n." if field.get("type") == "boolean" else f"  It {_escape_unprintable(wrong)}."
-        )
+        expected = "is y or n" if field.get("type") == "boolean" else _escape_unprintable(problem)
+        screen.print_line(f"  It {expected}.")
 
 
 def _format_label(name: str, field: Mapping[str, JSON]) -> str:
@@ -283,10 +268,8 @@ def _format_value(field: Mapping[str, JSON], value: JSON) -> str:
     choices = _read_choices(field)
     titles = dict(zip(choices.values, choices.titles, strict=True)) if choices else {}
     many = cast("list[JSON]", value) if isinstance(value, list) else [value]
-    return ", ".join(
-        _escape_unprintable(titles.get(one, one) if isinstance(one, str) else jsonrpc.encode(one).decode())
-        for one in many
-    )
+    words = (titles.get(one, one) if isinstance(one, str) else jsonrpc.encode(one).decode() for one in many)
+    return ", ".join(map(_escape_unprintable, words))
 
 
 def _parse_input(field: Mapping[str, JSON], choices: Choices | None, typed: str) -> JSON:

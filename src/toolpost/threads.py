@@ -10,43 +10,35 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from toolpost.errors import InternalError
 
-if TYPE_CHECKING:
-    from queue import SimpleQueue
-
-
-MAX_THREADS: Final = 40
-"""How many calls run at once by default."""
-
-STUCK_THREADS_FACTOR: Final = 10
-"""Threads per place, including those stuck in abandoned calls, which nothing can end."""
+MAX_THREADS: Final = 40  # how many calls run at once by default
+STUCK_THREADS_FACTOR: Final = (
+    10  # threads per place, with those stuck in abandoned calls, which nothing can end
+)
 
 
 class ThreadPool:
-    """The threads of one server or client, started as needed.
-
-    Args:
-        most: how many calls may run at once. Others wait.
-    """
+    """The threads of one server or client, started as needed; `most` calls run at once, and others wait."""
 
     def __init__(self, most: int = MAX_THREADS) -> None:
-        self._workers = _WorkerThreads(most)
+        self._most = most
+        self._workers: _WorkerThreads | None = None
 
     async def run_in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call with the caller's context variables, and return its result.
 
         Raises InternalError if all threads are stuck in abandoned calls.
         """
-        crew = self._workers
-        job = _ThreadJob(functools.partial(contextvars.copy_context().run, call), asyncio.get_running_loop())
-        crew.put(job)
+        workers = self._workers = self._workers or _WorkerThreads(self._most)
+        job = _ThreadJob(functools.partial(contextvars.copy_context().run, call))
+        workers.put(job)
         try:
             value, error = await job.future
         except BaseException:
-            crew.abandon(job)
+            workers.abandon(job)
             raise
         if error is not None:
             raise error
@@ -54,20 +46,21 @@ class ThreadPool:
 
     def close(self) -> None:
         """Let the threads end after their calls, without waiting. New calls get new threads."""
-        crew, self._workers = self._workers, _WorkerThreads(self._workers.max_threads)
-        crew.close()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
 
     def __del__(self) -> None:
-        self._workers.close()
+        self.close()
 
 
 class _ThreadJob:
     """A call and the future of its result."""
 
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
         self.is_running = False
         self.is_abandoned = False
 
@@ -77,30 +70,29 @@ class _ThreadJob:
             self.loop.call_soon_threadsafe(_set_future_result, self.future, value, error)
 
 
+def _set_future_result(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if not future.done():  # otherwise cancelled: nothing waits any more
+        # An exception travels as a value: thrown into a task, some kinds of it would end the task unheard.
+        future.set_result((value, error))
+
+
 class _WorkerThreads:
-    """Threads that share a queue; `max_threads` of them may take jobs."""
+    """Threads that share a queue; `most` of them may take jobs."""
 
     def __init__(self, most: int) -> None:
-        self.max_threads = most
-        self._jobs: SimpleQueue[_ThreadJob | None]
-        """Made with the first job."""
-        self._lock = threading.Lock()
-        """Guards all that follows."""
-        self._thread_count = 0
-        """The threads that take jobs."""
-        self._job_count = 0
-        """The jobs that they have, or that wait for them."""
-        self._stuck_count = 0
-        """The threads in calls that were given up."""
+        from queue import SimpleQueue  # noqa: PLC0415 - a part of the start-up time
+
+        self._most = most
+        self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
+        self._lock = threading.Lock()  # guards all that follows
+        self._thread_count = 0  # the threads that take jobs
+        self._job_count = 0  # the jobs that they have, or that wait for them
+        self._stuck_count = 0  # the threads in calls that were given up
         self._closed = False
 
     def put(self, job: _ThreadJob) -> None:
         """Queue a job; InternalError if there can be no thread for it."""
         with self._lock:
-            if not hasattr(self, "_jobs"):
-                from queue import SimpleQueue  # noqa: PLC0415 - a part of the start-up time
-
-                self._jobs = SimpleQueue()
             self._start_thread_if_needed(self._job_count + 1)
             if not self._thread_count:
                 raise self._make_exhausted_error()
@@ -157,27 +149,18 @@ class _WorkerThreads:
                 self._job_count -= 1
                 return True
             self._stuck_count -= 1
-            stays = self._thread_count < self.max_threads and not self._closed
+            stays = self._thread_count < self._most and not self._closed
             self._thread_count += stays
             return stays
 
     def _start_thread_if_needed(self, load: int) -> None:
         """Make a thread if this many jobs need one more, and there may be one."""
-        if self._thread_count < min(
-            load, self.max_threads, STUCK_THREADS_FACTOR * self.max_threads - self._stuck_count
-        ):
-            threading.Thread(
-                target=self.run_jobs, name=f"toolpost-{self._thread_count + 1}", daemon=True
-            ).start()
+        limit = min(load, self._most, STUCK_THREADS_FACTOR * self._most - self._stuck_count)
+        if self._thread_count < limit:
+            name = f"toolpost-{self._thread_count + 1}"
+            threading.Thread(target=self.run_jobs, name=name, daemon=True).start()
             self._thread_count += 1
 
     def _make_exhausted_error(self) -> InternalError:
-        return InternalError(
-            f"Internal error: all {self._stuck_count} threads are stuck in calls that were given up"
-        )
-
-
-def _set_future_result(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if not future.done():  # otherwise cancelled: nobody waits any more
-        # An exception travels as a value: thrown into a task, some kinds of it would end the task unheard.
-        future.set_result((value, error))
+        problem = f"all {self._stuck_count} threads are stuck in calls that were given up"
+        return InternalError(f"Internal error: {problem}")

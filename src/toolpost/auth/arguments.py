@@ -8,32 +8,32 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, cast
+from urllib.parse import SplitResult
 
 from toolpost.auth.urls import parse_http_url
 from toolpost.errors import AuthError
+from toolpost.principal import SCOPE_PATTERN
 from toolpost.threads import ThreadPool
-
-_SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 def split_scopes(text: str) -> tuple[str, ...]:
     """Return the scopes in a list that is separated by spaces, each once, without what cannot be a scope."""
-    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE_TOKEN.fullmatch(word)))
+    return tuple(dict.fromkeys(word for word in text.split(" ") if re.fullmatch(SCOPE_PATTERN, word)))
 
 
-def normalize_scopes(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
+def normalize_scopes(scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
     """Return scopes that a user gave as a list, or as a string with spaces."""
     if scopes is None:
         return ()
     if not isinstance(cast("object", scopes), Iterable):
-        raise TypeError(f"{what}: a list of texts, not a {type(scopes).__name__}")
+        raise TypeError(f"scopes: a list of texts, not a {type(scopes).__name__}")
     given: list[Any] = scopes.split() if isinstance(scopes, str) else [*scopes]
     for scope in given:
         if not isinstance(scope, str):
-            raise TypeError(f"{what}: a list of texts, not {scope!r}")
+            raise TypeError(f"scopes: a list of texts, not {scope!r}")
         if split_scopes(scope) != (scope,):
-            raise ValueError(f"{what}: {scope!r} cannot be a scope")
+            raise ValueError(f"scopes: {scope!r} cannot be a scope")
     return tuple(dict.fromkeys(given))
 
 
@@ -52,14 +52,19 @@ def check_text(what: str, given: object) -> None:
         raise ValueError(f"{what} is empty; is a variable of the environment not set?")
 
 
-def check_issuer_url(what: str, given: object) -> None:
+def check_http_url(url: str, what: str, hint: str = "") -> SplitResult:
+    """Return the parts of an http or https URL."""
+    try:
+        return parse_http_url(url, what)
+    except AuthError as error:
+        raise ValueError(f"{error.message}{hint}") from None
+
+
+def check_issuer_url(issuer: object) -> None:
     """Check that an argument is the URL of an authorization server, or None."""
-    check_texts(**{what: given})
-    if isinstance(given, str):
-        try:
-            parse_http_url(given, f"{what}={given[:80]!r}")
-        except AuthError as error:
-            raise ValueError(f"{error.message}; it looks like https://login.example.com") from None
+    check_texts(issuer=issuer)
+    if isinstance(issuer, str):
+        check_http_url(issuer, f"issuer={issuer[:80]!r}", "; it looks like https://login.example.com")
 
 
 def check_flag(what: str, given: object, *others: object) -> None:
@@ -82,12 +87,6 @@ def check_duration(given: Any, what: str, most: float) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
         raise ValueError(f"{what} is {given!r}; give seconds, a number from 0 to {most:g}")
     return float(given)
-
-
-def check_callable(what: str, given: object) -> None:
-    """Check that an argument can be called, or is None."""
-    if given is not None and not callable(given):
-        raise TypeError(f"{what}: a function, not a {type(given).__name__}")
 
 
 async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:

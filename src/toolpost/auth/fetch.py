@@ -9,9 +9,7 @@ import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote_plus, urlencode, urljoin
-
-import msgspec
+from urllib.parse import quote_plus, urljoin
 
 from toolpost.auth.urls import UrlPolicy, normalize_origin, redact_url
 from toolpost.errors import AuthError, ConnectFailed, RequestFailed
@@ -19,15 +17,9 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.transports.backends.backend import Backend, open_backend
 from toolpost.version import __version__
 
-MAX_DOCUMENT_BYTES: Final = 256 * 1024
-"""Bytes of a document: metadata of large providers has a few tens of KiB."""
-
-FETCH_TIMEOUT: Final = 30.0
-"""Seconds for one document that a client asks for."""
-
-ISSUER_TIMEOUT: Final = 10.0
-"""Seconds for one document that a server asks for: a client waits for its answer meanwhile."""
-
+MAX_DOCUMENT_BYTES: Final = 256 * 1024  # of a document: metadata of large providers has a few tens of KiB
+FETCH_TIMEOUT: Final = 30.0  # seconds for one document that a client asks for
+ISSUER_TIMEOUT: Final = 10.0  # seconds for one document that a server asks for, while its client waits
 MAX_REDIRECTS: Final = 3
 """How often metadata may lead elsewhere within its origin."""
 
@@ -40,7 +32,7 @@ _OBJECT_READER: Final = JSONReader(dict[str, Any])
 
 
 class AuthHttpResponse(NamedTuple):
-    """A whole response; header names are in lower case, and the body is bounded."""
+    """A whole response, whose body is bounded; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -80,8 +72,9 @@ class _DocumentTooLarge(Exception):
 
 
 async def _exchange(
-    backend: Backend, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    backend: Backend, url: str, headers: Mapping[str, str], body: bytes | None
 ) -> AuthHttpResponse:
+    method = "GET" if body is None else "POST"
     async with backend.send(method, url, {"accept": JSON_TYPE, **headers}, body) as response:
         read = bytearray()
         async for chunk in response.chunks():
@@ -102,7 +95,7 @@ class AuthHttpClient:
         """Return a document of metadata; `what` names it in errors."""
         here = url
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._send("GET", here, what, {})
+            answer = await self._send(here, what, {})
             if answer.status not in _REDIRECT_STATUSES:
                 return answer
             try:
@@ -114,25 +107,20 @@ class AuthHttpClient:
                 raise AuthError(f"{what} is redirected to another origin: {redact_url(here)}")
         raise AuthError(f"{what} is redirected more than {MAX_REDIRECTS} times")
 
-    async def post_json(self, url: str, what: str, document: Mapping[str, Any]) -> AuthHttpResponse:
-        """Return the response to a JSON document. Redirects are not followed."""
-        return await self._send("POST", url, what, {"content-type": JSON_TYPE}, msgspec.json.encode(document))
-
-    async def post_form(
-        self, url: str, what: str, fields: Mapping[str, str], headers: Mapping[str, str]
+    async def post(
+        self, url: str, what: str, body: bytes, content_type: str, headers: Mapping[str, str] | None = None
     ) -> AuthHttpResponse:
-        """Return the response to a form. Redirects are not followed: a form is for one address only."""
-        sent = {"content-type": FORM_TYPE, **headers}
-        return await self._send("POST", url, what, sent, urlencode(fields).encode())
+        """Return the response to a document. Redirects are not followed: it is for one address only."""
+        return await self._send(url, what, {"content-type": content_type, **(headers or {})}, body)
 
     async def _send(
-        self, method: str, url: str, what: str, headers: Mapping[str, str], body: bytes | None = None
+        self, url: str, what: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> AuthHttpResponse:
         await self.url_policy.check(url, what)
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
                 sent = {"user-agent": f"toolpost/{__version__}", **headers}
-                return await _exchange(self._backend, method, url, sent, body)
+                return await _exchange(self._backend, url, sent, body)
         except TimeoutError:
             raise AuthError(f"{what} did not come within {FETCH_TIMEOUT:g} s: {redact_url(url)}") from None
         except _DocumentTooLarge as error:
@@ -144,20 +132,12 @@ class AuthHttpClient:
 
 
 async def fetch_json(
-    engine: object,
-    method: str,
-    url: str,
-    headers: Mapping[str, str] | None = None,
-    body: bytes | None = None,
+    engine: object, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Return the status of a response to a server, and the JSON object in it, empty where it is none.
-
-    Raises:
-        TransportError: there is none, or it is too large or too slow; the text names the URL and no header.
-    """
+    """Return the status of a response to a server, and the JSON object in it, empty where it is none."""
     try:
         async with asyncio.timeout(ISSUER_TIMEOUT), use_backend(engine) as backend:
-            answer = await _exchange(backend, method, url, headers or {}, body)
+            answer = await _exchange(backend, url, headers or {}, body)
     except TimeoutError:
         raise RequestFailed(f"{url} did not answer within {ISSUER_TIMEOUT:g} s") from None
     except _DocumentTooLarge as error:
@@ -179,11 +159,7 @@ async def use_backend(engine: object) -> AsyncGenerator[Backend]:
 
 
 def check_backend(given: object) -> object:
-    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed.
-
-    Raises:
-        ValueError: it cannot carry HTTP; the text says what could.
-    """
+    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed."""
     if given not in (None, "aiohttp", "httpx2"):  # whose sessions need a loop
         try:
             open_backend(given)

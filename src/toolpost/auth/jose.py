@@ -14,8 +14,7 @@ import msgspec
 
 from toolpost.errors import AuthError
 
-MAX_JWS_PART: Final = 32 * 1024
-"""Characters of a part of a JWS: more than a header of HTTP carries."""
+MAX_JWS_PART: Final = 32 * 1024  # characters of a part of a JWS: more than a header of HTTP carries
 
 
 class JoseModules(NamedTuple):
@@ -78,11 +77,7 @@ def _make_registry() -> Any:
 
 
 def parse_jws(text: str) -> CompactJws:
-    """Take a compact JWS apart, whose payload is a JSON object.
-
-    Raises:
-        MalformedToken: it is none, or demands extensions.
-    """
+    """Take a compact JWS apart, whose payload is a JSON object; MalformedToken if it is none."""
     jws, decode = import_jose().jws, import_module("joserfc.util").urlsafe_b64decode
     try:
         found = jws.extract_compact(text.encode("ascii"), registry=_make_registry())

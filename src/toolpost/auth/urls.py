@@ -6,20 +6,18 @@ its metadata are checked against the server's own network (SEC-3, SEC-4, SEC-14)
 
 import asyncio
 import ipaddress
+import re
 import socket
 from enum import IntEnum
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from toolpost.errors import AuthError
+from toolpost.protocol.urls import DEFAULT_PORTS, display_url, has_forbidden_characters
+from toolpost.protocol.urls import is_loopback_host as is_loopback_name
 
-_FORBIDDEN_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-MAX_URL_LENGTH: Final = 8192
-"""The longest URL that is used: common servers take no longer ones."""
-
-MAX_QUOTED_LENGTH: Final = 200
-"""Characters of a foreign text that an error repeats."""
+MAX_URL_LENGTH: Final = 8192  # the longest URL that is used: common servers take no longer ones
+MAX_QUOTED_LENGTH: Final = 200  # characters of a foreign text that an error repeats
 
 RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
@@ -37,38 +35,29 @@ class NetworkZone(IntEnum):
     PUBLIC = 0
     PRIVATE = 1
     LOOPBACK = 2
-    FORBIDDEN = 3
-    """Link-local, multicast and the like: no server that we log in at is there, but cloud secrets are."""
+    FORBIDDEN = 3  # link-local, multicast and the like: no server is there, but cloud secrets are
 
 
 def redact_url(url: str) -> str:
     """Return a URL as an error may show it: bounded, without user, query and fragment."""
-    text = url.partition("#")[0].partition("?")[0][:200]
-    scheme, mark, rest = text.partition("://")
-    host, slash, path = rest.partition("/")
-    plain = f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    plain = display_url(url.partition("#")[0].partition("?")[0][:200])
     return "".join(character if character.isprintable() else "?" for character in plain)
 
 
 def parse_http_url(url: str, what: str) -> SplitResult:
     """Return the parts of an http or https URL; `what` names it in an error."""
-    if len(url) > MAX_URL_LENGTH or not _is_plain(url):
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or has_forbidden_characters(url):
         raise AuthError(f"{what} is no URL: it holds what no URL has, or is too long")
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise AuthError(f"{what} is no URL") from None
-    if parts.scheme not in _DEFAULT_PORTS or not valid:
+    if parts.scheme not in DEFAULT_PORTS or not valid:
         raise AuthError(f"{what} is no http or https URL: {redact_url(url)}")
     if "@" in parts.netloc:
         raise AuthError(f"{what} holds a user or a password: {redact_url(url)}")
     return parts
-
-
-def _is_plain(url: str) -> bool:
-    """Return whether all characters of a URL may stand in one."""
-    return url.isascii() and url.isprintable() and _FORBIDDEN_CHARACTERS.isdisjoint(url)
 
 
 def normalize_origin(url: str) -> str:
@@ -76,20 +65,16 @@ def normalize_origin(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
-    port = "" if parts.port in {None, _DEFAULT_PORTS.get(parts.scheme)} else f":{parts.port}"
+    port = "" if parts.port in {None, DEFAULT_PORTS.get(parts.scheme)} else f":{parts.port}"
     return f"{parts.scheme}://{host}{port}"
 
 
 def is_loopback_host(host: str | None) -> bool:
-    """Whether a host is this machine by its name alone."""
-    if host is None:
-        return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
+    """Whether a host is this machine by its name or address alone, also as an IPv4 address in an IPv6 one."""
     try:
-        return _classify_address(ipaddress.ip_address(host)) is NetworkZone.LOOPBACK
+        return _classify_address(ipaddress.ip_address(host or "")) is NetworkZone.LOOPBACK
     except ValueError:
-        return False
+        return is_loopback_name(host)
 
 
 class UrlPolicy:
@@ -139,7 +124,7 @@ def _classify_server(server: str) -> NetworkZone:
 async def _resolve_zones(parts: SplitResult) -> set[NetworkZone]:
     """Return the zones of a host's addresses; nothing if they cannot be found, as behind a proxy."""
     host = parts.hostname or ""
-    port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    port = parts.port or DEFAULT_PORTS[parts.scheme]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -171,17 +156,13 @@ def _extract_ipv4(address: _Address) -> ipaddress.IPv4Address | None:
 
 
 def check_url(url: Any, what: str, example: str = "https://login.example.com") -> str:
-    """Return a URL that an operator gave: https, or http on this machine, without credentials.
-
-    Raises:
-        ValueError: it is something else; the text does not repeat credentials.
-    """
+    """Return a URL that an operator gave: https, or http on this machine, without credentials."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         host, _ = parts.hostname, parts.port
     except ValueError:
         raise ValueError(f"{what} is no URL such as {example}") from None
-    if not host or not _is_plain(url):
+    if not host or not url.isascii() or has_forbidden_characters(url):
         shown = "" if isinstance(url, str) and "@" in url else f", but {url!r:.{MAX_QUOTED_LENGTH}}"
         raise ValueError(f"{what} is no URL such as {example}{shown}")
     if parts.username is not None or parts.password is not None:
@@ -194,11 +175,7 @@ def check_url(url: Any, what: str, example: str = "https://login.example.com") -
 
 
 def check_issuer(url: Any) -> str:
-    """Return a URL that can be the name of an authorization server (RFC 8414 §2).
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Return a URL that can be the name of an authorization server (RFC 8414 §2)."""
     issuer = check_url(url, "issuer")
     if "?" in issuer:
         raise ValueError("issuer has a query in it, which such a URL cannot have (RFC 8414)")
@@ -218,9 +195,8 @@ def is_same_resource(one: Any, other: str) -> bool:
 def _fold_case(url: str) -> str:
     """Return the URL with its scheme and host in lower case."""
     scheme, colon, rest = url.partition("://")
-    ends = [place for place in map(rest.find, "/?#") if place >= 0]
-    end = min(ends, default=len(rest))
-    return f"{scheme.lower()}{colon}{rest[:end].lower()}{rest[end:]}"
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme.lower()}{colon}{host.lower()}{rest[len(host) :]}"
 
 
 def extract_origin(url: str) -> str:
@@ -240,24 +216,16 @@ def build_metadata_url(resource: str) -> str:
 def list_resource_metadata_urls(server: str) -> list[str]:
     """Return where the metadata of an MCP server may be: with its path, then at the root (AUTH-6)."""
     parts = urlsplit(server)
-    path = parts.path.rstrip("/")
-    with_path = (
-        [_replace_path(parts, RESOURCE_METADATA_PATH + path, parts.query)] if path or parts.query else []
-    )
-    return [*with_path, _replace_path(parts, RESOURCE_METADATA_PATH)]
+    own = _replace_path(parts, RESOURCE_METADATA_PATH + parts.path.rstrip("/"), parts.query)
+    return [*dict.fromkeys((own, _replace_path(parts, RESOURCE_METADATA_PATH)))]
 
 
 def list_server_metadata_urls(issuer: str) -> list[str]:
     """Return where the metadata of an authorization server may be, in order (AUTH-15, AUTH-16)."""
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
-    if not path:
-        return [_replace_path(parts, OAUTH_METADATA_PATH), _replace_path(parts, OIDC_METADATA_PATH)]
-    return [
-        _replace_path(parts, OAUTH_METADATA_PATH + path),
-        _replace_path(parts, OIDC_METADATA_PATH + path),
-        _replace_path(parts, path + OIDC_METADATA_PATH),
-    ]
+    paths = (OAUTH_METADATA_PATH + path, OIDC_METADATA_PATH + path, path + OIDC_METADATA_PATH)
+    return [_replace_path(parts, each) for each in dict.fromkeys(paths)]
 
 
 def _replace_path(parts: SplitResult, path: str, query: str = "") -> str:

@@ -54,7 +54,7 @@ def test_no_secret_is_logged_or_shown(caplog):
             account: Any
             [account] = auth._providers[asyncio.get_running_loop()].values()
             shown.extend([repr(caught.value), str(caught.value), repr(auth), repr(mcp), repr(account)])
-            shown.extend([repr(auth._client), repr(account._cache.tokens), str(auth.storage)])
+            shown.extend([repr(account._cache.tokens), str(auth.storage)])
 
     run(visit)
     text = "".join([caplog.text, *shown])

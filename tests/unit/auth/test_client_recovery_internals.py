@@ -13,9 +13,7 @@ from test_client_unattended import SESSION, OldTown, old_town
 from fake_authorization_site import Town, browse, run
 from scripted import Heard, answer, event, scripted, stream
 from toolpost import Client, ClientCredentials
-from toolpost.auth.client import token_cache as purses
-from toolpost.auth.client import token_provider as accounts
-from toolpost.auth.client import token_provider as tallies
+from toolpost.auth.client import grant, token_cache
 from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenCache
 from toolpost.auth.client.token_endpoint import Tokens
@@ -103,7 +101,7 @@ def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, l
             if lapsed == "it has ended":
                 nearly_over(auth, ended=True)
             else:
-                monkeypatch.setattr(purses, "TOKEN_PROBATION", 0.0)
+                monkeypatch.setattr(token_cache, "TOKEN_PROBATION", 0.0)
             await mcp.call_tool("anything")
         assert len(town.authorized) == 3
 
@@ -163,7 +161,7 @@ def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
                 town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             elif trouble == "busy":
                 town.paths["/token"] = lambda _: answer(503)
-            for _ in range(tallies.MAX_FRUITLESS_GRANTS + 1):
+            for _ in range(token_cache.MAX_FRUITLESS_GRANTS + 1):
                 with pytest.raises(AuthError) as caught:
                     await mcp.call_tool("anything")
                 assert not isinstance(caught.value, InsufficientScope)
@@ -180,7 +178,7 @@ def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
             await mcp.call_tool("anything")
             town.needs = ("write",)
             town.paths["/token"] = lambda _: answer(503)
-            for _ in range(tallies.MAX_FRUITLESS_GRANTS + 1):
+            for _ in range(token_cache.MAX_FRUITLESS_GRANTS + 1):
                 with pytest.raises(AuthError, match="at the moment"):
                     await mcp.call_tool("anything")
             town.paths.clear()
@@ -198,7 +196,7 @@ def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
         async with town.client() as mcp:
             with pytest.raises(InsufficientScope, match="it wants write; scopes="):
                 await mcp.call_tool("anything")
-            monkeypatch.setattr(tallies, "PROMPT_WINDOW", 0.0)
+            monkeypatch.setattr(token_cache, "PROMPT_WINDOW", 0.0)
             granted, town.token = ("read", "write"), {"scope": "read write"}
             await mcp.call_tool("anything")
 
@@ -209,10 +207,10 @@ def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
 def test_as_many_scopes_as_a_server_has_may_be_asked_for_one_by_one():
     async def visit(town: Town) -> None:
         async with town.client() as mcp:
-            for number in range(2 * tallies.MAX_PROMPTS):
+            for number in range(2 * token_cache.MAX_PROMPTS):
                 town.needs = (f"scope-{number}",)
                 await mcp.call_tool("anything")
-        assert len(town.authorized) == 1 + 2 * tallies.MAX_PROMPTS
+        assert len(town.authorized) == 1 + 2 * token_cache.MAX_PROMPTS
 
     run(visit)
 
@@ -222,7 +220,7 @@ def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_w
         async with town.client() as mcp:
             town.needs = ("write",)
             town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
-            for _ in range(tallies.MAX_PROMPTS - 1):
+            for _ in range(token_cache.MAX_PROMPTS - 1):
                 with pytest.raises(AuthorizationRequired, match="declined"):
                     await mcp.call_tool("anything")
             calls = [mcp.call_tool("anything") for _ in range(4)]
@@ -231,7 +229,7 @@ def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_w
         [told] = {str(failure) for failure in failures}
         assert "was asked 6 times" in told
         assert "it wants write; scopes=" in told
-        assert len(town.authorized) == tallies.MAX_PROMPTS
+        assert len(town.authorized) == token_cache.MAX_PROMPTS
 
     run(visit)
 
@@ -333,7 +331,7 @@ def test_what_no_call_in_flight_needs_bothers_nobody(what):
 
 
 def test_a_stream_that_was_refused_once_is_opened_again_with_the_same_token(monkeypatch):
-    monkeypatch.setattr(accounts, "UNATTENDED_LOGIN_TIMEOUT", 0.05)
+    monkeypatch.setattr(grant, "UNATTENDED_LOGIN_TIMEOUT", 0.05)
 
     async def visit(town: OldTown) -> None:
         town.token = {"refresh_token": ...}

@@ -159,7 +159,7 @@ def test_an_issuer_that_takes_its_time(monkeypatch):
     async def main() -> None:
         monkeypatch.setattr(issuing, "ISSUER_TIMEOUT", 0.01)
         with pytest.raises(RequestFailed, match="did not answer within"):
-            await issuing.fetch_json(slow, "GET", ISSUER)
+            await issuing.fetch_json(slow, ISSUER)
 
     run(main)
 

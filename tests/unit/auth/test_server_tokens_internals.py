@@ -162,10 +162,10 @@ def test_a_token_that_was_found_good_is_not_looked_at_again_until_it_ends(monkey
             assert server.auth is not None
             verifier = server.auth.verifier
             assert isinstance(verifier, Jwt)
-            verifier._static_keys = []
+            verifier._keys = []
             assert (await site.post(*listing(token))).status == 200
             assert (await site.post(*listing(good(mint)))).status == 401
-            from toolpost.auth.server import verifier as module  # noqa: PLC0415 - to set its clock
+            from toolpost.auth.server import introspection as module  # noqa: PLC0415 - to set its clock
 
             clock = time.time
             monkeypatch.setattr(module.time, "time", lambda: clock() + 301)

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from fake_authorization_site import Town, run
 from toolpost import MemoryTokens
-from toolpost.auth.client import token_provider as accounts
-from toolpost.auth.client.grant import Grant
+from toolpost.auth.client import grant
+from toolpost.auth.client.discovery import ServerRecord
+from toolpost.auth.client.grant import Grant, TokenProvider
 from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenRecords
-from toolpost.auth.client.token_endpoint import ServerRecord, Tokens
+from toolpost.auth.client.token_endpoint import Tokens
 
 
 @pytest.mark.parametrize("resource", ["https://a.example", "https://a.example/one"])
@@ -29,14 +30,14 @@ def test_tokens_are_kept_for_a_client_and_an_address(resource):
     asyncio.run(main())
 
 
-def account_of(auth: Grant) -> accounts.TokenProvider:
+def account_of(auth: Grant) -> TokenProvider:
     [account] = auth._providers[asyncio.get_running_loop()].values()
-    assert isinstance(account, accounts.TokenProvider)
+    assert isinstance(account, TokenProvider)
     return account
 
 
 def test_a_token_that_is_still_good_is_used_while_somebody_else_is_at_it(monkeypatch):
-    monkeypatch.setattr(accounts, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(grant, "LOCK_TIMEOUT", 0.01)
 
     async def visit(town: Town) -> None:
         auth = town.oauth()

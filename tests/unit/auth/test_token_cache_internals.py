@@ -8,10 +8,11 @@ import pytest
 from protected_server import RESOURCE
 from toolpost import Auth, Jwt, Principal
 from toolpost.auth.jose import parse_jws
+from toolpost.auth.server import introspection as verifying
 from toolpost.auth.server import jwks as keeping
-from toolpost.auth.server import verifier as verifying
+from toolpost.auth.server.auth import make_verifier
+from toolpost.auth.server.introspection import VerificationCache
 from toolpost.auth.server.jwks import read_keys
-from toolpost.auth.server.verifier import VerificationCache, make_verifier
 from toolpost.server.http.authorization import find_missing_scopes
 from toolpost.testing import TokenIssuer
 from toolpost.types.base import UNSET, Raw

@@ -10,8 +10,8 @@ from hosted import run
 from introspection_issuer import ISSUER, Issuer, asks
 from protected_server import RESOURCE, guarded, listing
 from toolpost import Introspection, Principal
+from toolpost.auth.server import auth as verifying
 from toolpost.auth.server import introspection as asking
-from toolpost.auth.server import verifier as verifying
 from toolpost.errors import RequestFailed
 
 
@@ -121,11 +121,14 @@ def test_a_second_event_loop_has_a_bound_of_its_own():
     pool = asking._RequestPool()
 
     async def fill() -> None:
-        async def hold() -> None:
+        async def hold() -> Principal:
             async with pool.semaphore:
                 await asyncio.sleep(0)
+            return Principal("ann")
 
-        await asyncio.gather(*(hold() for _ in range(asking.MAX_CONCURRENT_REQUESTS + 8)))
+        await asyncio.gather(
+            *(pool.join(str(each), hold) for each in range(asking.MAX_CONCURRENT_REQUESTS + 8))
+        )
 
     asyncio.run(fill())
     asyncio.run(fill())

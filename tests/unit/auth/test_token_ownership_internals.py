@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from toolpost.auth.client import token_provider
+from toolpost.auth.client import token_cache
+from toolpost.auth.client.grant import run_to_completion
 from toolpost.auth.client.login import RedirectListener
 from toolpost.auth.client.token_endpoint import Tokens
-from toolpost.auth.client.token_provider import run_to_completion
 from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError, InsufficientScope, TokenRejected
 from toolpost.single_flight import SingleFlight
@@ -46,8 +46,8 @@ def test_who_joins_while_work_is_given_up_has_it_done_anew():
 
 
 def test_a_user_is_not_asked_for_ever():
-    asked, login = token_provider.PromptLimiter(), frozenset[str]()
-    for _ in range(token_provider.MAX_PROMPTS):
+    asked, login = token_cache.PromptLimiter(), frozenset[str]()
+    for _ in range(token_cache.MAX_PROMPTS):
         asked.record_prompt(login, None)
         asked.record_grant(login, Tokens("t0ken"))
         asked.record_success()

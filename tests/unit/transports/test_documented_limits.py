@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Server, run, threads, web
-from toolpost.auth.server import admission, dpop, verifier
+from toolpost.auth.server import admission, dpop, introspection
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
 from toolpost.server import client_requests, context, handler, middleware, per_client
 from toolpost.server.elicitation import journal, request_state
@@ -84,7 +84,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "rate of one client": (),
     "clients whose rate is known": (middleware.MAX_CLIENTS,),
     "calls at once": (),
-    "tokens that are remembered": (verifier.MAX_CACHED_TOKENS,),
+    "tokens that are remembered": (introspection.MAX_CACHED_TOKENS,),
     "connections that wait to be accepted": (web.LISTEN_BACKLOG,),
 }
 

@@ -6,13 +6,12 @@ their own authorization server.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolpost.auth.arguments import split_scopes
-from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.fetch import AuthHttpClient
 from toolpost.auth.urls import (
     list_resource_metadata_urls,
     list_server_metadata_urls,
@@ -22,22 +21,15 @@ from toolpost.auth.urls import (
 )
 from toolpost.errors import AuthError
 
-MAX_ISSUERS: Final = 16
-"""How many authorization servers of a resource are looked at."""
+MAX_ISSUERS: Final = 16  # authorization servers of a resource that are looked at
 
 
 class ProtectedResourceMetadata(msgspec.Struct, frozen=True):
-    """A protected resource: an MCP server, as it describes itself.
+    """A protected resource: an MCP server, as it describes itself."""
 
-    Attributes:
-        resource: its identifier, exactly as published.
-        authorization_servers: the issuers of its tokens; at least one.
-        scopes_supported: the scopes that a client should have at first; None if it does not say.
-    """
-
-    resource: str
-    authorization_servers: tuple[str, ...] = ()
-    scopes_supported: tuple[str, ...] | None = None
+    resource: str  # its identifier, exactly as published
+    authorization_servers: tuple[str, ...] = ()  # the issuers of its tokens; at least one
+    scopes_supported: tuple[str, ...] | None = None  # those that a client should have at first
 
 
 class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
@@ -50,50 +42,42 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
     scopes_supported: tuple[str, ...] | None = None
     code_challenge_methods_supported: tuple[str, ...] | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
-    token_endpoint_auth_signing_alg_values_supported: tuple[str, ...] | None = None
-    grant_types_supported: tuple[str, ...] | None = None
     client_id_metadata_document_supported: bool | None = None
     authorization_response_iss_parameter_supported: bool | None = None
     dpop_signing_alg_values_supported: tuple[str, ...] | None = None
-    legacy: bool = False
-    """Whether it has published nothing: its endpoints are where the second revision says."""
+    legacy: bool = False  # it has published nothing: its endpoints are where the second revision says
 
 
-def parse_resource_metadata(
-    document: Mapping[str, Any], place: str, server: str
-) -> ProtectedResourceMetadata:
+def parse_resource_metadata(document: dict[str, Any], place: str, server: str) -> ProtectedResourceMetadata:
     """Return the metadata of an MCP server, which must be about this server."""
+    where = redact_url(place)
     try:
         read = msgspec.convert(document, ProtectedResourceMetadata)
     except msgspec.ValidationError as error:
-        raise AuthError(f"the resource metadata at {redact_url(place)} cannot be read: {error}") from None
-    parse_http_url(read.resource, f"the resource in the metadata at {redact_url(place)}")
+        raise AuthError(f"the resource metadata at {where} cannot be read: {error}") from None
+    parse_http_url(read.resource, f"the resource in the metadata at {where}")
     if not covers(read.resource, server):
+        named = redact_url(read.resource)
         raise AuthError(
-            f"the resource metadata at {redact_url(place)} is about {redact_url(read.resource)}, "
-            f"and not about {redact_url(server)}",
-            hint=f"connect to {redact_url(read.resource)}, or set public_url= on the server: a token for one "
-            "server must not be shown to another",
+            f"the resource metadata at {where} is about {named}, and not about {redact_url(server)}",
+            hint=f"connect to {named}, or set public_url= on the server: a token for one server must not be "
+            "shown to another",
         )
     if not read.authorization_servers:
-        raise AuthError(f"the resource metadata at {redact_url(place)} names no authorization server")
+        raise AuthError(f"the resource metadata at {where} names no authorization server")
     return msgspec.structs.replace(read, authorization_servers=read.authorization_servers[:MAX_ISSUERS])
 
 
-def parse_server_metadata(
-    document: Mapping[str, Any], place: str, issuer: str
-) -> AuthorizationServerMetadata:
+def parse_server_metadata(document: dict[str, Any], place: str, issuer: str) -> AuthorizationServerMetadata:
     """Return the metadata of an authorization server, which must be its own (AUTH-17)."""
     try:
         read = msgspec.convert({**document, "legacy": False}, AuthorizationServerMetadata)
     except msgspec.ValidationError as error:
         raise AuthError(f"the metadata at {redact_url(place)} cannot be read: {error}") from None
     if read.issuer != issuer:
-        raise AuthError(
-            f"the metadata at {redact_url(place)} is of {redact_url(read.issuer)}, "
-            f"and not of {redact_url(issuer)}",
-            hint="one authorization server must not speak for another",
-        )
+        problem = f"is of {redact_url(read.issuer)}, and not of {redact_url(issuer)}"
+        hint = "one authorization server must not speak for another"
+        raise AuthError(f"the metadata at {redact_url(place)} {problem}", hint=hint)
     return read
 
 
@@ -117,6 +101,14 @@ def covers(identifier: str, server: str) -> bool:
 # --------------------------------------------------------------------- discovery
 
 
+class ServerRecord(msgspec.Struct, frozen=True):
+    """A server as the last run knew it: the name of its resource, and the issuer of its tokens."""
+
+    resource: str
+    issuer: str
+    published: bool = True
+
+
 class DiscoveredServer(NamedTuple):
     """An MCP server and the authorization server that issues its tokens.
 
@@ -128,10 +120,15 @@ class DiscoveredServer(NamedTuple):
     published: bool = True
     searched_urls: tuple[str, ...] = ()
 
+    @property
+    def record(self) -> ServerRecord:
+        """What is stored of it."""
+        return ServerRecord(self.resource.resource, self.issuer.issuer, self.published)
+
     def annotate_error(self, error: AuthError) -> AuthError:
         """Add to an error that the authorization server was only guessed."""
         if self.issuer.legacy and self.searched_urls:
-            places = ", ".join(redact_url(place) for place in self.searched_urls)
+            places = ", ".join(map(redact_url, self.searched_urls))
             error.message = (
                 f"no protected-resource metadata was found at {places}, so that the server was taken for "
                 f"its own authorization server; but {error.message}"
@@ -148,7 +145,7 @@ async def discover(
     if metadata_url is not None:
         places = [metadata_url, *(place for place in places if place != metadata_url)]
     for place in places:
-        document = _extract_document(await fetch.get(place, "the resource metadata"), place)
+        document = await _fetch_document(fetch, place, "the resource metadata")
         if document is not None:
             found = parse_resource_metadata(document, place, server)
             issuers = found.authorization_servers
@@ -160,6 +157,12 @@ async def discover(
     return DiscoveredServer(resource, metadata, published=False, searched_urls=tuple(places))
 
 
+async def rediscover(fetch: AuthHttpClient, known: ServerRecord) -> DiscoveredServer:
+    """Return a server that was discovered before, with the current metadata of its authorization server."""
+    metadata = await fetch_server_metadata(fetch, known.issuer, legacy=not known.published)
+    return DiscoveredServer(ProtectedResourceMetadata(known.resource), metadata, known.published)
+
+
 async def fetch_server_metadata(
     fetch: AuthHttpClient, issuer: str, *, legacy: bool = False
 ) -> AuthorizationServerMetadata:
@@ -169,9 +172,7 @@ async def fetch_server_metadata(
         raise AuthError(f"an issuer has no query and no fragment: {redact_url(issuer)}")
     places = list_server_metadata_urls(issuer)
     for place in places[:1] if legacy else places:
-        document = _extract_document(
-            await fetch.get(place, "the metadata of the authorization server"), place
-        )
+        document = await _fetch_document(fetch, place, "the metadata of the authorization server")
         if document is not None:
             return parse_server_metadata(document, place, issuer)
     if legacy:
@@ -185,12 +186,13 @@ async def fetch_server_metadata(
         )
     raise AuthError(
         f"the authorization server {redact_url(issuer)} publishes no metadata",
-        hint=f"looked at {', '.join(redact_url(place) for place in places)}",
+        hint=f"looked at {', '.join(map(redact_url, places))}",
     )
 
 
-def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object] | None:
-    """Return the document of a response; None if there is none."""
+async def _fetch_document(fetch: AuthHttpClient, place: str, what: str) -> dict[str, Any] | None:
+    """Return the document at a place; None if there is none."""
+    answer = await fetch.get(place, what)
     if answer.is_transient:
         raise AuthError(f"{redact_url(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:
@@ -203,9 +205,7 @@ def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object]
 
 # --------------------------------------------------------------------- challenges
 
-MAX_CHALLENGE_LENGTH: Final = 16 * 1024
-"""How many characters are looked at: more than common servers send as all headers together."""
-
+MAX_CHALLENGE_LENGTH: Final = 16 * 1024  # characters that are read; common servers send less in all headers
 _CHALLENGE_PART: Final = re.compile(
     r"""[ \t,]*(?P<name>[!#$%&'*+\-.^_`|~0-9A-Za-z]+)"""
     r"""(?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[!#$%&'*+\-.^_`|~0-9A-Za-z:/?@=]+))"""

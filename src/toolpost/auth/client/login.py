@@ -23,8 +23,9 @@ from toolpost.auth.urls import UrlPolicy, is_loopback_host, parse_http_url, reda
 from toolpost.errors import AuthError, AuthorizationRequired
 
 PKCE_METHOD: Final = "S256"
-MAX_REDIRECT_LENGTH: Final = 32 * 1024
-"""Characters of what a user was sent back with."""
+MAX_REDIRECT_LENGTH: Final = 32 * 1024  # characters of what a user was sent back with
+
+RedirectParameters: TypeAlias = list[tuple[str, str]]
 
 _SINGLE_PARAMETERS: Final = ("code", "error", "iss", "state")
 _KNOWN_ERRORS: Final = frozenset({
@@ -62,13 +63,9 @@ class LoginAttempt(msgspec.Struct, frozen=True):
     @classmethod
     def begin(cls, issuer: AuthorizationServerMetadata, redirect_uri: str) -> "LoginAttempt":
         """Begin a login with fresh secrets."""
-        return cls(
-            issuer=issuer.issuer,
-            iss_expected=issuer.authorization_response_iss_parameter_supported is True,
-            redirect_uri=redirect_uri,
-            state=secrets.token_urlsafe(32),
-            verifier=secrets.token_urlsafe(48),
-        )
+        iss_expected = issuer.authorization_response_iss_parameter_supported is True
+        state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
+        return cls(issuer.issuer, iss_expected, redirect_uri, state, verifier)
 
     def build_authorization_url(
         self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
@@ -94,31 +91,32 @@ class LoginAttempt(msgspec.Struct, frozen=True):
         query = "&".join(part for part in (parts.query, urlencode(asked)) if part)
         return urlunsplit((parts.scheme, parts.netloc, parts.path or "/", query, ""))
 
-    def is_ours(self, parameters: list[tuple[str, str]]) -> bool:
+    def is_ours(self, parameters: RedirectParameters) -> bool:
         """Whether an answer belongs to this login (AUTH-67)."""
         states = [value for name, value in parameters if name == "state"]
         return len(states) == 1 and hmac.compare_digest(states[0].encode(), self.state.encode())
 
-    def extract_code(self, parameters: list[tuple[str, str]]) -> str:
+    def extract_code(self, parameters: RedirectParameters) -> str:
         """Return the code of a redirect that may be used."""
         if not self.is_ours(parameters):
             raise AuthError("the answer to the login does not belong to it: its state is another")
         if any(sum(name == once for name, _ in parameters) > 1 for once in _SINGLE_PARAMETERS):
             raise AuthError("the answer to the login says something twice")
-        said = dict(parameters)
-        self._check_issuer(said.get("iss"))
+        answer = dict(parameters)
+        self._check_issuer(answer.get("iss"))
         # Only now may anything else in it be looked at (AUTH-39).
-        if "error" in said:
-            error = said["error"] if said["error"] in _KNOWN_ERRORS else "an error that we do not know"
-            if error == "access_denied":
-                raise AuthorizationRequired("the login was declined", hint="log in again to go on")
-            raise AuthorizationRequired(f"the authorization server did not let the user in: {error}")
-        if not said.get("code"):
+        error = answer.get("error")
+        if error == "access_denied":
+            raise AuthorizationRequired("the login was declined", hint="log in again to go on")
+        if error is not None:
+            problem = error if error in _KNOWN_ERRORS else "an error that we do not know"
+            raise AuthorizationRequired(f"the authorization server did not let the user in: {problem}")
+        if not answer.get("code"):
             raise AuthError("the answer to the login has no code")
-        return said["code"]
+        return answer["code"]
 
     def _check_issuer(self, iss: str | None) -> None:
-        """Compare who answered with who was asked (AUTH-35, AUTH-36, AUTH-37, AUTH-38)."""
+        """Check that the server that was asked has answered (AUTH-35, AUTH-36, AUTH-37, AUTH-38)."""
         if iss is None:
             if self.iss_expected:
                 raise AuthError("the answer to the login does not say who gave it, though it has to")
@@ -129,18 +127,16 @@ class LoginAttempt(msgspec.Struct, frozen=True):
             )
 
 
-def parse_redirect(answer: str, attempt: LoginAttempt) -> list[tuple[str, str]]:
+def parse_redirect(answer: str, attempt: LoginAttempt) -> RedirectParameters:
     """Return the parameters of a redirect, from its address or from a code that the user was shown."""
     text = answer.strip()
     if not text or len(text) > MAX_REDIRECT_LENGTH or not text.isprintable():
         raise AuthError("what came back from the login is neither an address nor a code")
     if "://" not in text:
         if attempt.iss_expected:
-            raise AuthError(
-                "open_url returned a code alone, but this authorization server says beside it who it is, and "
-                "that has to be compared",
-                hint="return the whole address that the user was sent back to",
-            )
+            problem = "this authorization server says beside it who it is, and that has to be compared"
+            hint = "return the whole address that the user was sent back to"
+            raise AuthError(f"open_url returned a code alone, but {problem}", hint=hint)
         # A user who types a code has seen the page; the verifier shows that the code is for us.
         return [("code", text), ("state", attempt.state)]
     try:
@@ -164,7 +160,6 @@ NO_BROWSER_HINT: Final = (
     "give OAuth an open_url= that shows the page elsewhere, and returns the address that the user is sent "
     "back to; a program that acts for itself takes ClientCredentials"
 )
-"""What to do where there is no browser."""
 
 
 def open_in_browser(url: str) -> None:
@@ -176,9 +171,8 @@ def open_in_browser(url: str) -> None:
     if webbrowser.open(url, new=1):
         return
     if not (sys.stderr and sys.stderr.isatty()):  # otherwise all would wait for an unread line
-        raise AuthorizationRequired(
-            "there is no browser to log in with, and no terminal", hint=NO_BROWSER_HINT
-        )
+        problem = "there is no browser to log in with, and no terminal"
+        raise AuthorizationRequired(problem, hint=NO_BROWSER_HINT)
     page = f"Open this page in a browser on this machine to log in:\n{url}\nWithout one: {NO_BROWSER_HINT}"
     print(page, file=sys.stderr, flush=True)  # noqa: T201 - there is no other way
 
@@ -186,37 +180,25 @@ def open_in_browser(url: str) -> None:
 async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
     """Show a page to the user; return where they were sent back to, if `open_url` says it."""
     try:
-        said = await call_user_function(open_url, url)
-    except (AuthError, asyncio.CancelledError):
+        answer = await call_user_function(open_url, url)
+    except AuthError:
         raise
     except Exception as error:
-        raise AuthorizationRequired(
-            f"the page to log in could not be opened: {type(error).__name__}", hint="see open_url="
-        ) from error
-    if said is not None and not isinstance(said, str):
-        raise AuthorizationRequired(
-            f"open_url returned a {type(said).__name__}",
-            hint="return the address that the user was sent back to, or None if their browser comes here",
-        )
-    return said
+        problem = f"the page to log in could not be opened: {type(error).__name__}"
+        raise AuthorizationRequired(problem, hint="see open_url=") from error
+    if answer is not None and not isinstance(answer, str):
+        hint = "return the address that the user was sent back to, or None if their browser comes here"
+        raise AuthorizationRequired(f"open_url returned a {type(answer).__name__}", hint=hint)
+    return answer
 
 
 # --------------------------------------------------------------------- listener
 
-DEFAULT_REDIRECT_URI: Final = "http://127.0.0.1/callback"
-"""Where the browser is sent back to; the port is a free one."""
-
-MAX_REQUEST_BYTES: Final = 32 * 1024
-"""Bytes of a request: a code is short, and a browser adds a few headers."""
-
-MAX_PARAMETERS: Final = 32
-"""How many parameters are read."""
-
-REQUEST_TIMEOUT: Final = 10.0
-"""Seconds for a request to arrive."""
-
-MAX_CONNECTIONS: Final = 32
-"""Connections at a time: a browser opens a few. The oldest makes room for a new one."""
+DEFAULT_REDIRECT_URI: Final = "http://127.0.0.1/callback"  # with a free port
+MAX_REQUEST_BYTES: Final = 32 * 1024  # bytes of a request: a code is short, and a browser adds a few headers
+MAX_PARAMETERS: Final = 32  # how many parameters are read
+REQUEST_TIMEOUT: Final = 10.0  # seconds for a request to arrive
+MAX_CONNECTIONS: Final = 32  # at a time: a browser opens a few. The oldest makes room for a new one
 
 _RESPONSE_HEADERS: Final = (
     "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
@@ -225,8 +207,6 @@ _RESPONSE_HEADERS: Final = (
 _DONE_TEXT: Final = "You can close this window and go back to the program."
 _NOT_FOUND_TEXT: Final = "There is nothing here."
 _WRONG_LOGIN_TEXT: Final = "This is not the login that was begun here. Go back to the program."
-
-RedirectParameters = list[tuple[str, str]]
 
 
 class RedirectListener:
@@ -237,10 +217,9 @@ class RedirectListener:
         self._host = parts.hostname or "127.0.0.1"
         self._path = parts.path or "/"
         self._port = parts.port or 0  # 0 takes a free one
-        self.redirect_parameters: asyncio.Future[RedirectParameters]
-        self.accept: Callable[[RedirectParameters], bool] = lambda _: False  # until one was begun
         self.redirect_uri = ""
-        self.redirect_parameters = asyncio.get_running_loop().create_future()
+        self.accept: Callable[[RedirectParameters], bool] = lambda _: False  # until a login was begun
+        self.redirect_parameters: asyncio.Future[RedirectParameters] = asyncio.Future()
         self._connections: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -260,8 +239,8 @@ class RedirectListener:
             for one in servers:
                 one.close()
             self.redirect_parameters.cancel()
-            for guest in self._connections:
-                guest.transport.abort()
+            for writer in self._connections:
+                writer.transport.abort()
             if self._tasks:
                 await asyncio.wait([*self._tasks])
 
@@ -300,9 +279,7 @@ class RedirectListener:
         words = lines[0].split(" ")
         if len(words) != 3 or words[0] != "GET" or not words[1].startswith("/"):
             return "405 Method Not Allowed", _NOT_FOUND_TEXT
-        hosts = [
-            line.partition(":")[2].strip().lower() for line in lines[1:] if line.lower().startswith("host:")
-        ]
+        hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
         if len(hosts) != 1 or not _is_own_host(hosts[0], self._port):
             return "421 Misdirected Request", _NOT_FOUND_TEXT  # a name that leads here is not ours
         path, _, query = words[1].partition("?")
@@ -311,7 +288,7 @@ class RedirectListener:
         try:
             parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
         except ValueError:
-            return "400 Bad Request", _WRONG_LOGIN_TEXT
+            parameters = []
         if not self.accept(parameters):
             return "400 Bad Request", _WRONG_LOGIN_TEXT
         self.redirect_parameters.set_result(parameters)

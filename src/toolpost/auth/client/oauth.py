@@ -1,45 +1,42 @@
 """`OAuth`: a person logs in with their browser, and the client gets tokens in their name.
 
-Owns the arguments, the registration at each authorization server, and that one window is open at a time. The
-page and its redirect are in `login`, the use of tokens in `token_provider`.
+Owns the arguments, the registration at each authorization server (by hand, by a metadata document, or
+dynamic; AUTH-20), and that one window is open at a time. The page and its redirect are in `login`, the use of
+tokens in `grant`.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from toolpost.auth.arguments import check_callable, check_seconds, check_texts, normalize_scopes
+import msgspec
+
+from toolpost.auth.arguments import check_http_url, check_seconds, check_texts, normalize_scopes
+from toolpost.auth.client import login
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
-from toolpost.auth.client.login import (
-    DEFAULT_REDIRECT_URI,
-    LoginAttempt,
-    OpenUrl,
-    RedirectListener,
-    open_in_browser,
-    parse_redirect,
-    require_authorization_endpoint,
-    show_to_user,
-)
-from toolpost.auth.client.registration import ClientSettings, find_registration, register_client
+from toolpost.auth.client.login import LoginAttempt, OpenUrl, RedirectListener, RedirectParameters
 from toolpost.auth.client.storage import FileTokens, Storage
 from toolpost.auth.client.token_endpoint import (
+    UNKNOWN_CLIENT_ERRORS,
     ClientIdentity,
     Registration,
     Tokens,
+    choose_auth_method,
     decode_record,
     encode_record,
-    is_client_unknown,
-    parse_token_response,
-    request_token,
+    is_token,
+    make_denial_error,
 )
-from toolpost.auth.urls import is_loopback_host, parse_http_url
+from toolpost.auth.fetch import JSON_TYPE
+from toolpost.auth.urls import is_loopback_host, redact_url
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
-LOGIN_TIMEOUT: Final = 300.0
-"""Seconds for a person to log in: they may have to find their telephone first."""
+LOGIN_TIMEOUT: Final = 300.0  # seconds for a person to log in: they may have to find their telephone first
+
+_REGISTRATION_ENDPOINT: Final = "the registration endpoint"
 
 
 class OAuth(Grant):
@@ -97,87 +94,82 @@ class OAuth(Grant):
         allow_http: bool = False,
         timeout: float = LOGIN_TIMEOUT,
     ) -> None:
-        check_texts(
-            client_id=client_id,
-            client_secret=client_secret,
-            client_metadata_url=client_metadata_url,
-            client_name=client_name,
-            redirect_uri=redirect_uri,
-        )
-        check_callable("open_url", open_url)
+        check_texts(client_id=client_id, client_secret=client_secret, client_metadata_url=client_metadata_url)
+        check_texts(client_name=client_name, redirect_uri=redirect_uri)
+        if open_url is not None and not callable(open_url):
+            raise TypeError(f"open_url: a function, not a {type(open_url).__name__}")
         check_seconds("timeout", timeout)
-        self._client = ClientSettings(client_name, client_id, client_secret, issuer, client_metadata_url)
-        self._client.check()
+        if client_secret is not None and client_id is None:
+            raise ValueError("client_secret= goes with client_id=")
+        if issuer is not None and client_id is None:
+            raise ValueError("issuer= says where client_id= is from; without one it says nothing")
+        _check_metadata_url(client_metadata_url)
+        self._client_name = client_name
+        self._client = client_id, client_secret
+        self._metadata_url = client_metadata_url
         self._redirect_uri = _check_redirect_uri(redirect_uri, open_url)
-        self._open_url: OpenUrl = open_url or open_in_browser
+        self._open_url: OpenUrl = open_url or login.open_in_browser
         self._timeout = timeout
         super().__init__(
-            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
-            storage=FileTokens() if storage is None else storage,
+            GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http),
+            FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,
-            pinned=client_id is not None,
+            is_pinned=client_id is not None,
         )
 
-    # ----------------------------------------------------------------- new tokens
-
-    async def obtain(self, visit: TokenRequest) -> Tokens:
+    async def obtain(self, request: TokenRequest) -> Tokens:
         """Have the user log in."""
-        issuer = visit.server.issuer
-        endpoint = require_authorization_endpoint(issuer)
+        endpoint = login.require_authorization_endpoint(request.server.issuer)
         # One window at a time: after one login, the next page often needs none.
-        async with visit.storage.lock(f"login\n{issuer.issuer}"):
+        async with self.storage.lock(f"login\n{request.server.issuer.issuer}"):
             try:
-                return await self._login(visit, endpoint)
+                return await self._login(request, endpoint)
             except AuthorizationDenied as error:
-                if not is_client_unknown(error) or await self._load_registration(visit) is None:
+                if error.code not in UNKNOWN_CLIENT_ERRORS or await self._load_registration(request) is None:
                     raise
-            await self.forget_registration(visit)
-            return await self._login(visit, endpoint)
+            await self.forget_registration(request)
+            return await self._login(request, endpoint)
 
-    async def _login(self, visit: TokenRequest, endpoint: str) -> Tokens:
-        issuer = visit.server.issuer
-        async with self._open_listener(await self._load_registration(visit)) as (listener, redirect_uri):
-            who = await self._ensure_registration(visit, redirect_uri)
-            attempt = LoginAttempt.begin(issuer, redirect_uri)
-            resource = visit.server.resource.resource
-            await visit.fetch.url_policy.check(endpoint, "the page to log in")
-            page = attempt.build_authorization_url(
-                visit.fetch.url_policy, endpoint, who.client_id, resource, visit.scopes
-            )
+    async def _login(self, request: TokenRequest, endpoint: str) -> Tokens:
+        policy = request.fetch.url_policy
+        async with self._open_listener(await self._load_registration(request)) as (listener, redirect_uri):
+            who = await self._ensure_registration(request, redirect_uri)
+            attempt = LoginAttempt.begin(request.server.issuer, redirect_uri)
+            resource = request.server.resource.resource
+            await policy.check(endpoint, "the page to log in")
+            page = attempt.build_authorization_url(policy, endpoint, who.client_id, resource, request.scopes)
             code = attempt.extract_code(await self._await_redirect(page, attempt, listener))
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
             "code_verifier": attempt.verifier,
-            **visit.resource_param,
+            **request.resource_param,
         }
-        document = await request_token(visit.fetch, issuer, form, ClientIdentity(who), visit.proofs)
-        return parse_token_response(document, visit.scopes, None)
+        return await request.send(form, ClientIdentity(who))
 
     async def _await_redirect(
         self, page: str, attempt: LoginAttempt, listener: RedirectListener | None
-    ) -> list[tuple[str, str]]:
+    ) -> RedirectParameters:
         """Return the parameters with which the user came back."""
         if listener is not None:
             listener.accept = attempt.is_ours
-        showing = asyncio.get_running_loop().create_task(show_to_user(self._open_url, page))
+        showing = asyncio.get_running_loop().create_task(login.show_to_user(self._open_url, page))
         came = [] if listener is None else [listener.redirect_parameters]
         try:
             async with asyncio.timeout(self._timeout):
                 await asyncio.wait([showing, *came], return_when=asyncio.FIRST_COMPLETED)
                 if listener is not None and listener.redirect_parameters.done():
                     return listener.redirect_parameters.result()
-                said = showing.result()
-                if said is not None:
-                    return parse_redirect(said, attempt)
+                answer = showing.result()
+                if answer is not None:
+                    return login.parse_redirect(answer, attempt)
                 if listener is not None:
                     return await listener.redirect_parameters
         except TimeoutError:
-            raise AuthorizationRequired(
-                f"nobody has logged in within {self._timeout:g} s", hint="try again; timeout= gives more time"
-            ) from None
+            problem = f"nobody has logged in within {self._timeout:g} s"
+            raise AuthorizationRequired(problem, hint="try again; timeout= gives more time") from None
         finally:
             showing.cancel()
             await asyncio.wait([showing])
@@ -200,58 +192,139 @@ class OAuth(Grant):
                 listener = await stack.enter_async_context(RedirectListener(wanted).open())
             except OSError as error:
                 if wanted == self._redirect_uri:
-                    raise AuthError(
-                        f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}",
-                        hint="give another redirect_uri=; without a port a free one is taken",
-                    ) from error
+                    problem = f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}"
+                    hint = "give another redirect_uri=; without a port a free one is taken"
+                    raise AuthError(problem, hint=hint) from error
                 listener = await stack.enter_async_context(RedirectListener(self._redirect_uri).open())
             yield listener, listener.redirect_uri
 
-    # ----------------------------------------------------------------- who the client is
+    # ----------------------------------------------------------------- registration
 
-    async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
+    async def identity(self, request: TokenRequest) -> ClientIdentity | None:
         """Return the client at the authorization server."""
-        who = find_registration(self._client, visit.server.issuer) or await self._load_registration(visit)
+        who = self._find_registration(request) or await self._load_registration(request)
         return None if who is None else ClientIdentity(who)
 
-    async def forget_registration(self, visit: TokenRequest) -> None:
+    async def forget_registration(self, request: TokenRequest) -> None:
         """Forget the registration; a new one is made with the next login."""
-        await visit.storage.delete(self._registration_key(visit))
+        await self.storage.delete(self._registration_key(request))
 
-    async def _ensure_registration(self, visit: TokenRequest, redirect_uri: str) -> Registration:
-        issuer = visit.server.issuer
-        known = find_registration(self._client, issuer)
+    async def _ensure_registration(self, request: TokenRequest, redirect_uri: str) -> Registration:
+        known = self._find_registration(request)
         if known is not None:
             return known
-        kept = await self._load_registration(visit)
+        kept = await self._load_registration(request)
         if kept is not None and kept.redirect_uri == redirect_uri:
             return kept
-        made = await register_client(
-            visit.fetch, self._client, issuer, redirect_uri, visit.scopes, dpop=self.settings.dpop is True
-        )
-        await visit.storage.put(self._registration_key(visit), encode_record(made))
+        made = await self._register(request, redirect_uri)
+        await self.storage.put(self._registration_key(request), encode_record(made))
         return made
 
-    async def _load_registration(self, visit: TokenRequest) -> Registration | None:
+    def _find_registration(self, request: TokenRequest) -> Registration | None:
+        """Return the registration that needs no request; None if the client has to be registered."""
+        issuer, (client_id, client_secret) = request.server.issuer, self._client
+        if client_id is not None:
+            return Registration(issuer.issuer, client_id, client_secret)
+        if self._metadata_url is not None and issuer.client_id_metadata_document_supported:
+            return Registration(issuer.issuer, self._metadata_url, method="none")
+        return None
+
+    async def _load_registration(self, request: TokenRequest) -> Registration | None:
         """Return the stored registration at this authorization server, as long as it lasts."""
-        text = await visit.storage.get(self._registration_key(visit))
-        kept = None if text is None else decode_record(text, Registration)
-        if kept is None or kept.issuer != visit.server.issuer.issuer:
+        kept = decode_record(await self.storage.get(self._registration_key(request)), Registration)
+        if kept is None or kept.issuer != request.server.issuer.issuer:
             return None
         return None if kept.expires_at is not None and kept.expires_at <= time.time() else kept
 
-    def _registration_key(self, visit: TokenRequest) -> str:
-        return f"client\n{visit.server.issuer.issuer}\n{self.client_key}"
+    def _registration_key(self, request: TokenRequest) -> str:
+        return f"client\n{request.server.issuer.issuer}\n{self.client_key}"
+
+    async def _register(self, request: TokenRequest, redirect_uri: str) -> Registration:
+        """Register the client at an authorization server (RFC 7591)."""
+        issuer = request.server.issuer
+        if issuer.registration_endpoint is None:
+            raise AuthorizationRequired(
+                f"the authorization server {redact_url(issuer.issuer)} "
+                "does not know this client, and registers none",
+                hint="register it there by hand, and give client_id= (and client_secret=), and issuer=",
+            )
+        offered = issuer.token_endpoint_auth_methods_supported
+        # Without a secret if that is possible, for a program cannot keep one.
+        method = "none" if offered is None or "none" in offered else choose_auth_method(offered, secret=True)
+        document: dict[str, Any] = {
+            "client_name": self._client_name,
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": method,
+            "application_type": "native" if is_loopback_host(urlsplit(redirect_uri).hostname) else "web",
+            **request.scope_param,
+        }
+        if self.settings.dpop is True:
+            document["dpop_bound_access_tokens"] = True
+        url, body = issuer.registration_endpoint, msgspec.json.encode(document)
+        answer = await request.fetch.post(url, _REGISTRATION_ENDPOINT, body, JSON_TYPE)
+        if not answer.ok:
+            raise _make_registration_error(make_denial_error(answer, _REGISTRATION_ENDPOINT), redirect_uri)
+        return _parse_registration(answer.document, issuer.issuer, method, redirect_uri)
+
+
+class _RegistrationResponse(msgspec.Struct):
+    client_id: str
+    client_secret: str | None = None
+    client_secret_expires_at: float | None = None
+    token_endpoint_auth_method: str | None = None
+
+
+def _parse_registration(
+    document: dict[str, Any] | None, issuer: str, method: str, redirect_uri: str
+) -> Registration:
+    try:
+        given = msgspec.convert(document, _RegistrationResponse)
+    except msgspec.ValidationError as error:  # which tells of types and places, not of values
+        raise AuthError(
+            f"{_REGISTRATION_ENDPOINT} answered with something that is no registration: {error}"
+        ) from None
+    secret = given.client_secret or None
+    if not is_token(given.client_id) or (secret is not None and not is_token(secret)):
+        raise AuthError(
+            f"{_REGISTRATION_ENDPOINT} gave the client a name or a secret that no request can carry"
+        )
+    return Registration(
+        issuer,
+        given.client_id,
+        secret,
+        method=given.token_endpoint_auth_method or (method if secret is not None else "none"),
+        redirect_uri=redirect_uri,
+        expires_at=given.client_secret_expires_at or None,
+        dynamic=True,
+    )
+
+
+def _make_registration_error(error: AuthError, redirect_uri: str) -> AuthError:
+    """Return the error for a registration that was refused, with what can be done (AUTH-27, AUTH-28)."""
+    if not isinstance(error, AuthorizationDenied):
+        return error  # it may be granted later
+    if error.code == "invalid_redirect_uri":
+        hint = f"it does not like {redact_url(redirect_uri)}: give another redirect_uri="
+    else:
+        hint = "register the client there by hand, and give client_id= and issuer="
+    return AuthError(f"the client could not be registered: {error.message}", hint=hint)
+
+
+def _check_metadata_url(url: str | None) -> None:
+    """Check where the client describes itself (CIMD)."""
+    if url is not None:
+        parts = check_http_url(url, "client_metadata_url")
+        if parts.scheme != "https" or parts.path in {"", "/"} or parts.fragment:
+            raise ValueError("client_metadata_url is an https URL with a path")
 
 
 def _check_redirect_uri(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
     """Return where the browser is sent back to: this machine, or https (AUTH-66)."""
     if redirect_uri is None:
-        return DEFAULT_REDIRECT_URI
-    try:
-        parts = parse_http_url(redirect_uri, "redirect_uri")
-    except AuthError as error:
-        raise ValueError(error.message) from None
+        return login.DEFAULT_REDIRECT_URI
+    parts = check_http_url(redirect_uri, "redirect_uri")
     if parts.fragment or parts.query:
         raise ValueError("redirect_uri has no query and no fragment")
     if is_loopback_host(parts.hostname):

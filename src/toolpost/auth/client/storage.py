@@ -1,7 +1,7 @@
-"""Where tokens are kept between runs: in files that only their owner may read, in memory, or with the user.
+"""Where tokens are stored between runs: in files that only their owner may read, in memory, or with the user.
 
 Owns the interface, the locks that let several processes share a token, and what happens when a storage
-fails. A value is a string that is not looked at here; it is a secret, and never logged.
+fails. A value is a secret string, which is never logged.
 """
 
 import asyncio
@@ -14,24 +14,18 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from toolpost.errors import AuthError
 
-MIN_LOCK_RETRY_DELAY: Final = 0.01
-"""Seconds before a lock is tried again; they grow."""
+MIN_LOCK_RETRY_DELAY: Final = 0.01  # seconds before a lock is tried again; they grow
+MAX_LOCK_RETRY_DELAY: Final = 0.25  # seconds to which that grows
+MAX_FILE_BYTES: Final = 1024 * 1024  # bytes of a file that is read: what is larger is not ours
 
-MAX_LOCK_RETRY_DELAY: Final = 0.25
-"""Seconds to which that grows."""
-
-MAX_FILE_BYTES: Final = 1024 * 1024
-"""Bytes of a file that is read: what is larger is not ours."""
-
+# Files are opened as bytes, without following a link, and without waiting, as for a FIFO.
 _OPEN_FLAGS: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
-"""How files are opened: as bytes, without following a link, and without waiting, as a FIFO would have it."""
-
 _OTHER_PLACE_HINT: Final = "give another place: storage=FileTokens(…), or storage=MemoryTokens()"
 
 logger: Final = logging.getLogger("toolpost.auth")
@@ -135,12 +129,10 @@ class FileTokens:
     def _path(self, key: str, ending: str = "json") -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.{ending}"
 
-    def _ensure_folder(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check_folder()
-
-    def _check_folder(self) -> None:
+    def _check_folder(self, *, create: bool = False) -> None:
         """Raise AuthError if others can exchange what is in the folder."""
+        if create:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.folder.stat()
         wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
         if wrong is not None:
@@ -153,31 +145,26 @@ class FileTokens:
         path = self._path(key)
         try:
             self._check_folder()
-            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+            with ExitStack() as stack:
+                descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+                stack.callback(os.close, descriptor)
+                found = os.fstat(descriptor)
+                wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
+                if wrong is None:
+                    file = stack.enter_context(open(descriptor, "rb", closefd=False))
+                    return file.read(MAX_FILE_BYTES).decode()
+            logger.warning("%s %s and is not used; it is written anew", path, wrong)
         except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
-            return None
-        try:
-            found = os.fstat(descriptor)
-            wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
-            if wrong is not None:
-                logger.warning("%s %s and is not used; it is written anew", path, wrong)
-                return None
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(MAX_FILE_BYTES).decode()
+            pass
         except (OSError, UnicodeDecodeError) as error:
             logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
-            return None
-        finally:
-            os.close(descriptor)
+        return None
 
     def _write(self, key: str, value: str) -> None:
         path = self._path(key)
         new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
-            self._ensure_folder()
+            self._check_folder(create=True)
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(value.encode())
@@ -187,19 +174,16 @@ class FileTokens:
         except OSError as error:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
-            raise AuthError(
-                f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}",
-                hint=_OTHER_PLACE_HINT,
-            ) from error
+            problem = f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}"
+            raise AuthError(problem, hint=_OTHER_PLACE_HINT) from error
 
     def _open_lock(self, key: str) -> int:
         try:
-            self._ensure_folder()
+            self._check_folder(create=True)
             return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
         except OSError as error:
-            raise AuthError(
-                f"{self.folder} cannot be used for tokens: {_describe_error(error)}", hint=_OTHER_PLACE_HINT
-            ) from error
+            problem = f"{self.folder} cannot be used for tokens: {_describe_error(error)}"
+            raise AuthError(problem, hint=_OTHER_PLACE_HINT) from error
 
 
 def _find_permission_problem(found: os.stat_result) -> str | None:

@@ -4,17 +4,19 @@ Owns the records that are stored (tokens, registrations), which show no secret w
 is sent to one address, once; only a nonce makes it be sent again.
 """
 
+import re
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
-from urllib.parse import quote_plus
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
 from toolpost.auth.arguments import split_scopes
-from toolpost.auth.client.discovery import AuthorizationServerMetadata
-from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver, PrivateKey, is_private_key
-from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse, encode_basic
+from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
+from toolpost.auth.client.signing import DpopProver, PrivateKey
+from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, encode_basic
+from toolpost.auth.jose import import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -23,10 +25,7 @@ from toolpost.protocol.urls import has_secret
 REFRESH_MARGIN: Final = 30.0
 """Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
 token that does not last long it is a quarter of its life."""
-
-MAX_TOKEN_LENGTH: Final = 64 * 1024
-"""Characters of a token: no header carries more."""
-
+MAX_TOKEN_LENGTH: Final = 64 * 1024  # characters of a token: no header carries more
 _TOKEN_TYPES: Final = frozenset({"bearer", "dpop"})
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -43,68 +42,38 @@ class _SecretRecord(msgspec.Struct, frozen=True):
 
 
 class Tokens(_SecretRecord, frozen=True):
-    """The tokens for one resource.
-
-    Attributes:
-        access: the access token.
-        kind: "bearer" or "dpop".
-        expires_at: when it ends, in seconds since 1970; None if that is not known.
-        early: how many seconds before that it is refreshed.
-        refresh: what gets the next one; None if there is nothing.
-        scopes: what it is good for, as far as known.
-        asked: the scopes that were asked for, all steps together (AUTH-56).
-        key: the private key that the token is bound to, as a JWK; None if it is bound to none.
-    """
+    """The tokens for one resource."""
 
     access: str
-    kind: str = "bearer"
-    expires_at: float | None = None
-    early: float = REFRESH_MARGIN
-    refresh: str | None = None
-    scopes: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
-    key: dict[str, str] | None = None
+    kind: str = "bearer"  # or "dpop"
+    expires_at: float | None = None  # in seconds since 1970; None if that is not known
+    early: float = REFRESH_MARGIN  # how many seconds before that it is refreshed
+    refresh: str | None = None  # the refresh token, if there is one
+    scopes: tuple[str, ...] = ()  # what it is good for, as far as known
+    asked: tuple[str, ...] = ()  # the scopes that were asked for, all steps together (AUTH-56)
+    key: dict[str, str] | None = None  # the private key that the token is bound to, as a JWK
 
     @property
     def is_expired(self) -> bool:
         """Whether it is over."""
         return self.expires_at is not None and time.time() >= self.expires_at
 
-    def is_stale(self, now: float | None = None) -> bool:
+    @property
+    def is_stale(self) -> bool:
         """Whether it has ended, or is about to."""
-        if self.expires_at is None:
-            return False
-        return (time.time() if now is None else now) >= self.expires_at - self.early
+        return self.expires_at is not None and time.time() >= self.expires_at - self.early
 
 
 class Registration(_SecretRecord, frozen=True):
-    """The client at one authorization server (AUTH-29).
-
-    Attributes:
-        issuer: the authorization server.
-        client_id: what it calls us.
-        client_secret: what only we know; None for a public client.
-        method: how we prove who we are at its token endpoint; None if that was not agreed.
-        redirect_uri: where it sends users back to; None if that was not agreed.
-        expires_at: when the secret ends, in seconds since 1970; None if never.
-        dynamic: whether it was made by us, and can be made again.
-    """
+    """The client at one authorization server (AUTH-29)."""
 
     issuer: str
     client_id: str
-    client_secret: str | None = None
-    method: str | None = None
-    redirect_uri: str | None = None
-    expires_at: float | None = None
-    dynamic: bool = False
-
-
-class ServerRecord(msgspec.Struct, frozen=True):
-    """A server as the last run knew it: the name of its resource, and the issuer of its tokens."""
-
-    resource: str
-    issuer: str
-    published: bool = True
+    client_secret: str | None = None  # None for a public client
+    method: str | None = None  # how it authenticates at the token endpoint; None if that was not agreed
+    redirect_uri: str | None = None  # None if that was not agreed
+    expires_at: float | None = None  # when the secret ends, in seconds since 1970; None if never
+    dynamic: bool = False  # whether we made it, and can make it again
 
 
 _RECORD_READERS: Final[dict[type[Any], JSONReader[Any]]] = {
@@ -117,10 +86,10 @@ def encode_record(record: msgspec.Struct) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def decode_record(text: str, kind: type[S]) -> S | None:
-    """Return a stored record; None if it cannot be read, or has tokens that cannot be used."""
+def decode_record(text: str | None, kind: type[S]) -> S | None:
+    """Return a stored record; None if there is none, it cannot be read, or its tokens cannot be used."""
     try:
-        record: S = _RECORD_READERS[kind](text.encode())
+        record: S = _RECORD_READERS[kind]((text or "").encode())
     except InvalidJSONValue:
         return None
     return None if isinstance(record, Tokens) and not _is_usable(record) else record
@@ -130,9 +99,14 @@ def _is_usable(tokens: Tokens) -> bool:
     """Whether stored tokens are complete."""
     if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
         return False
-    if tokens.key is None:
+    if tokens.key is None or tokens.kind not in _TOKEN_TYPES:
         return tokens.kind == "bearer"
-    return tokens.kind in _TOKEN_TYPES and is_private_key(tokens.key, DPOP_ALGORITHM)
+    import_jose()  # if it is missing, raise now
+    try:
+        DpopProver(tokens.key)
+    except AuthError:
+        return False
+    return True
 
 
 def is_token(text: str) -> bool:
@@ -153,75 +127,60 @@ def parse_token_response(
 ) -> Tokens:
     """Return the tokens in a response; `before` are those that were refreshed. Errors repeat none of it."""
     try:
-        said = msgspec.convert(document, _TokenResponse)
+        given = msgspec.convert(document, _TokenResponse)
     except msgspec.ValidationError as error:  # which tells of types and places, not of values
         raise AuthError(
             f"the authorization server answered with something that is no token: {error}"
         ) from None
-    kind = said.token_type.lower()
+    kind = given.token_type.lower()
     if kind not in _TOKEN_TYPES:
         raise AuthError("the authorization server issued a token of a kind that we cannot use")
-    for token in (said.access_token, said.refresh_token or None):
-        if token is not None and not is_token(token):
-            raise AuthError("the authorization server issued a token that no header can carry")
-    granted = asked if before is None else before.scopes
-    if said.scope is not None:
-        granted = split_scopes(said.scope)
-    seconds = _parse_expires_in(said.expires_in)
+    if not is_token(given.access_token) or (given.refresh_token and not is_token(given.refresh_token)):
+        raise AuthError("the authorization server issued a token that no header can carry")
+    before = before or Tokens("", scopes=asked)
+    seconds = _parse_expires_in(given.expires_in)
     return Tokens(
-        access=said.access_token,
-        kind=kind,
+        given.access_token,
+        kind,
         expires_at=None if seconds is None else time.time() + seconds,
         early=REFRESH_MARGIN if seconds is None else min(REFRESH_MARGIN, seconds / 4),
-        refresh=said.refresh_token or (None if before is None else before.refresh),
-        scopes=granted,
+        refresh=given.refresh_token or before.refresh,
+        scopes=before.scopes if given.scope is None else split_scopes(given.scope),
         asked=asked,
-        key=None if before is None else before.key,
+        key=before.key,
     )
 
 
 def _parse_expires_in(expires_in: float | str | None) -> float | None:
     """Return how long a token lasts; some servers write that as a string, and some write nonsense."""
     try:
-        seconds = None if expires_in is None else float(expires_in)
+        seconds = float("nan" if expires_in is None else expires_in)
     except ValueError:
         return None
-    return seconds if seconds is not None and 0 <= seconds < 1e10 else None
+    return seconds if 0 <= seconds < 1e10 else None
 
 
 # --------------------------------------------------------------------- endpoint
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-MAX_DESCRIPTION_LENGTH: Final = 300
-"""Characters of what a server says about a refusal that an error repeats."""
+MAX_DESCRIPTION_LENGTH: Final = 300  # characters of what a server says about a refusal that an error repeats
 
 _ENDPOINT_NAME: Final = "the token endpoint"
-_PUBLIC_FIELDS: Final = frozenset({
+_PUBLIC_FIELDS: Final = frozenset({  # fields of a form that a refusal may repeat; all others are secrets
     "audience", "client_assertion_type", "client_id", "grant_type", "redirect_uri", "requested_token_type",
     "resource", "scope", "subject_token_type",
 })  # fmt: skip
-"""Fields of a form that a refusal may repeat. All others are secrets."""
-
-_UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
-_PERMANENT_ERRORS: Final = _UNKNOWN_CLIENT_ERRORS | {"invalid_grant"}
+UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
+_PERMANENT_ERRORS: Final = UNKNOWN_CLIENT_ERRORS | {"invalid_grant"}
 _TRANSIENT_ERRORS: Final = frozenset({"server_error", "temporarily_unavailable"})
-_CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_CODE_PATTERN: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
-def is_client_unknown(error: AuthorizationDenied) -> bool:
-    """Whether the authorization server does not know the client any more."""
-    return error.code in _UNKNOWN_CLIENT_ERRORS
-
-
-class ClientIdentity:
+class ClientIdentity(NamedTuple):
     """A client at one authorization server, and how it authenticates."""
 
-    def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
-        self.registration = registration
-        self._key = key
-
-    def __repr__(self) -> str:
-        return f"ClientIdentity({self.registration.client_id!r})"
+    registration: Registration
+    key: PrivateKey | None = None
 
     @property
     def secrets(self) -> list[str]:
@@ -233,17 +192,15 @@ class ClientIdentity:
         """Return what a request needs: fields of the form, and headers (AUTH-19, AUTH-30)."""
         who = self.registration
         if who.issuer != issuer.issuer:
-            raise AuthError(
-                f"the credentials are those of {redact_url(who.issuer)}, "
-                f"and not of {redact_url(issuer.issuer)}"
-            )
+            theirs, ours = redact_url(issuer.issuer), redact_url(who.issuer)
+            raise AuthError(f"the credentials are those of {ours}, and not of {theirs}")
         method = who.method or choose_auth_method(
-            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self._key
+            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self.key
         )
         if method == "private_key_jwt":
-            if self._key is None:
+            if self.key is None:
                 raise AuthError("the authorization server wants a signed statement, and we have no key")
-            assertion = self._key.sign_assertion(who.client_id, issuer.issuer)
+            assertion = self.key.sign_assertion(who.client_id, issuer.issuer)
             return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
         if method == "none" or who.client_secret is None:
             return {"client_id": who.client_id}, {}
@@ -259,11 +216,9 @@ class ClientIdentity:
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
     """Return the way to authenticate that both sides know."""
     offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
-    ours = (
-        (["private_key_jwt"] if key is not None else [])
-        + (["client_secret_basic", "client_secret_post"] if secret else [])
-        + (["none"] if key is None else [])
-    )
+    ours = ["private_key_jwt"] if key is not None else []
+    ours += ["client_secret_basic", "client_secret_post"] if secret else []
+    ours += ["none"] if key is None else []
     for method in ours:
         if method in offered or (supported is None and method == "private_key_jwt"):
             return method
@@ -288,17 +243,17 @@ async def request_token(
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
     extra, headers = ({}, {}) if identity is None else identity.build_credentials(issuer)
     form = {**fields, **extra}
+    body = urlencode(form).encode()
+    secrets = [value for name, value in form.items() if name not in _PUBLIC_FIELDS]
+    secrets += [] if identity is None else identity.secrets
     is_repeated = False
     while True:
         proof = {} if proofs is None else proofs.build_header("POST", url)
-        answer = await fetch.post_form(url, _ENDPOINT_NAME, form, {**headers, **proof})
+        answer = await fetch.post(url, _ENDPOINT_NAME, body, FORM_TYPE, {**headers, **proof})
         fresh = proofs is not None and proofs.store_nonce(url, answer.headers)
         if answer.ok:
             return answer.document
-        secrets = [value for name, value in form.items() if name not in _PUBLIC_FIELDS]
         secrets += [value.rpartition(" ")[2] for value in (*headers.values(), *proof.values())]
-        if identity is not None:
-            secrets += identity.secrets
         error = make_denial_error(answer, _ENDPOINT_NAME, secrets)
         wants_nonce = isinstance(error, AuthorizationDenied) and error.code == "use_dpop_nonce"
         if is_repeated or not fresh or not wants_nonce:
@@ -313,16 +268,15 @@ def make_denial_error(
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
     hidden = [*secrets]
-    code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
-    code = "" if has_secret(code, hidden) else code
-    said = _sanitize_description(text, hidden) if isinstance(text, str) else ""
-    why = code or f"HTTP {answer.status}"
-    told = f"{why}{f': {said}' if said else ''}"
+    if not isinstance(code, str) or _CODE_PATTERN.fullmatch(code) is None or has_secret(code, hidden):
+        code = ""
+    description = _sanitize_description(text, hidden) if isinstance(text, str) else ""
+    reason = f"{code or f'HTTP {answer.status}'}{description and f': {description}'}"
     if (answer.is_transient or code in _TRANSIENT_ERRORS) and code not in _PERMANENT_ERRORS:
         return AuthError(
-            f"{what} cannot say anything at the moment: {told}", hint="try again later", retry_safe=True
+            f"{what} cannot say anything at the moment: {reason}", hint="try again later", retry_safe=True
         )
-    return AuthorizationDenied(f"{what} says no: {told}", code)
+    return AuthorizationDenied(f"{what} says no: {reason}", code)
 
 
 def _sanitize_description(text: str, secrets: list[str]) -> str:

@@ -10,48 +10,33 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from traceback import extract_tb
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from toolpost.auth.server.auth import Auth
 from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier, NonceRequired, make_nonce
-from toolpost.auth.server.verifier import VerificationCache
-from toolpost.auth.urls import (
-    MAX_QUOTED_LENGTH,
-    RESOURCE_METADATA_PATH,
-    build_metadata_url,
-    extract_origin,
-)
+from toolpost.auth.server.introspection import VerificationCache
+from toolpost.auth.urls import MAX_QUOTED_LENGTH, RESOURCE_METADATA_PATH, build_metadata_url, extract_origin
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.protocol.seal import KeyRing
 from toolpost.stores.store import RecordStore
 
-LOG_INTERVAL: Final = 60.0
-"""Seconds for which a reason is not logged again: bad tokens must not fill the log."""
-
-MAX_LOGGED_REASONS: Final = 16
-"""Reasons that are logged in that time: there are not many more, unless a verifier makes them up."""
-
-_QUOTE_ESCAPES: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
-
-
+LOG_INTERVAL: Final = 60.0  # seconds for which a reason is not logged again: bad tokens must not fill the log
+MAX_LOGGED_REASONS: Final = 16  # in that time: there are not many more, unless a verifier makes them up
 _ERROR_HINTS: Final = {
     "invalid_token": "It may have expired, or be for another server. The log of the server tells more.",
     "invalid_dpop_proof": "A proof is for one request, and made just before it: see that the clock is right.",
     "needs_proof": "The token has to be bound to a key of the client, and come with a proof (RFC 9449).",
 }
-"""Descriptions of errors, the same for all checks that one stands for."""
-
-MAX_TOKEN_LENGTH: Final = 16 * 1024
-"""Characters of a token: those with many groups in them have a few thousand."""
-
-MIN_LEAK_LENGTH: Final = 6
-"""Letters of a token that a text may have in common with it by accident."""
-
+MAX_TOKEN_LENGTH: Final = 16 * 1024  # characters: tokens with many groups in them have a few thousand
+MIN_LEAK_LENGTH: Final = 6  # letters that a text must not have in common with a token; fewer are an accident
+_QUOTE_ESCAPES: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
 _TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+
+HttpHeader: TypeAlias = tuple[bytes, bytes]
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -59,9 +44,7 @@ logger: Final = logging.getLogger("toolpost.auth")
 class AccessDenied(Exception):
     """A request is refused; `message` is for the peer, and `why` for the log, if that is worth it."""
 
-    def __init__(
-        self, status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = (), why: str = ""
-    ) -> None:
+    def __init__(self, status: int, message: str, headers: Iterable[HttpHeader] = (), why: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -103,13 +86,10 @@ class ProtectedResource:
             "dpop_signing_alg_values_supported": PROOF_ALGORITHMS,
             "dpop_bound_access_tokens_required": True if auth.dpop else None,
         }
-        self.metadata = msgspec.json.encode(
-            {name: value for name, value in document.items() if value is not None}
-        )
+        known = {name: value for name, value in document.items() if value is not None}
+        self.metadata = msgspec.json.encode(known)
 
-    def build_step_up_headers(
-        self, scopes: Iterable[str], principal: Principal | None
-    ) -> list[tuple[bytes, bytes]]:
+    def build_step_up_headers(self, scopes: Iterable[str], principal: Principal | None) -> list[HttpHeader]:
         """Return the challenge with all scopes that a request needs, granted or not (AUTH-52)."""
         bound = principal is not None and "cnf" in principal.claims
         wanted = " ".join(sorted(self._auth.scopes.union(scopes)))
@@ -120,7 +100,7 @@ class ProtectedResource:
         why: str,
         scheme: str,
         error: str = "invalid_token",
-        headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: Iterable[HttpHeader] = (),
         *,
         hint: str | None = None,
     ) -> AccessDenied:
@@ -130,7 +110,7 @@ class ProtectedResource:
 
     def build_challenge(
         self, scheme: str = "", *, error: str | None = None, scope: str | None = None, hint: str = ""
-    ) -> tuple[bytes, bytes]:
+    ) -> HttpHeader:
         """Return the header that tells a client what to do, without parameters that are None or empty."""
         scheme = "DPoP" if self._auth.dpop else scheme or "Bearer"
         parameters = {
@@ -201,11 +181,8 @@ class Admission:
             url = self._base if whole else self._base + path
             await self._check_proof(front, headers["dpop"], principal, method=method, url=url, token=token)
         if not self._auth.scopes <= principal.scopes:
-            raise AccessDenied(
-                403,
-                "The token lacks a scope that every request needs.",
-                front.build_step_up_headers((), principal),
-            )
+            missing = front.build_step_up_headers((), principal)
+            raise AccessDenied(403, "The token lacks a scope that every request needs.", missing)
         return principal
 
     async def _verify_token(
@@ -219,29 +196,24 @@ class Admission:
             raise _make_unavailable(f"a token cannot be checked: {error}") from None
         except Exception as error:  # noqa: BLE001 - its text may hold the token, and a traceback shows it
             place = extract_tb(error.__traceback__)[-1]
-            told = f"{type(error).__name__}: {error}"[:MAX_QUOTED_LENGTH]
-            logger.error(  # noqa: TRY400 - see above
-                "a token cannot be checked: the verifier raised %s, in %s (%s:%s)",
-                _redact_token(token, told), place.name, place.filename, place.lineno,
-            )  # fmt: skip
-            raise AccessDenied(
-                500, "The token cannot be checked: a fault of the server, which its log tells."
-            ) from None
+            shown = _redact_token(token, f"{type(error).__name__}: {error}"[:MAX_QUOTED_LENGTH])
+            what = "a token cannot be checked: the verifier raised %s, in %s (%s:%s)"
+            logger.error(what, shown, place.name, place.filename, place.lineno)  # noqa: TRY400 - see above
+            message = "The token cannot be checked: a fault of the server, which its log tells."
+            raise AccessDenied(500, message) from None
 
     async def _check_proof(
         self, front: ProtectedResource, proof: str, principal: Principal, **request: str
     ) -> None:
         """Check that the sender of a token holds the key that it is bound to."""
-        if self._proof_verifier is None:
-            self._proof_verifier = DpopVerifier()
+        self._proof_verifier = self._proof_verifier or DpopVerifier()
         keys = await self._keys() if self._auth.nonce else None
         try:
-            await self._proof_verifier.check(
-                proof, **request, whose=principal, records=self._records(), keys=keys
-            )
+            records = self._records()
+            await self._proof_verifier.check(proof, **request, whose=principal, records=records, keys=keys)
         except NonceRequired:
-            told = [(b"dpop-nonce", make_nonce(keys).encode())] if keys is not None else []
-            raise front.make_denial("", "DPoP", "use_dpop_nonce", told) from None  # how every client begins
+            nonce = [(b"dpop-nonce", make_nonce(keys).encode())] if keys is not None else []
+            raise front.make_denial("", "DPoP", "use_dpop_nonce", nonce) from None  # how every client begins
         except TokenRejected as error:
             raise front.make_denial(error.message, "DPoP", "invalid_dpop_proof") from None
         except RequestFailed as error:
@@ -249,7 +221,7 @@ class Admission:
 
     def step_up(
         self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
+    ) -> list[HttpHeader]:
         """Return the challenge for a request that needs more scopes."""
         return (self._sse_resource if sse else self._resource).build_step_up_headers(scopes, principal)
 
@@ -262,10 +234,9 @@ def _map_metadata_paths(front: ProtectedResource, path: str) -> dict[str, bytes]
 
 def _redact_token(token: str, text: str) -> str:
     """Return a foreign text if it shows nothing of a token; only its first word otherwise."""
-    parts = (
-        token[start : start + MIN_LEAK_LENGTH] for start in range(max(len(token) - MIN_LEAK_LENGTH, 0) + 1)
-    )
-    return text.partition(":")[0] if any(part in text for part in parts) else text
+    starts = range(max(len(token) - MIN_LEAK_LENGTH, 0) + 1)
+    leaks = any(token[start : start + MIN_LEAK_LENGTH] in text for start in starts)
+    return text.partition(":")[0] if leaks else text
 
 
 def _parse_authorization(front: ProtectedResource, sent: str) -> tuple[str, str]:

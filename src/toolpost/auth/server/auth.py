@@ -1,10 +1,12 @@
 """`Auth`: a server as a protected resource, with the issuers, scopes and URL that it requires of tokens.
 
-Owns the arguments, and which scopes include others. Requests are checked in `admission`.
+Owns the arguments, which scopes include others, and functions of users as verifiers of tokens. Requests are
+checked in `admission`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable, iscoroutinefunction, signature
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -12,18 +14,38 @@ from msgspec.structs import replace
 from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
 from toolpost.auth.server.jwt import Jwt
-from toolpost.auth.server.verifier import Verifier, VerifyFunction, make_verifier
 from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
-from toolpost.errors import TokenRejected
+from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal, parse_scopes
+from toolpost.threads import ThreadPool
 
-MAX_IMPLIED_DEPTH: Final = 16
-"""How often a scope may imply one that implies one."""
+MAX_IMPLIED_DEPTH: Final = 16  # how often a scope may imply one that implies one
+MAX_THREADS: Final = 16  # functions that are not async and check a token at the same time
+MAX_WAITING_TOKENS: Final = 256  # tokens that wait for one of these threads; they may be invented
 
 ImpliedScopes: TypeAlias = Mapping[str, Iterable[str]] | Callable[[frozenset[str]], Iterable[str]]
 """What broader scopes include: a table, or a function from the scopes of a token to those it adds."""
 
 _EXAMPLE_RESOURCE: Final = "https://mcp.example.com/mcp"
+VerifyFunction: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
+"""A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Tells whose a token is."""
+
+    cache_ttl: float
+    """Seconds for which an answer may be remembered; 0 to be asked each time."""
+
+    async def verify(self, token: str, *resources: str) -> Principal:
+        """Return the principal of a token that is good and was issued for one of these URLs of the server.
+
+        Raises:
+            TokenRejected: it is not; the text is for the log and must not hold the token.
+            TransportError: the token cannot be checked now.
+        """
+        ...
 
 
 class Auth:
@@ -154,3 +176,67 @@ def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
     base = check_url(public_url, "public_url", _EXAMPLE_RESOURCE).rstrip("/")
     path = path.rstrip("/")
     return base if base.endswith(path) and urlsplit(base).path else base + path
+
+
+# --------------------------------------------------------------------- verifiers
+
+
+class _FunctionVerifier:
+    """A function of a user as a verifier. It is called each time, in a thread if it is not async."""
+
+    cache_ttl = 0.0
+
+    def __init__(self, check: VerifyFunction) -> None:
+        self._check = check
+        called = getattr(check, "__call__", check)  # noqa: B004 - of an object, what is called may be async
+        self._threads = (
+            None if iscoroutinefunction(check) or iscoroutinefunction(called) else ThreadPool(MAX_THREADS)
+        )
+        self._waiting = 0
+
+    async def verify(self, token: str, *resources: str) -> Principal:
+        del resources  # the function knows what it accepts
+        found = await self._run_in_thread(token) if self._threads is not None else self._check(token)
+        found = await found if isawaitable(found) else found
+        if not isinstance(found, Principal | str | None):
+            kind = type(found).__name__
+            raise MCPError(f"the verifier returned a {kind}, where a Principal, a subject or None is due")
+        whose = Principal.from_value(found)
+        if whose is None or not (whose.subject or whose.client):
+            raise TokenRejected("the verifier does not know the token, or names nobody")
+        return whose
+
+    async def _run_in_thread(self, token: str) -> Any:
+        assert self._threads is not None, "it is asked only then"
+        if self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
+            raise RequestFailed("too many tokens wait for the verifier")
+        self._waiting += 1
+        try:
+            return await self._threads.run_in_thread(lambda: self._check(token))
+        finally:
+            self._waiting -= 1
+
+
+def make_verifier(given: Any) -> Verifier:
+    """Return an argument as a verifier."""
+    if not isinstance(given, type):
+        if isinstance(given, Verifier):
+            return given
+        if callable(given):
+            _check_arity(given)
+            return _FunctionVerifier(cast("VerifyFunction", given))
+    raise TypeError(
+        "verifier has to be Jwt(…), Introspection(…) or a function that takes a token and returns a "
+        f"Principal or None, not {given!r}"
+    )
+
+
+def _check_arity(check: Callable[..., Any]) -> None:
+    try:
+        taken = signature(check)
+    except (TypeError, ValueError):
+        return  # one that was not written in Python may have none
+    try:
+        taken.bind("token")
+    except TypeError:
+        raise TypeError(f"verifier takes {taken}, where it gets one argument, the token") from None

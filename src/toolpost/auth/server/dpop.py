@@ -24,28 +24,14 @@ from toolpost.stores.store import RecordStore
 PROOF_ALGORITHMS: Final = tuple(
     name for name in ASYMMETRIC_ALGORITHMS if name not in {"RS384", "RS512", "PS384", "PS512"}
 )
-"""Algorithms of proofs."""
+PROOF_LIFETIME: Final = 300.0  # seconds for which a proof is good after it was made, as the extension says
+MAX_CLOCK_SKEW: Final = 30.0  # seconds by which the clock of a client may be ahead of ours
+NONCE_LIFETIME: Final = 240.0  # seconds for which a nonce is good; then the client is given another one
+MAX_PROOF_LENGTH: Final = 8 * 1024  # characters: an RSA key of 4096 bits and its signature have about 1500
+MAX_JTI_LENGTH: Final = 256  # characters of the name of a proof
+MAX_PROOFS: Final = 65536  # proofs that are remembered at once: about 200 in each second
 
-PROOF_LIFETIME: Final = 300.0
-"""Seconds for which a proof is good after it was made, as the extension says."""
-
-MAX_CLOCK_SKEW: Final = 30.0
-"""Seconds by which the clock of a client may be ahead of ours."""
-
-NONCE_LIFETIME: Final = 240.0
-"""Seconds for which a nonce is good; then the client is given another one."""
-
-MAX_PROOF_LENGTH: Final = 8 * 1024
-"""Characters: an RSA key of 4096 bits and its signature have about 1500."""
-
-MAX_JTI_LENGTH: Final = 256
-"""Characters of the name of a proof."""
-
-MAX_PROOFS: Final = 65536
-"""Proofs that are remembered at once: about 200 in each second."""
-
-MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4
-"""Proofs by one principal among them: one must not use up the memory for all."""
+MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4  # among them: one must not use up the memory for all
 
 _NONCE_AUDIENCE: Final = "DPoP nonce"
 _PRIVATE_JWK_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
@@ -79,8 +65,8 @@ class DpopVerifier:
         wanted = get_bound_thumbprint(whose.claims)
         if wanted is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
             raise TokenRejected("the proof is by another key than the token is bound to")
-        said = claims.get("ath")
-        if not isinstance(said, str) or not hmac.compare_digest(said.encode(), hash_s256(token).encode()):
+        ath = claims.get("ath")
+        if not isinstance(ath, str) or not hmac.compare_digest(ath.encode(), hash_s256(token).encode()):
             raise TokenRejected("the proof is for another token")
         if keys is not None:
             _check_nonce(claims.get("nonce"), keys)

@@ -1,12 +1,16 @@
 """Access tokens that only their issuer can read: the authorization server is asked about them (RFC 7662).
 
 Owns the request and what makes its result good. Results are cached for a short while, so that a token that
-was revoked is soon refused; the cache itself is in `verifier`.
+was revoked is soon refused. The cache serves other verifiers too.
 """
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import sha256
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -20,32 +24,24 @@ from toolpost.auth.server.jwt import (
     check_times,
     parse_audience,
 )
-from toolpost.auth.server.verifier import VerificationCache
 from toolpost.auth.urls import check_issuer, check_url
 from toolpost.errors import RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
 
-RESULT_CACHE_SECONDS: Final = 30.0
-"""Seconds for which an answer is remembered, unless you say so: so long may a revoked token be good."""
-
-REJECTION_CACHE_SECONDS: Final = 10.0
-"""Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
-
+MAX_CACHED_TOKENS: Final = 4096  # tokens in one cache
+RESULT_CACHE_SECONDS: Final = 30.0  # by default: so long may a revoked token be good
+REJECTION_CACHE_SECONDS: Final = 10.0  # at most: a token that is not good will hardly become so
 MAX_CONCURRENT_REQUESTS: Final = 32
 """Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
 have as many of their own, so that they do not wait behind inventions."""
+MAX_WAITING_REQUESTS: Final = 128  # that wait for their turn: clients would give up before more are answered
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was good has precedence, and nothing else
 
-MAX_WAITING_REQUESTS: Final = 128
-"""Requests that wait for that: clients would give up more of them before they are answered."""
-
-KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
-"""Seconds for which it is remembered that a token was good, which gives it precedence and nothing else."""
-
+# In lower case; other tokens of the same issuer are not good here.
 _ACCESS_TOKEN_TYPES: Final = frozenset(
     {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
 )
-"""Names of access tokens, in lower case; other tokens of the same issuer are not good here."""
 
 
 class Introspection:
@@ -98,12 +94,7 @@ class Introspection:
         return f"Introspection({self._endpoint!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Return the principal of a token.
-
-        Raises:
-            TokenRejected: it is not good here.
-            TransportError: the authorization server cannot be asked.
-        """
+        """Return the principal of a token, as `Verifier` describes it."""
         wanted = self._audience or resources
         about = " ".join((token, *wanted))  # what is refused for one server may be good for another
         why = self._rejections.get(about)
@@ -119,32 +110,32 @@ class Introspection:
         return found
 
     async def _introspect(self, token: str, wanted: tuple[str, ...], pool: "_RequestPool") -> Principal:
-        told = await self._send_request(token, pool)
-        if told.get("active") is not True:
+        claims = await self._send_request(token, pool)
+        if claims.get("active") is not True:
             raise TokenRejected("its issuer says that it is not active")
         for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
-            kind = told.get(name, "bearer")
+            kind = claims.get(name, "bearer")
             if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
                 raise TokenRejected(f"it is no access token, by its {name}")
-        if self.issuer and "iss" in told:
-            check_issuer_claim(told, self.issuer)
-        check_audience(told, wanted)
-        check_times(told, LEEWAY)
-        return build_principal({"iss": self.issuer, **told} if self.issuer else told)
+        if self.issuer and "iss" in claims:
+            check_issuer_claim(claims, self.issuer)
+        check_audience(claims, wanted)
+        check_times(claims, LEEWAY)
+        return build_principal({"iss": self.issuer, **claims} if self.issuer else claims)
 
     async def _send_request(self, token: str, pool: "_RequestPool") -> dict[str, Any]:
         headers = {"authorization": self._credentials, "content-type": FORM_TYPE}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
             async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
-                status, told = await fetch_json(self._http, "POST", self._endpoint, headers, body)
+                status, claims = await fetch_json(self._http, self._endpoint, headers, body)
         except TimeoutError:
             raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
         if status == 401:
             raise RequestFailed(f"{self._endpoint} answers with 401: see client_id= and client_secret=")
-        if status != 200 or "active" not in told:
+        if status != 200 or "active" not in claims:
             raise RequestFailed(f"{self._endpoint} answers to introspection with {status}")
-        return told
+        return claims
 
 
 class _RequestPool:
@@ -152,18 +143,12 @@ class _RequestPool:
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
-        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-
-    @property
-    def semaphore(self) -> asyncio.Semaphore:
-        """The bound on requests at once; a new one in each event loop, since it belongs to one."""
-        loop = asyncio.get_running_loop()
-        if self._semaphore is None or self._semaphore[0] is not loop:
-            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        return self._semaphore[1]
+        self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
         """Return the result of a request, which is sent once for all that need it."""
+        if not self._flights:  # it belongs to one event loop, and a server may run in another one next
+            self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         flight = self._flights.get(about)
         if flight is None:
             if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
@@ -174,3 +159,32 @@ class _RequestPool:
         finally:
             if not flight.is_running and self._flights.get(about) is flight:
                 del self._flights[about]
+
+
+class VerificationCache:
+    """Results by the digests of tokens: a principal, or the reason why a token is not good."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
+
+    def get(self, token: str) -> Principal | str | None:
+        """Return the result for a token, if there is one that is not too old."""
+        digest = sha256(token.encode()).digest()
+        found, until = self._entries.get(digest, (None, inf))
+        if until > time.time():
+            return found
+        del self._entries[digest]
+        return None
+
+    def put(self, token: str, found: Principal | str, ttl: float) -> None:
+        """Keep the result for a token for some seconds, but not beyond its expiry."""
+        now = time.time()
+        ends = found.claims.get("exp") if isinstance(found, Principal) else None
+        until = min(now + ttl, ends) if isinstance(ends, int | float) else now + ttl
+        if until <= now:
+            return
+        digest = sha256(token.encode()).digest()
+        self._entries[digest] = found, until
+        self._entries.move_to_end(digest)
+        if len(self._entries) > MAX_CACHED_TOKENS:
+            self._entries.popitem(last=False)

@@ -28,32 +28,17 @@ ALGORITHMS: Final[Mapping[str, tuple[str, str]]] = {
 
 ASYMMETRIC_ALGORITHMS: Final = tuple(name for name, (kind, _) in ALGORITHMS.items() if kind != "oct")
 
-MAX_KEYS: Final = 64
-"""Keys of a set that are looked at: providers publish two or three, and each costs some work to read."""
+MAX_KEYS: Final = 64  # keys of a set that are read, at some cost each: providers publish two or three
+MIN_RSA_BITS: Final = 2048  # bits of an RSA key that count as safe (RFC 7518 §3.3)
+KEYS_LIFETIME: Final = 3600.0  # seconds until keys are fetched again; a withdrawn one is good for so long
+MAX_EARLY_FETCHES: Final = 4  # fetches at once for unknown keys, which may rotate soon after a fetch
+EARLY_FETCH_INTERVAL: Final = 30.0  # seconds until one more of these: anybody can invent names of keys
+MAX_STALENESS: Final = 24 * 3600.0  # seconds for which old keys are good while the issuer is unreachable
+FETCH_RETRY_DELAY: Final = 3.0  # seconds after a failed fetch: the issuer may not have started yet
+REFRESH_TIMEOUT: Final = 0.5  # seconds that requests wait for a fetch if their keys are only old
+FETCH_TIMEOUT: Final = 10.0  # seconds that requests wait for a fetch if their keys are missing
 
-MIN_RSA_BITS: Final = 2048
-"""Bits of an RSA key that count as safe (RFC 7518 §3.3)."""
-
-KEYS_LIFETIME: Final = 3600.0
-"""Seconds after which a key set is fetched again: a key that was withdrawn may be accepted for so long."""
-
-MAX_EARLY_FETCHES: Final = 4
-"""Fetches at once because of unknown keys: keys may rotate soon after they were fetched."""
-
-EARLY_FETCH_INTERVAL: Final = 30.0
-"""Seconds after which there may be one more of these: anybody can invent names of keys."""
-
-MAX_STALENESS: Final = 24 * 3600.0
-"""Seconds for which keys are good beyond that while the authorization server cannot be reached."""
-
-FETCH_RETRY_DELAY: Final = 3.0
-"""Seconds after a fetch that has failed: the server may have been started before its issuer."""
-
-REFRESH_TIMEOUT: Final = 0.5
-"""Seconds that requests wait for a fetch if their keys are only old."""
-
-FETCH_TIMEOUT: Final = 10.0
-"""Seconds that requests wait for a fetch if their keys are missing."""
+_USAGE_MEMBERS: Final = frozenset({"use", "key_ops", "alg"})
 
 
 class VerificationKey(NamedTuple):
@@ -84,11 +69,7 @@ class VerificationKey(NamedTuple):
 
 
 def read_keys(given: Any) -> list[VerificationKey]:
-    """Return the keys in a JWK set, a JWK, a PEM text, or several of these, without those for other uses.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the keys in a JWK set, a JWK, a PEM text, or several of these, without those for other uses."""
     keys = [key for each in _split_keys(given)[:MAX_KEYS] if (key := _read_key(each)) is not None]
     if not keys:
         raise ValueError("there is no key in it that could check a signature")
@@ -115,9 +96,7 @@ def _read_key(given: Any) -> VerificationKey | None:
             if told.get("use", "sig") != "sig" or "verify" not in told.get("key_ops", ["verify"]):
                 return None
             # Its uses were checked above; joserfc would check more.
-            material = jwk.import_key(
-                {name: told[name] for name in told if name not in {"use", "key_ops", "alg"}}
-            )
+            material = jwk.import_key({name: told[name] for name in told if name not in _USAGE_MEMBERS})
         else:
             told = {}
             material = _import_pem(jwk, given) if isinstance(given, str | bytes) else given
@@ -149,8 +128,7 @@ def _get_time() -> float:
 class KeySource:
     """The keys of an issuer, fetched when they are first needed and again when they rotate.
 
-    One fetch is under way at a time for all that wait, and it goes on when they leave; so it is no
-    `SingleFlight`, which gives up work without waiters.
+    There is one fetch at a time, which goes on when its waiters leave; a `SingleFlight` would cancel it.
     """
 
     def __init__(self, load: Callable[[], Awaitable[list[VerificationKey]]]) -> None:
@@ -162,31 +140,22 @@ class KeySource:
         self._fetch_began_at = 0.0
 
     async def find_keys(self, algorithm: str, kid: str | None) -> list[VerificationKey]:
-        """Return the keys that may have made a signature; none only if the issuer has none.
-
-        Raises:
-            RequestFailed: the keys cannot be fetched now.
-        """
+        """Return the keys that may have made a signature; RequestFailed if they cannot be fetched now."""
         age = monotonic() - self._fetched_at
         if age >= KEYS_LIFETIME + MAX_STALENESS:
             self._keys = []
-        fetched = age >= KEYS_LIFETIME and await self._refresh_keys(
-            REFRESH_TIMEOUT if self._keys else FETCH_TIMEOUT
-        )
-        found = self._filter_keys(algorithm, kid)
-        if not found and not fetched:
-            if not await self._refresh_keys(FETCH_TIMEOUT, early=age < KEYS_LIFETIME):
+        is_old, timeout = age >= KEYS_LIFETIME, REFRESH_TIMEOUT if self._keys else FETCH_TIMEOUT
+        fetched = is_old and await self._refresh_keys(timeout)
+        if not self._filter_keys(algorithm, kid) and not fetched:
+            fetched = await self._refresh_keys(FETCH_TIMEOUT, early=not is_old)
+            if not fetched:
                 raise RequestFailed("the keys of the authorization server cannot be fetched")
-            found = self._filter_keys(algorithm, kid)
-        return found
+        return self._filter_keys(algorithm, kid)
 
     async def verify_signature(self, token: CompactJws) -> bool:
-        """Return whether one of the keys has signed it. If no known one has, they are fetched again.
+        """Return whether one of the keys has signed it; RequestFailed if they cannot be fetched now.
 
-        A key may have been replaced by one of the same name, or of none.
-
-        Raises:
-            RequestFailed: the keys cannot be fetched now.
+        If no known one has, they are fetched again: a key may have been replaced by one of the same name.
         """
         algorithm, kid, began = token.algorithm, token.kid, monotonic()
         if any(key.has_signed(token) for key in await self.find_keys(algorithm, kid)):

@@ -11,13 +11,7 @@ from typing import Any, Final, cast
 from toolpost.auth.arguments import check_duration
 from toolpost.auth.fetch import check_backend, fetch_json
 from toolpost.auth.jose import CompactJws, MalformedToken, import_jose, parse_jws
-from toolpost.auth.server.jwks import (
-    ALGORITHMS,
-    ASYMMETRIC_ALGORITHMS,
-    KeySource,
-    VerificationKey,
-    read_keys,
-)
+from toolpost.auth.server.jwks import ALGORITHMS, ASYMMETRIC_ALGORITHMS, KeySource, VerificationKey, read_keys
 from toolpost.auth.urls import (
     MAX_QUOTED_LENGTH,
     check_issuer,
@@ -28,15 +22,12 @@ from toolpost.auth.urls import (
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import Principal
 
-LEEWAY: Final = 30.0
-"""Seconds by which two clocks may differ."""
-
-TOKEN_CACHE_SECONDS: Final = 300.0
-"""Seconds for which a good token is not checked again, also if its key is withdrawn meanwhile."""
+LEEWAY: Final = 30.0  # seconds by which two clocks may differ
+TOKEN_CACHE_SECONDS: Final = 300.0  # for which a good token is not checked again, with or without its key
 
 _EXAMPLE_JWKS_URI: Final = "https://login.example.com/jwks"
+# Identity tokens look alike, but are not issued for this resource.
 _ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-"""Types of access tokens. Identity tokens look alike, but are not issued for this resource."""
 
 
 class Jwt:
@@ -85,10 +76,9 @@ class Jwt:
             raise ValueError("algorithms with a secret need keys=; no key set has secrets in it")
         self._leeway = check_duration(leeway, "leeway", 600)
         self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri", _EXAMPLE_JWKS_URI)
-        self._static_keys = None if keys is None else read_keys(keys)
-        if self._static_keys is not None and not any(
-            key.can_verify(name, None) for key in self._static_keys for name in self._algorithms
-        ):
+        self._keys = None if keys is None else read_keys(keys)
+        for_algorithms = (key.can_verify(each, None) for key in self._keys or () for each in self._algorithms)
+        if self._keys is not None and not any(for_algorithms):
             raise ValueError("none of keys= is for one of algorithms=")
         self._audience = parse_audience(audience)
         self._http = check_backend(http)
@@ -98,12 +88,7 @@ class Jwt:
         return f"Jwt({self.issuer!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Return the principal of a token.
-
-        Raises:
-            TokenRejected: it is not good here.
-            TransportError: the keys of its issuer cannot be fetched.
-        """
+        """Return the principal of a token, as `Verifier` describes it."""
         try:
             read = parse_jws(token)
         except MalformedToken as error:
@@ -123,13 +108,11 @@ class Jwt:
             raise TokenRejected("it is signed with an algorithm that is not allowed")
         if token.typ not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("it is no access token, by its type")
-        if self._static_keys is None:
+        if self._keys is None:
             signed = await self._key_source.verify_signature(token)
         else:
-            signed = any(
-                key.can_verify(token.algorithm, token.kid) and key.has_signed(token)
-                for key in self._static_keys
-            )
+            fitting = (key for key in self._keys if key.can_verify(token.algorithm, token.kid))
+            signed = any(key.has_signed(token) for key in fitting)
         if not signed:
             raise TokenRejected("no key of its issuer has signed it")
 
@@ -138,7 +121,7 @@ class Jwt:
         if uri is None:
             metadata = await _fetch_issuer_metadata(self._http, self.issuer)
             uri = check_url(metadata.get("jwks_uri"), "jwks_uri", _EXAMPLE_JWKS_URI)
-        status, found = await fetch_json(self._http, "GET", uri)
+        status, found = await fetch_json(self._http, uri)
         if status != 200:
             raise MCPError(f"{uri} answers with {status}, and not with a key set")
         try:
@@ -150,7 +133,7 @@ class Jwt:
 async def _fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
     """Return the metadata of an authorization server, from the first well-known place that has them."""
     for url in list_server_metadata_urls(issuer):
-        status, found = await fetch_json(engine, "GET", url)
+        status, found = await fetch_json(engine, url)
         if status == 200 and found:
             if found.get("issuer") != issuer:  # by simple string comparison (RFC 8414 §3.3)
                 named = repr(found.get("issuer"))[:MAX_QUOTED_LENGTH]

@@ -1,0 +1,281 @@
+"""Grants without a login: a program with credentials of its own, or with a JWT that says who it acts for.
+
+Owns `ClientCredentials` (secret or private key), `WorkloadIdentity` (a JWT of the platform) and
+`EnterpriseManaged` (an ID token, which a company exchanges). All are registered beforehand.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import Any, ClassVar, Final, TypeAlias
+
+import msgspec
+
+from toolpost.auth.arguments import (
+    call_user_function,
+    check_http_url,
+    check_text,
+    check_texts,
+    normalize_scopes,
+)
+from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
+from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.client.signing import load_key
+from toolpost.auth.client.storage import Storage
+from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
+from toolpost.auth.fetch import AuthHttpClient, use_backend
+from toolpost.auth.urls import UrlPolicy
+from toolpost.errors import AuthError
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a grant type
+ID_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - a kind of token
+ID_JAG_TYPE: Final = "urn:ietf:params:oauth:token-type:id-jag"
+
+SecretSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
+"""A text, or a function that gives it, sync or async; for what lives shorter than the program."""
+
+
+def _fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
+    """Return what tells the owner of a secret from others that share a storage; it reveals nothing."""
+    if isinstance(secret, str):
+        return sha256(secret.encode()).hexdigest()[:16]
+    if storage is not None:
+        raise ValueError(
+            "storage: a function may speak for somebody else the next time; give the text, or no storage"
+        )
+    return ""
+
+
+def _check_secret(what: str, secret: object) -> None:
+    if not callable(secret):
+        check_text(what, secret)
+
+
+async def _resolve_secret(secret: SecretSource, what: str) -> str:
+    if isinstance(secret, str):
+        return secret
+    text = await call_user_function(secret)
+    if not isinstance(text, str) or not text:
+        raise AuthError(f"the function that gives {what} gave none")
+    return text
+
+
+class ClientCredentials(Grant):
+    """A program that acts for itself, with credentials that the authorization server gave it beforehand.
+
+    Args:
+        client_id: what the authorization server calls it.
+        client_secret: its secret; or
+        private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
+        algorithm: what the key signs with.
+        key_id: the `kid` of the key, if the authorization server has several.
+        issuer: the authorization server. Only that one gets to see the credentials; without it that is the
+            first one that a server names.
+        scopes: what to ask for, besides what the server wants.
+        storage: where tokens are kept; by default in memory.
+        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        http: what carries requests to authorization servers; as for a client.
+        allow_private: let a server name addresses in networks that it is not in itself.
+        allow_http: let tokens be sent without encryption to other machines.
+
+    Raises:
+        ValueError: there is neither a secret nor a key, or both.
+        AuthError: this is no private key for the algorithm, or `toolpost[auth]` is not installed.
+
+    Examples:
+        >>> job = ClientCredentials("job", "secret", issuer="https://login.example.com")
+        >>> client = Client("https://example.com/mcp", auth=job)
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str | None = None,
+        *,
+        private_key: "str | bytes | Mapping[str, Any] | None" = None,
+        algorithm: str = "ES256",
+        key_id: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: DpopMode = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        if (client_secret is None) == (private_key is None):
+            raise ValueError("give client_secret= or private_key=, one of them")
+        check_text("client_id", client_id)
+        check_texts(client_secret=client_secret)
+        self._client = client_id, client_secret
+        self._key = None if private_key is None else load_key(private_key, algorithm, key_id)
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
+        super().__init__(settings, storage, who=client_id, issuer=issuer)
+
+    async def obtain(self, request: TokenRequest) -> Tokens:
+        """Ask for a token with the credentials."""
+        return await self._send_form(request, {"grant_type": "client_credentials"})
+
+    async def identity(self, request: TokenRequest) -> ClientIdentity:
+        """Return the credentials, for the one authorization server that they are for."""
+        return ClientIdentity(Registration(request.server.issuer.issuer, *self._client), self._key)
+
+
+class WorkloadIdentity(Grant):
+    """A program that shows who it is by a JWT that the platform gave it: a cluster, a cloud, a CI.
+
+    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
+
+    Args:
+        assertion: the JWT, or a function that gives it. It is shown once to the authorization server that the
+            MCP server names, so let it be short-lived and for that one.
+        client_id: what the authorization server calls the program, if it wants to know.
+        issuer: the authorization server, the only one that gets to see the JWT; without it that is the first
+            one that a server names.
+
+    Examples:
+        >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
+        >>> client = Client("https://example.com/mcp", auth=pod)
+    """
+
+    steps_up: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        assertion: SecretSource,
+        *,
+        client_id: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: DpopMode = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        check_texts(client_id=client_id)
+        _check_secret("assertion", assertion)
+        self._assertion = assertion
+        self._client_id = client_id
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
+        who = f"{client_id or 'workload'} {_fingerprint_secret(assertion, storage)}"
+        super().__init__(settings, storage, who=who, issuer=issuer)
+
+    async def obtain(self, request: TokenRequest) -> Tokens:
+        """Exchange the JWT for a token. A refusal is final: the same JWT is not shown again."""
+        assertion = await _resolve_secret(self._assertion, "the assertion")
+        return await self._send_form(request, {"grant_type": JWT_BEARER, "assertion": assertion})
+
+    async def identity(self, request: TokenRequest) -> ClientIdentity | None:
+        """Return the client, if it is named besides the JWT."""
+        if self._client_id is None:
+            return None
+        return ClientIdentity(Registration(request.server.issuer.issuer, self._client_id, method="none"))
+
+
+class EnterpriseManaged(Grant):
+    """An employee, let in by their company without a question.
+
+    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
+
+    Args:
+        id_token: the ID token of the employee, or a function that gives it. Only the company sees it. The
+            login at the company is yours.
+        idp_client_id: what the identity provider of the company calls this client.
+        idp_client_secret: its secret there, if it has one.
+        idp_issuer: the identity provider; its token endpoint is looked up there.
+        idp_token_endpoint: that endpoint itself, if it is known.
+        client_id: what the authorization server of the MCP server calls this client.
+        client_secret: its secret there.
+        issuer: that authorization server; without it that is the first one that a server names.
+
+    Raises:
+        ValueError: the identity provider is not named.
+
+    Examples:
+        >>> employee = EnterpriseManaged(
+        ...     "the ID token of one employee",
+        ...     idp_issuer="https://id.example.com",
+        ...     idp_client_id="notes-app",
+        ...     client_id="notes",
+        ... )
+        >>> client = Client("https://example.com/mcp", auth=employee)
+    """
+
+    def __init__(
+        self,
+        id_token: SecretSource,
+        *,
+        idp_client_id: str,
+        client_id: str,
+        client_secret: str | None = None,
+        idp_client_secret: str | None = None,
+        idp_issuer: str | None = None,
+        idp_token_endpoint: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: DpopMode = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        _check_secret("id_token", id_token)
+        check_texts(idp_client_id=idp_client_id, client_id=client_id)
+        check_texts(client_secret=client_secret, idp_client_secret=idp_client_secret)
+        provider = idp_token_endpoint or idp_issuer
+        if provider is None:
+            raise ValueError("give idp_issuer= or idp_token_endpoint=")
+        check_http_url(provider, "the identity provider")
+        self._id_token = id_token
+        self._idp_url = provider
+        self._idp = idp_issuer, idp_token_endpoint
+        self._idp_client = idp_client_id, idp_client_secret
+        self._client = client_id, client_secret
+        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
+        who = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, storage)}"
+        super().__init__(settings, storage, who=who, issuer=issuer)
+
+    async def obtain(self, request: TokenRequest) -> Tokens:
+        """Have the company vouch for the employee, and show that to the authorization server."""
+        assertion = await self._request_assertion(request)
+        return await self._send_form(request, {"grant_type": JWT_BEARER, "assertion": assertion})
+
+    async def identity(self, request: TokenRequest) -> ClientIdentity:
+        """Return the client at the authorization server of the MCP server."""
+        return ClientIdentity(Registration(request.server.issuer.issuer, *self._client))
+
+    async def _request_assertion(self, request: TokenRequest) -> str:
+        """Return the company's assertion about the employee, for one authorization server and resource."""
+        # The user has named the company, so it may be anywhere; in the clear only on this machine.
+        policy = UrlPolicy(self._idp_url, allow_private=True, allow_http=self.settings.allow_http)
+        async with use_backend(self.settings.http) as backend:
+            fetch = AuthHttpClient(backend, policy)
+            issuer, endpoint = self._idp
+            if endpoint is not None:
+                company = AuthorizationServerMetadata(issuer or endpoint, token_endpoint=endpoint)
+            else:
+                company = await fetch_server_metadata(fetch, self._idp_url)
+            form = {
+                "grant_type": TOKEN_EXCHANGE,
+                "requested_token_type": ID_JAG_TYPE,
+                "audience": request.server.issuer.issuer,
+                **request.resource_param,
+                "subject_token": await _resolve_secret(self._id_token, "the ID token"),
+                "subject_token_type": ID_TOKEN_TYPE,
+                **request.scope_param,
+            }
+            who = ClientIdentity(Registration(company.issuer, *self._idp_client))
+            document = await request_token(fetch, company, form, who)
+        try:
+            answer = msgspec.convert(document, _ExchangeResponse)
+        except msgspec.ValidationError:
+            raise AuthError("the identity provider answered with something that vouches for nobody") from None
+        if answer.issued_token_type != ID_JAG_TYPE:
+            raise AuthError("the identity provider answered with another kind of token than was asked for")
+        return answer.access_token
+
+
+class _ExchangeResponse(msgspec.Struct):
+    access_token: str
+    issued_token_type: str
