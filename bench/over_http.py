@@ -74,16 +74,14 @@ def _kind(era: str) -> str:
 
 def _constant(era: str, connections: int) -> Line:
     """Calls of a tool without a context whose headers are always the same."""
-    stateless = era == "stateless"
     counted = f"{connections} connection{'' if connections == 1 else 's'}"
-    few = CORE if stateless else PAIR
     return Line(
         f"http-{era}-{connections}",
         f"HTTP, {era}, `tools/call`, constant headers, {counted}",
         "add",
         era,
         "json",
-        ALL if connections == CONNECTIONS else few,
+        ALL if connections == CONNECTIONS else CORE,
         connections,
         kind=_kind(era),
         ordinary=False,
@@ -141,7 +139,8 @@ def _ordinary(era: str) -> tuple[Line, ...]:
 LINES: Final = (
     *_ordinary("stateless"),
     *_ordinary("session"),
-    *(_constant(era, n) for era in ("stateless", "session") for n in (1, 16, 64)),
+    *(_constant("stateless", n) for n in (1, 16, 64)),
+    _constant("session", CONNECTIONS),
     Line(
         "http-list-100",
         "HTTP, session, `tools/list`, 100 tools",
