@@ -100,7 +100,7 @@ KEYS = (
 @pytest.mark.parametrize("command", ["", "wrk"])
 def test_each_request_of_a_load_has_numbers_of_its_own(command, tmp_path):
     if command and shutil.which(command) is None:
-        pytest.skip("wrk is not installed")
+        pytest.skip(reason="wrk is not installed")
     load = Wrk(command) if command else Loader()
     serve = [sys.executable, "-c", RECORDER, "PORT", str(tmp_path / "seen")]
     with started(serve, listens=True, log=tmp_path / "log") as target:
