@@ -11,6 +11,7 @@ from bench.arena import FEWER, ROUNDS, Arena, Scenario, Turn
 from bench.contenders import CONTENDERS, script
 from bench.figures import LIMIT, OFFICIAL, OURS, Row, Sample
 from bench.process import Failed, Target, core
+from bench.targets.ways import WAYS
 
 __all__ = ["SCENARIOS", "told"]
 
@@ -42,12 +43,8 @@ def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -
 
 # --------------------------------------------------------------------- the application alone
 
-APPLICATIONS: Final = {
-    "stateless": "the ASGI application alone, stateless `tools/call`",
-    "session-json": "the ASGI application alone, session `tools/call` as JSON",
-    "session-default": "the ASGI application alone, session `tools/call`, mcp as SSE (its default)",
-    "session-sse": "the ASGI application alone, session `tools/call` as SSE (one notice, then the answer)",
-}
+UNJUDGED: Final = {"stateless-middleware", "stateless-progress-1", "session", "session-middleware"}
+"""Ways that no goal hangs on."""
 
 
 def _application(way: str, arena: Arena) -> list[Row]:
@@ -57,8 +54,9 @@ def _application(way: str, arena: Arena) -> list[Row]:
         told(target, way, seconds=0.2)
         return partial(_cpu_per_call, target, way)
 
-    row = Row.of(f"asgi-{way}", APPLICATIONS[way], "µs of CPU per call", more=False)
-    return [arena.contest(row, {name: partial(prepare, name) for name in (OURS, OFFICIAL)})]
+    row = Row.of(f"asgi-{way}", WAYS[way].title, "µs of CPU per call", more=False)
+    rounds = FEWER if way in UNJUDGED else ROUNDS
+    return [arena.contest(row, {name: partial(prepare, name) for name in (OURS, OFFICIAL)}, rounds=rounds)]
 
 
 def _cpu_per_call(target: Target, way: str) -> Sample:
@@ -119,9 +117,6 @@ def _rate(target: Target, at_once: int) -> Sample:
 
 
 SCENARIOS: Final = (
-    *(
-        Scenario(f"asgi-{way}", way in {"stateless", "session-default"}, partial(_application, way))
-        for way in APPLICATIONS
-    ),
+    *(Scenario(f"asgi-{way}", way not in UNJUDGED, partial(_application, way)) for way in WAYS),
     *(Scenario(visit.key, visit.goal, partial(_visit, visit)) for visit in VISITS),
 )

@@ -13,7 +13,7 @@ from bench.contenders import CONTENDERS
 from bench.figures import OFFICIAL, OURS, Figure, Row, Sample
 from bench.goals import EMPTY, FULL
 from bench.loader import Loader, Opened, open_sessions
-from bench.over_http import SECONDS, WARM, requests_for
+from bench.over_http import CONNECTIONS, SECONDS, WARM, requests_for
 from bench.process import Target, rss
 
 __all__ = ["SCENARIOS"]
@@ -26,7 +26,6 @@ WARMING: Final = 50
 SETTLE: Final = 0.5
 """Seconds before memory is looked at."""
 
-CONNECTIONS: Final = 16
 STEADY: Final = 7
 """Rounds where a tenth makes the difference."""
 

@@ -21,6 +21,7 @@ from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.over_stdio import Pipe
 from bench.process import Failed, Place, Target, frozen_source, started
+from bench.targets import ways
 
 __all__ = ["RECORD", "WAYS", "serve_stdio", "talk"]
 
@@ -38,12 +39,11 @@ SECONDS: Final = 20
 RUNS: Final[tuple[tuple[int, Place], ...]] = ((FEW, "target"), (MANY, "load"))
 """Both runs of a way, at the same time: instructions are the same on any core."""
 
-WAYS: Final = {
-    "stateless": "ASGI, stateless",
-    "session-json": "ASGI, session as JSON",
-    "session-sse": "ASGI, session as SSE",
-    "stdio": "stdio, 16 in flight",
+WAYS: Final = {name: f"ASGI, {way.title}" for name, way in ways.WAYS.items()} | {
+    "stdio": f"stdio, {IN_FLIGHT} in flight"
 }
+USUAL: Final = ("stateless", "stateless-context", "session", "session-context", "session-progress-1", "stdio")
+"""What is counted unless ways are named."""
 
 VALGRIND: Final = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 FIXED: Final = ("env", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
@@ -137,7 +137,13 @@ def main() -> int:
         description="Instructions that one call takes, by callgrind, beside those on record. "
         "Less than a percent says nothing; over stdio less than three.",
     )
-    parser.add_argument("ways", nargs="*", default=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
+    parser.add_argument(
+        "ways",
+        nargs="*",
+        default=list(USUAL),
+        metavar="WAY",
+        help=f"of {', '.join(WAYS)}; if none is named, {', '.join(USUAL)}",
+    )
     parser.add_argument("--write", action="store_true", help="record what was counted")
     given = parser.parse_args()
     if unknown := set(given.ways) - set(WAYS):
@@ -150,13 +156,14 @@ def main() -> int:
     python, before = recorded()
     now: dict[str, int] = {}
     print(f"Counts {FEW} calls and {MANY} under callgrind: about {SECONDS} seconds for each of the lines.\n")
-    print(f"{'one call':24} {'recorded':>9} → {'now':>9}", flush=True)
+    width = max(len(WAYS[way]) for way in given.ways)
+    print(f"{'one call':{width}} {'recorded':>9} → {'now':>9}", flush=True)
     with frozen_source():
         for way in given.ways:
             now[way] = per_call(way)
             old = before.get(way)
             change = f"  {now[way] / old - 1:+.1%}" if old else ""
-            print(f"{WAYS[way]:24} {f'{old:,}' if old else '–':>9} → {now[way]:>9,}{change}", flush=True)
+            print(f"{WAYS[way]:{width}} {f'{old:,}' if old else '–':>9} → {now[way]:>9,}{change}", flush=True)
     if python != platform.python_version():
         print(f"recorded with Python {python}: the two cannot be compared")
     if given.write:

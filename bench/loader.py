@@ -6,8 +6,8 @@ Reads as much of a response as it takes to find its end. What the requests mean 
 import asyncio
 import json
 import time
-from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count, cycle
 from typing import Any, Final, NamedTuple
 
 from bench.figures import Sample, percentile
@@ -79,34 +79,42 @@ async def ask(port: int, request: bytes) -> Answer:
 # --------------------------------------------------------------------- sessions
 
 
-async def open_sessions(port: int, count: int, *, streaming: bool = False) -> Opened:
-    """Open sessions; with `streaming`, each with an open stream for news.
+async def open_sessions(
+    port: int, amount: int, *, streaming: bool = False, headers: dict[str, str] | None = None
+) -> Opened:
+    """Open sessions; with `streaming`, each with an open stream for news. The headers go with each request.
 
     Raises:
         Failed: one of them was refused.
     """
     opened = Opened([], [])
-    numbers = iter(range(count))
+    numbers = iter(range(amount))
 
     async def work() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             for number in numbers:
-                session = await _open(port, reader, writer, number)
+                session = await _open(port, reader, writer, number, headers or {})
                 opened.ids.append(session)
                 if streaming:
                     opened.streams.append(await _stream(port, session))
         finally:
             writer.close()
 
-    await asyncio.gather(*(work() for _ in range(min(WIDTH, count))))
+    await asyncio.gather(*(work() for _ in range(min(WIDTH, amount))))
     return opened
 
 
-async def _open(port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> str:
+async def _open(
+    port: int,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    number: int,
+    headers: dict[str, str],
+) -> str:
     async def tell(session: str, **message: Any) -> Answer:
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        writer.write(post(port, data, wire.headers("", stateless=False, session=session)))
+        writer.write(post(port, data, wire.headers("", stateless=False, session=session) | headers))
         return _fine(await answered(reader))
 
     hello = await tell("", id=number, method="initialize", params=wire.HELLO)
@@ -147,27 +155,29 @@ class Loader:
         self, port: int, pid: int, requests: list[bytes], connections: int, seconds: float
     ) -> Sample:
         times: list[float] = []
+        numbers = count(wire.first_number())
         until = time.perf_counter() + seconds
 
-        async def caller(mine: Iterable[bytes]) -> None:
+        async def caller(mine: list[bytes]) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-            waiting = list(mine)
             try:
-                while True:
-                    for request in waiting:
-                        start = time.perf_counter()
-                        if times and start >= until:  # one at least: a machine may be busy for longer
-                            return
-                        writer.write(request)
-                        _fine(await answered(reader))
-                        times.append(time.perf_counter() - start)
+                for template in cycle(mine):
+                    request = wire.numbered(template, next(numbers))
+                    start = time.perf_counter()
+                    if times and start >= until:  # one at least: a machine may be busy for longer
+                        return
+                    writer.write(request)
+                    _fine(await answered(reader))
+                    times.append(time.perf_counter() - start)
             finally:
                 writer.close()
                 with suppress(OSError):
                     await writer.wait_closed()
 
         used, start = cpu(pid), time.perf_counter()
-        await asyncio.gather(*(caller(requests[number::connections]) for number in range(connections)))
+        await asyncio.gather(
+            *(caller(requests[number::connections] or requests) for number in range(connections))
+        )
         taken, burnt = time.perf_counter() - start, cpu(pid) - used
         return Sample(
             len(times) / taken,

@@ -1,6 +1,6 @@
-"""What may be switched on, and what it costs: a plain stateless call beside the same with one thing more.
+"""What may be switched on, and what it costs: an ordinary stateless call beside the same with one thing more.
 
-The table of switches is in `targets/toolpost_http.py`, as a user would write them.
+The table of switches is in `targets/toolpost_server.py`, as a user would write them.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from bench.arena import FEWER, Arena, Scenario, Turn
 from bench.contenders import CONTENDERS
 from bench.figures import OURS, Row
 from bench.loader import Loader, ask
-from bench.over_http import SECONDS, WARM, check, requests_for
+from bench.over_http import CONNECTIONS, SECONDS, WARM, check, requests_for
+from bench.targets import wire
 
 __all__ = ["SCENARIOS"]
 
@@ -21,25 +22,24 @@ SWITCHES: Final = (
     "rate limit",
     "concurrency limit",
     "timeout",
-    "token, by a function",
+    "token",
+    "token, in a thread",
     "token, signed",
 )
-
-CONNECTIONS: Final = 16
 
 
 def _prepare(arena: Arena, switch: str) -> Turn:
     target = arena.running(CONTENDERS[OURS].http("json", "0", switch), listens=True)
-    token = target.output().splitlines()[0] if switch == "token, signed" else "bench-token"
+    token = target.output().splitlines()[0] if switch == "token, signed" else wire.TOKEN
     headers = {"authorization": f"Bearer {token}"} if switch.startswith("token") else {}
-    requests = asyncio.run(requests_for(target, "add", "stateless", CONNECTIONS, headers))
-    check("add", asyncio.run(ask(target.port, requests[0])), "application/json")
+    requests = asyncio.run(requests_for(target, "wait", "stateless", CONNECTIONS, headers))
+    check("wait", asyncio.run(ask(target.port, requests[0])), "application/json")
     Loader().run(target.port, target.pid, requests, CONNECTIONS, WARM)
     return partial(arena.load.run, target.port, target.pid, requests, CONNECTIONS, SECONDS)
 
 
 def _run(arena: Arena) -> list[Row]:
-    row = Row.of("options", "what it costs to switch on: HTTP, stateless, `tools/call`, 16 connections")
+    row = Row.of("options", "what it costs to switch on: HTTP, stateless, `tools/call` with context")
     plain = {OURS: partial(_prepare, arena, "")}
     return [
         arena.contest(

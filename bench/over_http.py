@@ -1,7 +1,8 @@
 """Scenarios over HTTP: calls, lists and reads of servers that listen on loopback.
 
-A table, and one function that runs a line of it. Each target is asked once before it is loaded, and what it
-answers is looked at: a fast refusal is no answer.
+A table, and one function that runs a line of it. Requests are ordinary ones unless the title says otherwise:
+each has its own headers for tracing, its own id and its own progress token. Each target is asked once before
+it is loaded, and what it answers is looked at: a fast refusal is no answer.
 """
 
 import asyncio
@@ -23,13 +24,11 @@ CORE: Final = (LIMIT, OURS, OFFICIAL)
 ALL: Final = tuple(CONTENDERS)
 PEERS: Final = tuple(name for name in CONTENDERS if name != LIMIT)
 
-VARIETY: Final = 256
-"""Requests that differ in their ids, more than are ever in flight."""
-
 WARM: Final = 0.25
 """Seconds of load that do not count."""
 
 SECONDS: Final = 1.0
+CONNECTIONS: Final = 16
 LARGE: Final = 1 << 20
 
 
@@ -42,11 +41,13 @@ class Line(NamedTuple):
         asked: what is asked.
         era: stateless, or session.
         mode: how a peer that has to be told answers: json, or sse.
-        connections: how many.
         who: the targets.
+        connections: how many.
         tools: how many the server has; 0 for as few as there are.
         goal: whether a goal hangs on it.
         kind: the content type that every answer has to have; none where it is the target's choice.
+        switch: what the server has switched on: nothing, "token" or "middleware".
+        ordinary: whether each request has headers and a progress token of its own.
     """
 
     key: str
@@ -54,112 +55,113 @@ class Line(NamedTuple):
     asked: str
     era: str
     mode: str
-    connections: int
     who: tuple[str, ...]
+    connections: int = CONNECTIONS
     tools: int = 0
     goal: bool = False
     kind: str = "application/json"
+    switch: str = ""
+    ordinary: bool = True
 
 
 _EVENTS: Final = "text/event-stream"
 
 
-def _connections(n: int) -> str:
-    return f"{n} connection{'' if n == 1 else 's'}"
+def _kind(era: str) -> str:
+    """The content type of an answer before which nothing is said: in the stateless era, it is a choice."""
+    return "" if era == "stateless" else "application/json"
+
+
+def _constant(era: str, connections: int) -> Line:
+    """Calls of a tool without a context whose headers are always the same."""
+    counted = f"{connections} connection{'' if connections == 1 else 's'}"
+    return Line(
+        f"http-{era}-{connections}",
+        f"HTTP, {era}, `tools/call`, constant headers, {counted}",
+        "add",
+        era,
+        "json",
+        ALL if connections == CONNECTIONS else CORE,
+        connections,
+        kind=_kind(era),
+        ordinary=False,
+    )
+
+
+def _ordinary(era: str) -> tuple[Line, ...]:
+    """Ordinary calls of one era."""
+    title = f"HTTP, {era}, `tools/call` with context"
+    kind = _kind(era)
+    return (
+        Line(f"http-{era}-context", title, "wait", era, "json", CORE, goal=True, kind=kind),
+        Line(
+            f"http-{era}-token",
+            f"{title}, bearer token",
+            "wait",
+            era,
+            "json",
+            CORE,
+            kind=kind,
+            switch="token",
+        ),
+        Line(
+            f"http-{era}-middleware",
+            f"{title}, one middleware",
+            "wait",
+            era,
+            "json",
+            CORE,
+            kind=kind,
+            switch="middleware",
+        ),
+        Line(
+            f"http-{era}-progress-1",
+            f"HTTP, {era}, `tools/call` with one progress notification (SSE)",
+            "one",
+            era,
+            "sse",
+            ALL if era == "session" else CORE,
+            goal=era == "session",
+            kind=_EVENTS,
+        ),
+        Line(
+            f"http-{era}-progress-10",
+            f"HTTP, {era}, `tools/call` with ten progress notifications (SSE)",
+            "ten",
+            era,
+            "sse",
+            CORE,
+            kind=_EVENTS,
+        ),
+    )
 
 
 LINES: Final = (
-    *(
-        Line(
-            f"http-stateless-{n}",
-            f"HTTP, stateless, `tools/call`, {_connections(n)}",
-            "add",
-            "stateless",
-            "json",
-            n,
-            ALL if n == 16 else CORE,
-            goal=n == 16,
-            kind="",
-        )
-        for n in (1, 16, 64)
-    ),
-    *(
-        Line(
-            f"http-session-json-{n}",
-            f"HTTP, session, `tools/call` as JSON, {_connections(n)}",
-            "add",
-            "session",
-            "json",
-            n,
-            ALL if n == 16 else PAIR,
-            goal=n == 16,
-        )
-        for n in (1, 16, 64)
-    ),
-    *(
-        Line(
-            f"http-session-sse-{n}",
-            f"HTTP, session, `tools/call` as SSE (one notice, then the answer), {_connections(n)}",
-            "told",
-            "session",
-            "sse",
-            n,
-            PEERS if n == 16 else PAIR,
-            kind=_EVENTS,
-        )
-        for n in (1, 16, 64)
-    ),
-    Line(
-        "http-session-default-16",
-        "HTTP, session, `tools/call`, mcp as SSE (its default), 16 connections",
-        "add",
-        "session",
-        "sse",
-        16,
-        PEERS,
-        goal=True,
-        kind="",
-    ),
+    *_ordinary("stateless"),
+    *_ordinary("session"),
+    *(_constant("stateless", n) for n in (1, 16, 64)),
+    _constant("session", CONNECTIONS),
     Line(
         "http-list-100",
-        "HTTP, session, `tools/list`, 100 tools, 16 connections",
+        "HTTP, session, `tools/list`, 100 tools",
         "list",
         "session",
         "json",
-        16,
         PEERS,
         tools=100,
         goal=True,
     ),
-    Line(
-        "http-read-stateless",
-        "HTTP, stateless, `resources/read` of 1 MiB, 16 connections",
-        "read",
-        "stateless",
-        "json",
-        16,
-        PAIR,
-        goal=True,
-    ),
-    Line(
-        "http-read-session",
-        "HTTP, session, `resources/read` of 1 MiB, 16 connections",
-        "read",
-        "session",
-        "json",
-        16,
-        PAIR,
-        goal=True,
-    ),
-    Line(
-        "http-progress",
-        "HTTP, session, `tools/call` with 10 progress notices, 16 connections",
-        "count",
-        "session",
-        "sse",
-        16,
-        PAIR,
-        kind=_EVENTS,
+    *(
+        Line(
+            f"http-read-{era}",
+            f"HTTP, {era}, `resources/read` of 1 MiB",
+            "read",
+            era,
+            "json",
+            PAIR,
+            goal=True,
+        )
+        for era in ("stateless", "session")
     ),
 )
 
@@ -173,30 +175,45 @@ def _run(line: Line, arena: Arena) -> list[Row]:
     return [arena.contest(Row.of(line.key, line.title), prepare, rounds=rounds)]
 
 
+def _command(line: Line, name: str) -> list[str]:
+    """What starts a target for a line; lines that want the same of it share it."""
+    http = CONTENDERS[name].http
+    if name == LIMIT:  # checks nothing and has no tools, but has to know how much it says before the answer
+        return http(line.mode, *([str(NOTIFICATIONS[line.asked])] if line.asked in NOTIFICATIONS else []))
+    if line.switch:
+        return http(line.mode, str(line.tools), line.switch)
+    return http(line.mode, *([str(line.tools)] if line.tools else []))
+
+
 def _prepare(line: Line, arena: Arena, name: str) -> Turn:
     """Start a target, look at its answer, and load it for a moment."""
-    contender = CONTENDERS[name]
-    more = [str(line.tools)] if line.tools else []
-    target = arena.running(contender.http(line.mode, *more), listens=True)
+    target = arena.running(_command(line, name), listens=True)
     era = "stateless" if name == LIMIT else line.era
-    requests = asyncio.run(requests_for(target, line.asked, era, line.connections))
+    headers = {"authorization": f"Bearer {wire.TOKEN}"} if line.switch == "token" else {}
+    requests = asyncio.run(
+        requests_for(target, line.asked, era, line.connections, headers, ordinary=line.ordinary)
+    )
     check(line.asked, asyncio.run(ask(target.port, requests[0])), line.kind, line.tools)
     Loader().run(target.port, target.pid, requests, line.connections, WARM)
     return partial(arena.load.run, target.port, target.pid, requests, line.connections, SECONDS)
 
 
 async def requests_for(
-    target: Target, asked: str, era: str, clients: int, headers: dict[str, str] | None = None
+    target: Target,
+    asked: str,
+    era: str,
+    clients: int,
+    headers: dict[str, str] | None = None,
+    *,
+    ordinary: bool = True,
 ) -> list[bytes]:
-    """The requests to load a target with; in the session era, of as many clients as there are connections."""
+    """The templates to load a target with; in the session era, of as many clients as connections."""
     stateless = era == "stateless"
-    sessions = [""] if stateless else (await open_sessions(target.port, clients)).ids
-    made: list[bytes] = []
-    for number in range(1, VARIETY + 1):
-        session = sessions[number % len(sessions)]
-        told = wire.headers(asked, stateless=stateless, session=session) | (headers or {})
-        made.append(post(target.port, wire.body(asked, number, stateless=stateless), told))
-    return made
+    body = wire.body(asked, wire.NUMBER, stateless=stateless, ordinary=ordinary)
+    more = headers or {}
+    sessions = [""] if stateless else (await open_sessions(target.port, clients, headers=more)).ids
+    told = [wire.headers(asked, stateless=stateless, session=one, ordinary=ordinary) for one in sessions]
+    return [post(target.port, body, one | more) for one in told]
 
 
 # --------------------------------------------------------------------- whether an answer is one
@@ -207,13 +224,12 @@ def _sum(result: dict[str, Any], _tools: int) -> bool:
 
 
 _RIGHT: Final[dict[str, Callable[[dict[str, Any], int], bool]]] = {
-    "add": _sum,
-    "told": _sum,
-    "count": lambda result, _: result["structuredContent"] in (10, {"result": 10}),
+    **dict.fromkeys(("add", "wait", "one", "ten"), _sum),
     "list": lambda result, tools: len(result["tools"]) == tools,
     "read": lambda result, _: len(result["contents"][0]["text"]) == LARGE,
 }
-_NOTICES: Final = {"told": 1, "count": 10}
+NOTIFICATIONS: Final = {"one": 1, "ten": 10}
+"""How many notifications of progress come before the answer."""
 
 
 def check(asked: str, answer: Answer, kind: str, tools: int = 0) -> None:
@@ -222,13 +238,13 @@ def check(asked: str, answer: Answer, kind: str, tools: int = 0) -> None:
     Raises:
         Failed: it is not; the text shows it.
     """
-    *notices, last = wire.said(answer.body)
+    *notifications, last = wire.said(answer.body)
     told = answer.headers.get("content-type", "")
     shown = answer.body[:300].decode(errors="replace")
     if "result" not in last or not _RIGHT[asked](last["result"], tools):
         raise Failed(f"a wrong answer: {shown}")
-    if len(notices) != _NOTICES.get(asked, 0):
-        raise Failed(f"{len(notices)} notices before the answer: {shown}")
+    if len(notifications) != NOTIFICATIONS.get(asked, 0):
+        raise Failed(f"{len(notifications)} notifications before the answer: {shown}")
     if kind and not told.startswith(kind):
         raise Failed(f"the answer is {told}, not {kind}: {shown}")
 

@@ -24,13 +24,7 @@ from bench.instructions import WAYS, serve_stdio, talk
 from bench.loader import Loader
 from bench.over_http import requests_for
 from bench.process import ROOT, Failed, started
-
-ASKED: Final = {
-    "stateless": ("add", "stateless"),
-    "session-json": ("add", "session"),
-    "session-sse": ("told", "session"),
-}
-"""What a running server is asked, and in which era."""
+from bench.targets import ways, wire
 
 SHOWN: Final = 40
 SECONDS: Final = 5
@@ -182,15 +176,19 @@ def from_outside(way: str) -> int:
     if found is None:
         print(f"py-spy is not installed: {python_shown()} -m pip install py-spy")
         return 2
-    asked, era = ASKED[way]
+    asked = ways.WAYS[way]
     print(
         f"{WAYS[way].replace('ASGI', 'HTTP')}: py-spy looks at a server under load for {SECONDS} s …\n",
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         seen, log, said = (Path(folder) / name for name in ("stacks", "log", "said"))
-        with started(CONTENDERS[OURS].http("json"), listens=True, log=log, patience=0) as target:
-            requests = asyncio.run(requests_for(target, asked, era, 16))
+        serve = CONTENDERS[OURS].http(asked.mode, "0", asked.switch)
+        headers = {"authorization": f"Bearer {wire.TOKEN}"} if asked.switch == "token" else {}
+        with started(serve, listens=True, log=log, patience=0) as target:
+            requests = asyncio.run(
+                requests_for(target, asked.asked, asked.era, 16, headers, ordinary=asked.ordinary)
+            )
             record = [
                 found,
                 "record",
@@ -244,8 +242,8 @@ def main() -> int:
     parser.add_argument("--order", default="own", choices=ORDERS, help="the column to sort by")
     parser.add_argument("--running", action="store_true", help="look at a server under load, by py-spy")
     given = parser.parse_args()
-    if given.running and given.way not in ASKED:
-        parser.error(f"--running looks at a server that listens: {', '.join(ASKED)}")
+    if given.running and given.way not in ways.WAYS:
+        parser.error(f"--running looks at a server that listens: {', '.join(ways.WAYS)}")
     if given.running:
         return from_outside(given.way)
     inside(given.way, given.calls, given.order)

@@ -16,23 +16,31 @@ from bench.command import exit_code
 from bench.figures import LIMIT, OFFICIAL, OURS
 from bench.instructions import RECORD, WAYS
 from bench.process import ROOT, Failed
-from bench.report import SERIES
+from bench.report import SERIES, number
 
-__all__ = ["PAGES", "publish", "published", "room", "sections"]
+__all__ = ["PAGES", "editions", "keep_first_edition", "publish", "published", "room", "sections"]
 
 PAGES: Final = ("README.md", "docs/performance.md")
 HERE: Final = Path(__file__).resolve().parent
+FIRST: Final = HERE / "first_edition.json"
+"""What the code of the first edition reached, with the targets that there are now: rows by their keys."""
+
+COMPARED: Final = frozenset({"http", "asgi", "stdio", "clients", "memory"})
+"""Groups of rows whose figures of the first edition are kept."""
+
 _BLOCK: Final = re.compile(r"(<!-- bench: (?!end)([^>]+) -->\n).*?(<!-- bench: end -->)", re.DOTALL)
 
 
 def sections() -> dict[str, str]:
-    """What there is to show, by name: the parts of `results.md`, and two tables made for the pages."""
+    """What there is to show, by name: the parts of `results.md`, and tables made for the pages."""
     about, *parts = re.split(r"^## ", (HERE / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     told = {"The run": about.strip()}
     for part in parts:
         title, _, body = part.partition("\n")
         told[title] = body.strip()
-    told["Room"] = room(json.loads((HERE / "results.json").read_text(encoding="utf-8")))
+    results = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+    told["Room"] = room(results)
+    told["Old and new"] = editions(json.loads(FIRST.read_text(encoding="utf-8")), results)
     told["Instructions"] = _instructions(json.loads(RECORD.read_text(encoding="utf-8")))
     return told
 
@@ -48,6 +56,34 @@ def room(results: Mapping[str, Any]) -> str:
             ours, limit = reached
             lines.append(f"| {goal['name']} | {goal['goal']:g} | {ours:.3g} | {limit:.3g} |")
     return "\n".join(lines)
+
+
+def editions(first: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """What the first edition reached beside what the last run did, where both have the row."""
+    lines = [
+        f"| scenario | unit | first edition | now | first edition × {OFFICIAL} | now × {OFFICIAL} |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in results["rows"]:
+        old, new = first["rows"].get(row["key"]), row["targets"].get(OURS)
+        if old and new and "vs_official" in new:
+            # A rate depends on what else the machine does; the same per CPU second hardly does.
+            field, unit = ("per_cpu", "calls per CPU second") if "per_cpu" in new else ("median", row["unit"])
+            figures = [number(of[name]) for name in (field, "vs_official") for of in (old, new)]
+            lines.append(f"| {' | '.join((row['title'], unit, *figures))} |")
+    return "\n".join(lines)
+
+
+def keep_first_edition(results: Mapping[str, Any]) -> None:
+    """Write the figures of the first edition, from the results of a run that has measured it."""
+    rows = {
+        row["key"]: {name: ours[name] for name in ("median", "per_cpu", "vs_official") if name in ours}
+        for row in results["rows"]
+        if row["key"].partition("-")[0] in COMPARED
+        and "vs_official" in (ours := row["targets"].get(OURS, {}))
+    }
+    kept = {"python": results["facts"]["python"], "rows": rows}
+    FIRST.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def _instructions(record: Mapping[str, Any]) -> str:
@@ -105,11 +141,20 @@ def main() -> int:
         prog="python -m bench.publish",
         description=f"Copy the last results of the bench into {' and '.join(PAGES)}.",
     )
-    parser.parse_args()
+    parser.add_argument(
+        "--first-edition",
+        type=Path,
+        metavar="RESULTS",
+        help="keep the figures in this results.json as those of the first edition",
+    )
+    given = parser.parse_args()
     try:
+        if given.first_edition:
+            keep_first_edition(json.loads(given.first_edition.read_text(encoding="utf-8")))
         publish()
     except FileNotFoundError as error:
-        name = Path(error.filename).relative_to(ROOT)
+        missing = Path(error.filename)
+        name = missing.relative_to(ROOT) if missing.is_relative_to(ROOT) else missing
         raise Failed(
             f"{name} is not there; `make bench` writes the results, and the pages are part of the checkout"
         ) from error

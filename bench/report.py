@@ -17,7 +17,7 @@ from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import Verdict
 from bench.process import cores
 
-__all__ = ["as_markdown", "plain", "shown", "write"]
+__all__ = ["as_markdown", "number", "plain", "shown", "write"]
 
 HERE: Final = Path(__file__).resolve().parent
 STOOD_ON: Final = ("msgspec", "uvicorn", "httptools", "uvloop", "aiohttp")

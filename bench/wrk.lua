@@ -1,20 +1,33 @@
 -- Sends the requests of a file in turn: each is told by its size, a line feed and its bytes. Prints what came of it.
+-- They are templates: wherever the number MARK stands, each request has one of its own, counted from the number FIRST.
+-- Arguments: the file, MARK, FIRST.
 
-local requests, at = {}, 0
+local templates, at, number = {}, 0, 0
+
+local function split(text, mark)
+    local pieces, from = {}, 1
+    while true do
+        local start, stop = text:find(mark, from, true)
+        pieces[#pieces + 1] = text:sub(from, (start or 0) - 1)
+        if not start then return pieces end
+        from = stop + 1
+    end
+end
 
 function init(args)
     local file = assert(io.open(args[1], "rb"))
     while true do
         local size = file:read("*l")
         if not size then break end
-        requests[#requests + 1] = file:read(tonumber(size))
+        templates[#templates + 1] = split(file:read(tonumber(size)), args[2])
     end
     file:close()
+    number = tonumber(args[3])
 end
 
 function request()
-    at = at % #requests + 1
-    return requests[at]
+    at, number = at % #templates + 1, number + 1
+    return table.concat(templates[at], string.format("%d", number))
 end
 
 function done(summary, latency)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from bench.figures import Sample
 from bench.loader import Loader
 from bench.process import Failed, cpu, keep_to
+from bench.targets import wire
 
 __all__ = ["Load", "Wrk", "best_load"]
 
@@ -29,7 +30,10 @@ class Load(Protocol):
     name: str
 
     def run(self, port: int, pid: int, requests: list[bytes], connections: int, seconds: float) -> Sample:
-        """Ask as fast as it goes over so many connections, one request at a time on each."""
+        """Ask as fast as it goes over so many connections, one request at a time on each.
+
+        Requests are templates, as `wire` has them.
+        """
         ...
 
 
@@ -62,6 +66,7 @@ class Wrk:
             file.flush()
             command = [self._command, "-t1", f"-c{connections}", f"-d{ceil(seconds)}s", "--timeout", "10s"]
             command += ["-s", str(SCRIPT), f"http://127.0.0.1:{port}/mcp", "--", file.name]
+            command += [str(wire.NUMBER), str(wire.first_number())]
             used = cpu(pid)
             with keep_to("load"):
                 ran = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["reply"]
+__all__ = ["events", "reply"]
 
 SUM: Final = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
 NUMBERS: Final = {
@@ -47,7 +47,26 @@ class Call(msgspec.Struct):
     id: msgspec.Raw = NO_ID
 
 
+class Meta(msgspec.Struct):
+    """What a request says besides."""
+
+    token: msgspec.Raw = msgspec.field(name="progressToken")
+
+
+class Params(msgspec.Struct):
+    """As much of the parameters as progress takes."""
+
+    meta: Meta = msgspec.field(name="_meta")
+
+
+class ProgressCall(Call, kw_only=True):
+    """A request that hears of progress."""
+
+    params: Params
+
+
 _read: Final = msgspec.json.Decoder(Call).decode
+_read_progress: Final = msgspec.json.Decoder(ProgressCall).decode
 
 
 def reply(data: bytes) -> bytes:
@@ -56,3 +75,13 @@ def reply(data: bytes) -> bytes:
     if call.id is NO_ID:
         return b""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call.id, PREPARED[call.method])
+
+
+def events(data: bytes, notifications: int) -> list[bytes]:
+    """The events that answer a call: so many notifications of progress, then the result."""
+    token = _read_progress(data).params.meta.token
+    notification = (
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":%d}}'
+    )
+    said = [notification % (token, number) for number in range(1, notifications + 1)]
+    return [b"data: %b\n\n" % message for message in (*said, reply(data))]

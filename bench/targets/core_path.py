@@ -1,27 +1,31 @@
 """A fixed number of calls of toolpost without a socket, to be counted: `core_path.py WAY CALLS [PROFILE]`.
 
-WAY is stateless, session-json or session-sse. With PROFILE, a profile of the calls alone goes to that file.
+WAY is one of `ways.py`. With PROFILE, a profile of the calls alone goes to that file.
 """
 
 import asyncio
 import sys
 from cProfile import Profile
 
-from adder import server
-from in_process import ways
+from in_process import URL, Caller
+from toolpost_server import make_server
+from ways import WAYS
+
+PREPARED = 1000
+"""Requests that are made in any case, so that runs which are compared differ in their calls alone."""
 
 
 async def main(way: str, calls: str, profile: str = "") -> None:
     """Call."""
-    app = server.asgi()
+    app = make_server(URL, WAYS[way].switch).asgi()
     async with app.lifespan():
-        call = (await ways(app, app, app))[way]
-        await call()
+        caller = await Caller(app, WAYS[way]).open()
+        requests = caller.requests(max(int(calls), PREPARED))[: int(calls)]
         profiler = Profile() if profile else None
         if profiler:
             profiler.enable()
-        for _ in range(int(calls)):
-            await call()
+        for request in requests:
+            await caller.call(request)
         if profiler:
             profiler.disable()
             profiler.dump_stats(profile)

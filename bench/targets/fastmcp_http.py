@@ -16,8 +16,8 @@ async def add(a: int, b: int) -> int:
 
 
 @server.tool
-async def told(a: int, b: int, ctx: Context) -> int:
-    """Add two numbers, and say so first."""
+async def one(a: int, b: int, ctx: Context) -> int:
+    """Add two numbers, and report progress once before."""
     await ctx.report_progress(1, 2)
     return a + b
 

@@ -1,19 +1,116 @@
 """An ASGI application, called in its own process without a socket: scope, body and answer by hand.
 
-Each call has to be answered rightly; one that is looked at less would be measured as well. Stands alone,
-because programs in the environments of others import it.
+Requests are made in batches, and what that takes does not count. Each answer is looked at, though briefly,
+since that is measured as well. Stands alone, because programs in the environments of others import it.
 """
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 import wire
+from ways import WAYS, Way
 
-__all__ = ["ways"]
+__all__ = ["URL", "Caller", "callers"]
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+HOST: Final = "127.0.0.1:8000"
+URL: Final = f"http://{HOST}/mcp"
+"""Where the application would be, if it had a socket."""
+
+BATCH: Final = 64
+"""Requests that are made at once: few enough for the caches, so many that the clock is seldom read."""
+
+NOTIFICATIONS: Final = {"one": 1, "ten": 10}
+
+
+class Request(NamedTuple):
+    """A request, to be sent once."""
+
+    scope: dict[str, Any]
+    body: bytes
+
+
+class Caller:
+    """A client of an application that asks in one way.
+
+    Args:
+        app: the application.
+        way: how it is asked.
+    """
+
+    def __init__(self, app: App, way: Way) -> None:
+        self._app = app
+        self._way = way
+        self._sends = {"authorization": f"Bearer {wire.TOKEN}"} if way.switch == "token" else {}
+        self._numbers = count(wire.first_number())
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body = wire.body(way.asked, wire.NUMBER, stateless=way.stateless, ordinary=way.ordinary)
+        self._notifications = NOTIFICATIONS.get(way.asked, 0)
+
+    async def open(self) -> "Caller":
+        """Open a session where the era has them, and look at one answer; return the caller."""
+        session = "" if self._way.stateless else await self._open_session()
+        told = wire.headers(
+            self._way.asked, stateless=self._way.stateless, session=session, ordinary=self._way.ordinary
+        )
+        self._headers = _raw(told | self._sends, self._body)
+        _, answer = await _ask(self._app, *self.requests(1)[0])
+        *_, last = wire.said(answer)
+        if last.get("result", {}).get("structuredContent") not in (3, {"result": 3}):
+            raise RuntimeError(f"a wrong answer: {answer[:300]}")
+        return self
+
+    async def _open_session(self) -> str:
+        async def tell(session: str, **message: Any) -> dict[bytes, bytes]:
+            data = json.dumps({"jsonrpc": "2.0", **message}).encode()
+            told = wire.headers("", stateless=False, session=session) | self._sends
+            headers, _ = await _ask(self._app, _scope(_raw(told, data)), data)
+            return headers
+
+        hello = await tell("", id=0, method="initialize", params=wire.HELLO)
+        session = hello[b"mcp-session-id"].decode()
+        await tell(session, method="notifications/initialized")
+        return session
+
+    def requests(self, amount: int) -> list[Request]:
+        """So many requests, each with numbers of its own."""
+        made: list[Request] = []
+        for _ in range(amount):
+            number = next(self._numbers)
+            headers = [(name, wire.numbered(value, number)) for name, value in self._headers]
+            made.append(Request(_scope(headers), wire.numbered(self._body, number)))
+        return made
+
+    async def call(self, request: Request) -> None:
+        """Send a request, and look whether the answer is one."""
+        _, answer = await _ask(self._app, *request)
+        if b'"structuredContent"' not in answer:
+            raise RuntimeError(f"a wrong answer: {answer[:300]}")
+        if self._notifications and answer.count(b'"notifications/progress"') != self._notifications:
+            raise RuntimeError(f"not {self._notifications} notifications before the answer: {answer[:300]}")
+
+    async def turn(self, _at_once: int, seconds: float) -> dict[str, float]:
+        """Ask for so many seconds, one request after the other; the CPU is that of the calls alone."""
+        until = time.perf_counter() + seconds
+        calls, burnt = 0, 0.0
+        while time.perf_counter() < until:
+            requests = self.requests(BATCH)
+            used = time.process_time()
+            for request in requests:
+                await self.call(request)
+            burnt += time.process_time() - used
+            calls += BATCH
+        return {"calls": calls, "cpu": burnt}
+
+
+async def callers(app: Callable[[Way], App]) -> dict[str, Caller]:
+    """A caller for each way, by its name; `app` says which application serves it."""
+    return {name: await Caller(app(way), way).open() for name, way in WAYS.items()}
 
 
 async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes, bytes], bytes]:
@@ -30,18 +127,20 @@ async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes
     async def send(message: Any) -> None:
         outbox.append(message)
 
-    await app(dict(scope), receive, send)
+    await app(scope, receive, send)
     start, *rest = outbox
     if start["status"] not in {200, 202}:
         raise RuntimeError(f"status {start['status']}: {rest}")
     return dict(start["headers"]), b"".join(message.get("body", b"") for message in rest)
 
 
-def _scope(headers: dict[str, str]) -> dict[str, Any]:
-    raw = [
-        (b"host", b"127.0.0.1:8000"),
-        *((name.encode(), value.encode()) for name, value in headers.items()),
-    ]
+def _raw(headers: dict[str, str], body: bytes) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI has them, with those that HTTP wants."""
+    sent = {"host": HOST, "content-length": str(len(body)), **headers}
+    return [(name.encode(), value.encode()) for name, value in sent.items()]
+
+
+def _scope(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -52,47 +151,8 @@ def _scope(headers: dict[str, str]) -> dict[str, Any]:
         "raw_path": b"/mcp",
         "root_path": "",
         "query_string": b"",
-        "headers": raw,
+        "headers": headers,
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 8000),
         "state": {},
     }
-
-
-async def _opened(app: App) -> str:
-    """The id of a session."""
-    plain = wire.headers("", stateless=False)
-    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": wire.HELLO}
-    headers, _ = await _ask(app, _scope(plain), json.dumps(hello).encode())
-    session = headers[b"mcp-session-id"].decode()
-    known = wire.headers("", stateless=False, session=session)
-    await _ask(app, _scope(known), b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    return session
-
-
-async def ways(stateless: App, as_json: App, as_sse: App) -> dict[str, Callable[[], Awaitable[None]]]:
-    """A call of the application for each way of asking; they may be three applications."""
-    told = await _opened(as_sse)
-    sessions = {"session-json": await _opened(as_json), "session-default": told, "session-sse": told}
-    asked = {
-        "stateless": (stateless, "add"),
-        "session-json": (as_json, "add"),
-        "session-default": (as_sse, "add"),
-        "session-sse": (as_sse, "told"),
-    }
-
-    def way(name: str) -> Callable[[], Awaitable[None]]:
-        app, ask = asked[name]
-        alone = name == "stateless"
-        scope = _scope(wire.headers(ask, stateless=alone, session=sessions.get(name, "")))
-        body = wire.body(ask, 1, stateless=alone)
-        wanted = b"progress" if ask == "told" else b'"structuredContent"'
-
-        async def call() -> None:
-            _, answer = await _ask(app, scope, body)
-            if wanted not in answer:
-                raise RuntimeError(f"a wrong answer: {answer[:300]}")
-
-        return call
-
-    return {name: way(name) for name in asked}

@@ -1,6 +1,7 @@
-"""The limit over HTTP: the smallest ASGI application, on uvicorn as toolpost sets it up, at a port.
+"""The limit over HTTP: the smallest ASGI application, on uvicorn as toolpost sets it up.
 
-It decodes as much of the body as it takes to answer the right bytes with the right id.
+`limit_http.py PORT [NOTIFICATIONS]`. It decodes as much of the body as it takes to answer the right bytes: as
+JSON, or as an event stream with so many notifications of progress before the result.
 """
 
 import sys
@@ -8,25 +9,42 @@ from typing import Any
 
 import uvicorn
 
-from answers import reply
+from answers import events, reply
 from toolpost.server.http.uvicorn import make_bounded_protocol
 
+NOTIFICATIONS = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 
-async def app(_scope: Any, receive: Any, send: Any) -> None:
-    """Read the body, answer the right bytes."""
+
+async def read(receive: Any) -> bytes:
+    """The body of a request."""
     message = await receive()
     data = message["body"]
     while message["more_body"]:
         message = await receive()
         data += message["body"]
-    body = reply(data)
+    return data
+
+
+async def answer(_scope: Any, receive: Any, send: Any) -> None:
+    """Answer the right bytes."""
+    body = reply(await read(receive))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200 if body else 202, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
+async def stream(_scope: Any, receive: Any, send: Any) -> None:
+    """Answer the right bytes, event by event."""
+    *said, last = events(await read(receive), NOTIFICATIONS)
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for event in said:
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": last})
+
+
 uvicorn.run(
-    app,
+    stream if NOTIFICATIONS else answer,
     port=int(sys.argv[1]),
     http=make_bounded_protocol() or "auto",
     ws="none",

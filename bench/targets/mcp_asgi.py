@@ -1,35 +1,27 @@
 """PyPI's `mcp` as an ASGI application, without a socket."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
-from in_process import ways
-from mcp.server.mcpserver import Context, MCPServer
+from in_process import URL, callers
+from mcp_server import make_server
 from turns import take_turns
-
-
-def made() -> MCPServer:
-    """A server; each application needs one of its own."""
-    server = MCPServer("bench", version="1", log_level="ERROR")
-
-    @server.tool()
-    async def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    @server.tool()
-    async def told(a: int, b: int, ctx: Context) -> int:
-        """Add two numbers, and say so first."""
-        await ctx.report_progress(1, 2)
-        return a + b
-
-    return server
+from ways import WAYS
 
 
 async def main() -> None:
     """Take turns."""
-    as_json, as_sse = (made().streamable_http_app(json_response=json) for json in (True, False))
-    async with as_json.router.lifespan_context(as_json), as_sse.router.lifespan_context(as_sse):
-        await take_turns(await ways(as_json, as_json, as_sse))
+    kinds = {(way.mode, way.switch) for way in WAYS.values()}
+    async with AsyncExitStack() as stack:
+        # Each application needs a server of its own.
+        apps = {
+            (mode, switch): make_server(URL, switch).streamable_http_app(json_response=mode == "json")
+            for mode, switch in kinds
+        }
+        for app in apps.values():
+            await stack.enter_async_context(app.router.lifespan_context(app))
+        asked = await callers(lambda way: apps[way.mode, way.switch])
+        await take_turns({name: caller.turn for name, caller in asked.items()})
 
 
 asyncio.run(main())

@@ -2,10 +2,11 @@
 
 import asyncio
 import sys
+from functools import partial
 
 from mcp import Client, StdioServerParameters
 from mcp.server.mcpserver import MCPServer
-from turns import take_turns
+from turns import repeat, take_turns
 
 server = MCPServer("bench", version="1", log_level="ERROR")
 
@@ -28,7 +29,7 @@ async def main(way: str, *given: str) -> None:
             result = await mcp.call_tool("add", {"a": 1, "b": 2})
             assert result.content[0].text == "3", result
 
-        await take_turns({"call": call})
+        await take_turns({"call": partial(repeat, call)})
 
 
 asyncio.run(main(*sys.argv[1:]))

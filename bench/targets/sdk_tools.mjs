@@ -10,7 +10,7 @@ async function add({ a, b }) {
     return { content: [{ type: 'text', text: JSON.stringify(output) }], structuredContent: output };
 }
 
-async function told(given, extra) {
+async function one(given, extra) {
     const { progressToken } = extra._meta ?? {};
     const params = { progressToken, progress: 1, total: 2 };
     await extra.sendNotification({ method: 'notifications/progress', params });
@@ -20,7 +20,7 @@ async function told(given, extra) {
 export function furnish(tools) {
     const server = new McpServer({ name: 'bench', version: '1' });
     server.registerTool('add', { description: 'Add two numbers.', ...shape }, add);
-    server.registerTool('told', { description: 'Add two numbers, and say so first.', ...shape }, told);
+    server.registerTool('one', { description: 'Add two numbers, and report progress once before.', ...shape }, one);
     for (let n = 2; n < tools; n += 1) {
         server.registerTool(`tool_${n}`, { description: 'Add two numbers.', ...shape }, add);
     }

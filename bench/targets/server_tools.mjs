@@ -13,7 +13,7 @@ async function add({ a, b }) {
     return { content: [{ type: 'text', text: JSON.stringify(output) }], structuredContent: output };
 }
 
-async function told(given, { mcpReq }) {
+async function one(given, { mcpReq }) {
     const { progressToken } = mcpReq._meta ?? {};
     await mcpReq.notify({ method: 'notifications/progress', params: { progressToken, progress: 1, total: 2 } });
     return add(given);
@@ -22,7 +22,7 @@ async function told(given, { mcpReq }) {
 export function furnish(tools) {
     const server = new McpServer({ name: 'bench', version: '1' });
     server.registerTool('add', { description: 'Add two numbers.', ...shape }, add);
-    server.registerTool('told', { description: 'Add two numbers, and say so first.', ...shape }, told);
+    server.registerTool('one', { description: 'Add two numbers, and report progress once before.', ...shape }, one);
     for (let n = 2; n < tools; n += 1) {
         server.registerTool(`tool_${n}`, { description: 'Add two numbers.', ...shape }, add);
     }

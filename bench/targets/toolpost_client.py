@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
+from functools import partial
 from typing import Any
 
-from turns import take_turns
+from turns import repeat, take_turns
 
 from toolpost import Client, Server
 
@@ -26,7 +27,7 @@ async def main(way: str, *given: str) -> None:
             result = await mcp.call_tool("add", {"a": 1, "b": 2})
             assert result.text == "3", result
 
-        await take_turns({"call": call})
+        await take_turns({"call": partial(repeat, call)})
 
 
 asyncio.run(main(*sys.argv[1:]))

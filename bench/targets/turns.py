@@ -11,22 +11,26 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["take_turns"]
+__all__ = ["repeat", "take_turns"]
+
+Turn = Callable[[int, float], Awaitable[dict[str, float]]]
+"""Asks with so many calls in flight for so many seconds; what came of it."""
 
 
-async def take_turns(ways: dict[str, Callable[[], Awaitable[Any]]]) -> None:
-    """Take turns until stdin ends; a way is one call, which raises if its answer is wrong."""
+async def take_turns(ways: dict[str, Turn]) -> None:
+    """Take turns until stdin ends; a turn raises if an answer is wrong."""
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         way, at_once, seconds = line.split()
         try:
-            told = await _turn(ways[way], int(at_once), float(seconds))
+            told = await ways[way](int(at_once), float(seconds))
         except Exception as error:  # noqa: BLE001 - whoever told us wants to know
             told = {"failed": f"{type(error).__name__}: {error}"}
         print(json.dumps(told), flush=True)
 
 
-async def _turn(call: Callable[[], Awaitable[Any]], at_once: int, seconds: float) -> dict[str, float]:
+async def repeat(call: Callable[[], Awaitable[Any]], at_once: int, seconds: float) -> dict[str, float]:
+    """A turn that consists of one call again and again."""
     clock = time.perf_counter
     times: list[float] = []
 

@@ -1,11 +1,13 @@
 """The figures on the pages are those of the last run of the bench, and of no other."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from bench.publish import PAGES, published, room, sections
+from bench import publish
+from bench.publish import PAGES, editions, published, room, sections
 
 ROOT = Path(__file__).resolve().parents[3]
 TOLD = {"Goals": "| a goal |", "Growth: of tools, HTTP": "| more |", "Growth: of sessions": "| most |"}
@@ -62,6 +64,36 @@ def test_the_limit_stands_beside_a_goal_where_there_is_one():
         {"key": "alone", "targets": {"toolpost": {"vs_official": 4.0}, "limit": {}}},
     ]
     assert room({"goals": goals, "rows": rows}).splitlines()[2:] == ["| goal both | 8 | 4 | 9.5 |"]
+
+
+def test_both_editions_stand_beside_each_other_where_both_have_a_row():
+    rate = {"median": 15.0, "per_cpu": 30.0, "vs_official": 7.0}
+    first = {"rows": {"both": {"median": 123.4, "vs_official": 3.91}, "rate": rate, "gone": rate}}
+    rows = [
+        {"key": key, "title": f"row {key}", "unit": "µs", "targets": {"toolpost": figures}}
+        for key, figures in (
+            ("both", {"median": 20.0, "vs_official": 14.2}),
+            ("new", {"median": 20.0, "vs_official": 14.2}),
+            ("rate", {"median": 20.0, "per_cpu": 40.0, "vs_official": 14.2}),
+        )
+    ]
+    assert editions(first, {"rows": rows}).splitlines()[2:] == [
+        "| row both | µs | 123 | 20 | 3.91 | 14.2 |",
+        "| row rate | calls per CPU second | 30 | 40 | 7 | 14.2 |",
+    ]
+
+
+def test_the_figures_of_the_first_edition_are_kept_from_the_results_of_its_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(publish, "FIRST", tmp_path / "first.json")
+    kept = {"median": 2.0, "per_cpu": 4.0, "vs_official": 3.0}
+    rows = [
+        {"key": "http-one", "targets": {"toolpost": {**kept, "min": 1.0}}},
+        {"key": "http-alone", "targets": {"toolpost": {"median": 2.0}}},
+        {"key": "start-size", "targets": {"toolpost": kept}},
+    ]
+    publish.keep_first_edition({"facts": {"python": "3.11"}, "rows": rows})
+    told = json.loads((tmp_path / "first.json").read_text())
+    assert told == {"python": "3.11", "rows": {"http-one": kept}}
 
 
 def test_a_mark_that_names_nothing_is_told():

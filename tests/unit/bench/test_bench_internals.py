@@ -1,6 +1,8 @@
 """The bench: its goals, its arithmetic, its report, and one scenario that is really run."""
 
 import os
+import shutil
+import sys
 
 import pytest
 
@@ -10,15 +12,17 @@ from bench.arena import Arena
 from bench.contenders import CONTENDERS
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row, Sample
 from bench.goals import GOALS, judge
-from bench.loader import Loader
-from bench.process import Failed
+from bench.loader import Loader, post
+from bench.process import Failed, started
 from bench.report import shown
+from bench.targets import wire
+from bench.wrk import Wrk
 
 ALONE = {name: "not in this test" for name in CONTENDERS if name != OURS}
 
 
 def row(more=True, busy=0.95, **figures):
-    made = Row.of("http-stateless-16", "calls", more=more)
+    made = Row.of("http-stateless-context", "calls", more=more)
     names = {"ours": OURS, "official": OFFICIAL, "limit": LIMIT}
     for name, values in figures.items():
         made.figures[names[name]] = Figure(tuple(Sample(value, value / busy) for value in values))
@@ -49,7 +53,7 @@ def test_what_a_quick_run_cannot_judge_is_told():
     )
     assert unjudged.startswith("left to a whole run")
     assert unjudged.endswith(f": {names}")
-    assert disturbed.endswith("no verdict: http-stateless-16")
+    assert disturbed.endswith("no verdict: http-stateless-context")
     assert not list(bench._caveats({}, GOALS, quick=False))
 
 
@@ -60,7 +64,8 @@ def test_a_scenario_that_fails_as_a_whole_misses_and_is_told():
     with Arena(Loader(), quick=True, missing={}) as arena:
         [made] = bench._measured(bench.Scenario("http-list-100", True, run), arena)
     assert "nothing works" in shown(made)
-    assert not judge(GOALS[6], {made.key: made}).reached
+    [goal] = [goal for goal in GOALS if goal.key == made.key]
+    assert not judge(goal, {made.key: made}).reached
 
 
 # --------------------------------------------------------------------- really run
@@ -71,10 +76,58 @@ def test_a_scenario_is_run_with_toolpost_alone(monkeypatch):
     monkeypatch.setattr(over_http, "WARM", 0.0)
     scenarios = {scenario.key: scenario for scenario in over_http.SCENARIOS}
     with Arena(Loader(), quick=True, missing=ALONE) as arena:
-        for key in ("http-stateless-1", "http-session-sse-1"):
+        for key in KEYS:
             [made] = scenarios[key].run(arena)
             assert made.failed == {}
             assert made.figures[OURS].median > 0
-        [pid] = {target.pid for target in arena._running.values()}
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        pids = {target.pid for target in arena._running.values()}
+    assert len(pids) == 3  # plain, with a token, with middleware
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+KEYS = (
+    "http-stateless-1",
+    "http-stateless-context",
+    "http-stateless-progress-10",
+    "http-session-token",
+    "http-session-middleware",
+    "http-session-progress-1",
+)
+
+
+@pytest.mark.parametrize("command", ["", "wrk"])
+def test_each_request_of_a_load_has_numbers_of_its_own(command, tmp_path):
+    if command and shutil.which(command) is None:
+        pytest.skip(reason="wrk is not installed")
+    load = Wrk(command) if command else Loader()
+    serve = [sys.executable, "-c", RECORDER, "PORT", str(tmp_path / "seen")]
+    with started(serve, listens=True, log=tmp_path / "log") as target:
+        body = b"%d %d" % (wire.NUMBER, wire.NUMBER)
+        load.run(
+            target.port, target.pid, [post(target.port, body, {"x-request-id": f"r-{wire.NUMBER}"})], 2, 0.05
+        )
+    seen = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len(seen) > 1
+    assert all(header == f"r-{first}" and first == second for header, first, second in seen)
+    assert len({first for _, first, _ in seen}) == len(seen)
+
+
+RECORDER = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+seen = open(sys.argv[2], "w", buffering=1)
+
+class Recorder(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        seen.write(f"{self.headers['x-request-id']} {body}\\n")
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Recorder).serve_forever()
+"""

@@ -1,0 +1,97 @@
+"""The toolpost server that is called with and without a socket, as docs/server.md and docs/auth.md say."""
+
+import asyncio
+import logging
+from typing import Any
+
+import wire
+
+from toolpost import Auth, Context, Server
+from toolpost.server.middleware import Call, Concurrency, Logging, Next, RateLimit, Timeout
+
+__all__ = ["make_server"]
+
+LARGE = ("The quick brown fox jumps over the lazy dog.\n" * 25000)[: 1 << 20]
+ISSUER = "https://login.example.com"
+
+
+async def pass_on(call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    """Middleware that does nothing."""
+    return await next(call)
+
+
+async def verify(token: str) -> str | None:
+    """Whose token it is."""
+    return "ann" if token == wire.TOKEN else None
+
+
+def verify_in_thread(token: str) -> str | None:
+    """Whose token it is, from a function that may block."""
+    return "ann" if token == wire.TOKEN else None
+
+
+def accept_signed(url: str) -> Auth:
+    """Tokens that their issuer has signed; one of them is printed."""
+    from toolpost import Jwt  # noqa: PLC0415 - needs packages that the others do without
+    from toolpost.testing import AuthorizationServer  # noqa: PLC0415 - as above
+
+    login = AuthorizationServer(ISSUER)
+    print(login.token(url, subject="ann"), flush=True)
+    return Auth(login.issuer, resource=url, verifier=Jwt(login.issuer, http=login))
+
+
+SWITCHES: dict[str, Any] = {
+    "": lambda _url: {},
+    "middleware": lambda _url: {"middleware": [pass_on]},
+    "logging": lambda _url: {"middleware": [Logging(level=logging.ERROR)]},  # so that the lines are written
+    "rate limit": lambda _url: {"middleware": [RateLimit(1_000_000)]},
+    "concurrency limit": lambda _url: {"middleware": [Concurrency(1000)]},
+    "timeout": lambda _url: {"middleware": [Timeout(60)]},
+    "token": lambda url: {"auth": Auth(ISSUER, resource=url, verifier=verify)},
+    "token, in a thread": lambda url: {"auth": Auth(ISSUER, resource=url, verifier=verify_in_thread)},
+    "token, signed": lambda url: {"auth": accept_signed(url)},
+}
+"""What may be switched on, as a user would write it; the server's URL is given."""
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def wait(a: int, b: int, ctx: Context) -> int:  # noqa: ARG001 - so that there is one
+    """Add two numbers, after one turn of the event loop."""
+    await asyncio.sleep(0)
+    return a + b
+
+
+async def one(a: int, b: int, ctx: Context) -> int:
+    """Add two numbers, and report progress once before."""
+    await ctx.progress(1, 2)
+    return a + b
+
+
+async def ten(a: int, b: int, ctx: Context) -> int:
+    """Add two numbers, and report progress ten times before."""
+    for number in range(1, 11):
+        await ctx.progress(number, 10)
+    return a + b
+
+
+async def large() -> str:
+    """One MiB of text."""
+    return LARGE
+
+
+TOOLS = (add, wait, one, ten)
+
+
+def make_server(url: str, switch: str = "", tools: int = 0) -> Server:
+    """A server at a URL, with one thing switched on, and with so many tools; 0 for as few as there are."""
+    server = Server("bench", version="1", **SWITCHES[switch](url))
+    for function in TOOLS[: tools or len(TOOLS)]:
+        server.tool(function)
+    for number in range(len(TOOLS), tools):
+        server.tool(name=f"tool_{number}")(add)
+    server.resource("bench://large")(large)
+    return server
