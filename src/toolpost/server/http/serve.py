@@ -207,7 +207,7 @@ async def _linger(server: "uvicorn.Server", seconds: float) -> None:
     """Serve the last request of each kept connection: its client may be sending it right now."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while server.server_state.connections:
+            while server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
                 await asyncio.sleep(LINGER_POLL_INTERVAL)
 
 
