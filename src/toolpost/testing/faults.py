@@ -16,36 +16,9 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
-from toolpost.testing.tape import Sender
+from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end, with_traits
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
-
-JUNK_MESSAGES: Final = (
-    b"",
-    b"\n",
-    b"null",
-    b"[]",
-    b"{}",
-    b"[[[[[[",
-    b"\xff\xfe\x00",
-    b"Listening on port 8000",
-    b'{"jsonrpc":"2.0"}',
-    b'{"jsonrpc":"2.0","id":null,"result":{}}',
-    b'{"jsonrpc":"2.0","id":"1","result":{}}',
-    b'{"jsonrpc":"2.0","id":true,"result":{}}',
-    b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"error":{"code":1,"message":"no"}}',
-    b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?"}}',
-    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":987654321}}',
-    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":987654321,"progress":1}}',
-    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
-    b'{"jsonrpc":"2.0","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
-)
-"""Messages that may arrive unexpectedly. None of them names a request in flight."""
 
 _CUT_REASON: Final = "the wire was cut"
 
@@ -193,7 +166,7 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         faults: what goes wrong. Faults of a plan happen once, however often the client connects.
     """
     plan = FaultPlan(faults)
-    return wrap_target(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
+    return WrappedTarget(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
 
 
 class Faulty(ChannelWrapper):
@@ -210,7 +183,7 @@ class Faulty(ChannelWrapper):
         plan = faults[0] if faults and isinstance(faults[0], FaultPlan) else None
         self._plan = plan or FaultPlan(cast("tuple[Fault | Chance, ...]", faults))
         self._here: Sender = end
-        self._there: Sender = "server" if end == "client" else "client"
+        self._there: Sender = other_end(end)
         self._methods: dict[Any, str] = {}
         self._cut = False
         self._ready: deque[tuple[float, bytes]] = deque()
@@ -337,9 +310,8 @@ class Faulty(ChannelWrapper):
             head = _HEAD_DECODER.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
-        other: Sender = "server" if sender == "client" else "client"
         if head.method is None:
-            return self._methods.pop((other, head.id), None)
+            return self._methods.pop((other_end(sender), head.id), None)
         if head.id is not None:
             self._methods[sender, head.id] = head.method
         return head.method

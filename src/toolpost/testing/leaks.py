@@ -16,7 +16,6 @@ from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 GC_DELAY: Final = 0.05
@@ -72,11 +71,6 @@ class HeldResources:
     def __sub__(self, other: "HeldResources") -> dict[str, set[Any]]:
         return {kind: held - vars(other)[kind] for kind, held in vars(self).items()}
 
-    def add(self, more: dict[str, set[Any]]) -> None:
-        """Count these as well."""
-        for kind, held in more.items():
-            vars(self)[kind] |= held
-
 
 class LeakPoller:
     """Compares snapshots with the first one, until nothing is left or the time is over."""
@@ -93,10 +87,8 @@ class LeakPoller:
     def poll(self) -> bool:
         """Take a snapshot; return whether to take another."""
         self.leaks = self._take_snapshot() - self._before
-        if not any(self.leaks.values()):
-            return False
         waited = time.monotonic() - self._began
-        if waited > self._timeout:
+        if not any(self.leaks.values()) or waited > self._timeout:
             return False
         if waited > GC_DELAY and not self._has_collected:
             self.leaks.clear()  # what is held here is no garbage
@@ -209,13 +201,10 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         self._before = HeldResources()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
         while looks.poll():
             time.sleep(POLL_INTERVAL)
-        self._task_recorder.__exit__(None, None, None)
         self._report(looks, error)
 
     async def __aenter__(self) -> Self:
@@ -223,16 +212,14 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         self._before = _snapshot_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         looks = LeakPoller(self._before, _snapshot_running_loop, 0 if error else self._timeout)
         while looks.poll():  # noqa: ASYNC110 - nobody tells when a process or a descriptor has ended
             await asyncio.sleep(POLL_INTERVAL)
-        self._task_recorder.__exit__(None, None, None)
         self._report(looks, error)
 
     def _report(self, looks: LeakPoller, error: BaseException | None) -> None:
+        self._task_recorder.__exit__(None, None, None)
         lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(looks.leaks)
         if lines and error is None:
             raise AssertionError("left behind:\n" + "\n".join(lines))

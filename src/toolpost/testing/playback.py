@@ -5,7 +5,7 @@ recording and played in any order, each once, with current ids and without delay
 anything; a request that was not recorded is refused.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from os import PathLike, fspath
 from typing import Any, Final, NamedTuple, cast
@@ -52,14 +52,11 @@ def matches_pattern(pattern: str, text: str, gap: str) -> bool:
 def matches_recorded(recorded: Any, now: Any) -> bool:
     """Return whether two JSON values are equal, as far as the recorded one was not masked."""
     if isinstance(recorded, str) and isinstance(now, str):
-        return matches_pattern(recorded, now, MASKED) or (
-            MASKED in recorded and _matches_as_json(recorded, now)
-        )
+        as_json = MASKED in recorded and _matches_as_json(recorded, now)
+        return as_json or matches_pattern(recorded, now, MASKED)
     if isinstance(recorded, dict) and isinstance(now, dict):
         ours, theirs = cast("dict[str, Any]", recorded), cast("dict[str, Any]", now)
-        return ours.keys() == theirs.keys() and all(
-            matches_recorded(ours[name], theirs[name]) for name in ours
-        )
+        return ours.keys() == theirs.keys() and all(matches_recorded(ours[key], theirs[key]) for key in ours)
     if isinstance(recorded, list) and isinstance(now, list):
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
         return len(some) == len(others) and all(map(matches_recorded, some, others))
@@ -125,16 +122,9 @@ def find_nearest(method: str, params: Any, exchanges: list[RecordedExchange]) ->
     """Return the recorded request nearest to an unrecorded one, if any."""
     asked = describe_message(method, params)
     same = [exchange for exchange in exchanges if exchange.method == method]
-    others = [
-        exchange
-        for exchange in exchanges
-        if exchange.id is not None and exchange.method not in _HANDSHAKE_METHODS
-    ]
-    near = {
-        exchange: SequenceMatcher(None, str(exchange), asked).ratio()
-        for exchange in (same or others)[:MAX_COMPARED_REQUESTS]
-    }
-    return max(near, key=lambda exchange: near[exchange], default=None)
+    others = [one for one in exchanges if one.id is not None and one.method not in _HANDSHAKE_METHODS]
+    near = (same or others)[:MAX_COMPARED_REQUESTS]
+    return max(near, key=lambda one: SequenceMatcher(None, str(one), asked).ratio(), default=None)
 
 
 def iterate_messages(value: Any) -> Iterator[dict[str, Any]]:
@@ -157,10 +147,9 @@ def group_exchanges(lines: list[TapeLine]) -> list[RecordedExchange]:
             grouper.mark_lost(line.lost, line.why)
         if line.sender == "server" and not isinstance(line.closed, msgspec.UnsetType):
             grouper.mark_ended(line.closed)
+        add = grouper.add_client_message if line.sender == "client" else grouper.add_server_message
         for message in iterate_messages(line.message):
-            (grouper.add_client_message if line.sender == "client" else grouper.add_server_message)(
-                number, message
-            )
+            add(number, message)
     for grouper in groupers.values():
         grouper.mark_ended("the recording ends before its answer")
     return exchanges
@@ -220,16 +209,11 @@ class _ExchangeGrouper:
         """Return the exchange of a server message: the one it names, or else the latest."""
         token = get_member(message, "params", "progressToken")
         subscription = get_member(message, "params", "_meta", SUBSCRIPTION_ID)
-        if token is not None or subscription is not None:
-            for exchange in reversed(self._own_exchanges):
-                if token is not None and exchange.progress_token == token:
-                    return exchange
-                if (
-                    exchange.id is not None
-                    and subscription is not None
-                    and str(exchange.id) == str(subscription)
-                ):
-                    return exchange
+        for exchange in reversed(self._own_exchanges):
+            if token is not None and exchange.progress_token == token:
+                return exchange
+            if None not in {exchange.id, subscription} and str(exchange.id) == str(subscription):
+                return exchange
         latest = next(reversed(self._pending.values()), None)
         return latest or (self._own_exchanges[-1] if self._own_exchanges else None)
 
@@ -285,8 +269,9 @@ class Replay:
             return
         method = str(message["method"])
         params = normalize_params(method, message.get("params"))
-        exchange = _find_next(unplayed, method, params)
-        if exchange is not None:
+        meant = [exchange for exchange in unplayed if exchange.matches(method, params)]
+        if meant:  # a lost one only if there is no other
+            exchange = next((each for each in meant if each.loss_reason is None), meant[0])
             del unplayed[exchange]
             await session.begin(exchange, message)
             return
@@ -330,17 +315,6 @@ def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
         MCPError: the file is no recording.
     """
     return Replay(path, again=again)
-
-
-def _find_next(unplayed: Iterable[RecordedExchange], method: str, params: Any) -> RecordedExchange | None:
-    """Return the next exchange for a message; a lost one only if there is no other."""
-    lost = None
-    for exchange in unplayed:
-        if exchange.matches(method, params):
-            if exchange.loss_reason is None:
-                return exchange
-            lost = lost or exchange
-    return lost
 
 
 class _ActiveExchange(NamedTuple):

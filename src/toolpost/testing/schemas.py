@@ -72,24 +72,25 @@ def assert_tool_schema(
     if name not in listed:
         raise AssertionError(f"there is no tool {name!r}; there are {', '.join(sorted(listed)) or 'none'}")
     tool = listed[name]
-    for kind, wanted, found in (
+    for kind, expected, schema in (
         ("input", input, tool.input_schema),
         ("output", output, tool.output_schema),
     ):
-        filled = _fill_ellipses(wanted, found)
-        if filled != _sort_required(found):
-            raise AssertionError(
-                f"the {kind} schema of {name} is another one:\n{_format_difference(filled, found)}"
+        wanted, found = _fill_ellipses(expected, schema), _sort_required(schema)
+        if wanted != found:
+            ours, theirs = (
+                json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+                for each in (wanted, found)
             )
+            difference = "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
+            raise AssertionError(f"the {kind} schema of {name} is another one:\n{difference}")
 
 
 def _list_tools(tools: ToolSource) -> Sequence[Tool]:
-    if (
-        not isinstance(tools, str)
-        and isinstance(tools, Sequence)
-        and all(isinstance(it, Tool) for it in tools)
-    ):
-        return cast("Sequence[Tool]", tools)
+    if isinstance(tools, Sequence) and not isinstance(tools, str):
+        listed = cast("Sequence[Any]", tools)
+        if all(isinstance(each, Tool) for each in listed):
+            return listed
     with SyncClient(cast("Target", tools)) as client:
         return client.list_tools()
 
@@ -101,10 +102,8 @@ def _fill_ellipses(wanted: Any, found: Any) -> Any:
     if isinstance(wanted, Mapping):
         ours, theirs = cast("Mapping[Any, Any]", wanted), as_object(found)
         more: dict[str, Any] = _sort_required(theirs) if ... in ours else {}
-        names = [name for name in ours if name is not ...]
-        return more | _sort_required(
-            {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in names}
-        )
+        named = {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in ours if name is not ...}
+        return more | _sort_required(named)
     if isinstance(wanted, list):
         pairs = zip_longest(as_list(wanted), as_list(found)[: len(as_list(wanted))], fillvalue=...)
         return [_fill_ellipses(*pair) for pair in pairs]
@@ -122,14 +121,6 @@ def _sort_required(schema: Any) -> Any:
     if isinstance(required, list):
         members["required"] = sorted(cast("list[Any]", required), key=str)
     return members
-
-
-def _format_difference(wanted: Any, found: Any) -> str:
-    ours, theirs = (
-        json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        for each in (wanted, _sort_required(found))
-    )
-    return "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
 
 
 # --------------------------------------------------------------------- mistakes

@@ -6,16 +6,17 @@ that it is compared with. Knows nothing of whether what was said is allowed.
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
+from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, other_end, with_traits
 from toolpost.testing.masking import Mask
 from toolpost.testing.playback import get_member, matches_pattern
-from toolpost.testing.tape import Sender, TapeLine
+from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"
 
@@ -35,8 +36,6 @@ _TYPED_ARROWS: Final = {"->": "→", "<-": "←"}
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values nobody can foresee."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class TranscriptEntry(NamedTuple):
@@ -89,7 +88,7 @@ class Transcript:
 
     def wrap(self, target: Target) -> Target:
         """The target, overheard: what a client of it says and hears is added here."""
-        return wrap_target(target, self.wrap_channel)
+        return WrappedTarget(target, self.wrap_channel)
 
     def wrap_channel(self, channel: Channel, *, end: Sender = "client") -> Channel:
         """A channel, overheard.
@@ -99,7 +98,7 @@ class Transcript:
             end: whose it is.
         """
         self._links += 1
-        return with_traits(_TranscribedChannel, channel)(channel, self, end, self._links)
+        return with_traits(TappedChannel, channel)(channel, partial(self.add, link=self._links), end)
 
     def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
         """Add something that was said."""
@@ -186,27 +185,6 @@ class Transcript:
         raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
 
 
-class _TranscribedChannel(ChannelWrapper):
-    """A channel of which a transcript is made."""
-
-    def __init__(self, inner: Channel, transcript: Transcript, end: Sender, link: int) -> None:
-        super().__init__(inner)
-        self._transcript = transcript
-        self._link = link
-        self._here: Sender = end
-        self._there: Sender = "server" if end == "client" else "client"
-
-    async def receive(self) -> bytes:
-        data = await self.inner.receive()
-        self._transcript.add(self._there, data, link=self._link)
-        return data
-
-    async def send(self, data: bytes, related: int | str | None = None) -> None:
-        # Before it is sent: the answer may be there before `send` returns.
-        self._transcript.add(self._here, data, link=self._link)
-        await self.inner.send(data, related)
-
-
 # --------------------------------------------------------------------- the readable form
 
 
@@ -229,11 +207,9 @@ class _LineFormatter:
         members = cast("dict[str, Any]", message)
         if "method" in members:
             return self._format_request(said, members)
-        other: Sender = "server" if said.sender == "client" else "client"
-        number = self._numbers.get((said.link, other, _id_key(members.get("id"))), "?")
-        if "error" in members:
-            return f"{number} error {_encode_json(_normalize(members['error']))}"
-        return f"{number} result {_encode_json(_normalize(members.get('result')))}"
+        number = self._numbers.get((said.link, other_end(said.sender), _id_key(members.get("id"))), "?")
+        kind = "error" if "error" in members else "result"
+        return f"{number} {kind} {_encode_json(_normalize(members.get(kind)))}"
 
     def _format_request(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
         params = members.get("params")
@@ -256,12 +232,13 @@ class _LineFormatter:
 
     def _renumber_params(self, said: TranscriptEntry, params: Any) -> Any:
         """The params of a notice about a request, with the number that it has here."""
-        other: Sender = "server" if said.sender == "client" else "client"
         if get_member(params, "requestId") is not None:
             number = self._numbers.get((said.link, said.sender, _id_key(params["requestId"])), "?")
             return {**params, "requestId": number}
         if get_member(params, "progressToken") is not None:
-            number = self._tokens.get((said.link, other, _id_key(params["progressToken"])), "?")
+            number = self._tokens.get(
+                (said.link, other_end(said.sender), _id_key(params["progressToken"])), "?"
+            )
             return {**params, "progressToken": number}
         return params
 
@@ -286,10 +263,14 @@ def _normalize_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if name in _UNPREDICTABLE_MEMBERS and isinstance(value, str):
             yield name, ELLIPSIS
         elif name == "_meta" and isinstance(value, dict):
-            facts = cast("dict[str, Any]", value)
-            kept = {key: each for key, each in facts.items() if not _is_protocol_key(key)}
-            if kept:
-                yield name, _normalize(kept)
+            facts = cast("dict[str, Any]", value).items()
+            own = {
+                key: each
+                for key, each in facts
+                if key != "progressToken" and not key.startswith(_PROTOCOL_PREFIX)
+            }
+            if own:
+                yield name, _normalize(own)
         else:
             yield name, _normalize(value)
 
@@ -298,12 +279,8 @@ def _truncate(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + ELLIPSIS
 
 
-def _is_protocol_key(key: str) -> bool:
-    return key.startswith(_PROTOCOL_PREFIX) or key == "progressToken"
-
-
 def _encode_json(value: Any) -> str:
-    return _encode(value).decode()
+    return msgspec.json.encode(value).decode()
 
 
 # --------------------------------------------------------------------- the pattern
