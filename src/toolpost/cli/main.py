@@ -33,9 +33,7 @@ COMMANDS: Final = {
 Help loads no command: that is slow, and one may be broken.
 """
 
-_INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
-"""As in `cli.errors`, which needs click."""
-
+_INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT  # as in `cli.errors`, which needs click
 _TERMINATION_SIGNALS: Final = ("SIGTERM", "SIGHUP")
 """Signals that end a run as Ctrl-C does, with a clean shutdown. A closed terminal sends SIGHUP."""
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
-import click
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -48,9 +46,7 @@ def is_plain(stream: IO[Any]) -> bool:
         return True
 
 
-def add_json_option(function: F) -> F:
-    """Gives a command the option `--json`, as its argument `json`."""
-    return click.option("--json", is_flag=True, help="Print one JSON document, for programs.")(function)
+JSON_HELP: Final = "Print one JSON document, for programs."
 
 
 class CommandOutput:

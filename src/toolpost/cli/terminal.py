@@ -9,19 +9,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+import msgspec
 
 from toolpost.cli.output import CommandOutput, escape_control_characters, is_plain
-from toolpost.cli.schema_fields import SchemaField
-from toolpost.cli.schema_options import ParsedArguments, SchemaCommand, find_missing, set_argument
+from toolpost.cli.schema_options import (
+    ParsedArguments,
+    SchemaCommand,
+    SchemaField,
+    find_missing,
+    set_argument,
+)
 from toolpost.cli.target import TargetConnector
+from toolpost.prompting import terminal
 from toolpost.threads import ThreadPool
+from toolpost.types.base import Number
+from toolpost.types.client_requests import ElicitParams, ElicitResult
+from toolpost.types.initialize import ClientCapabilities, ElicitationCapability
+from toolpost.types.notifications import LogParams, ProgressParams
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from toolpost.types.base import Number
-    from toolpost.types.client_requests import ElicitParams, ElicitResult
-    from toolpost.types.notifications import LogParams, ProgressParams
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,7 +57,7 @@ class ProgressDisplay:
         self._bar: Progress | None = None
         self._task: Any = None
 
-    async def show_progress(self, params: "ProgressParams") -> None:
+    async def show_progress(self, params: ProgressParams) -> None:
         """Show a progress notification. A callback for `progress=`."""
         text = escape_control_characters(format_progress(params))
         if is_plain(sys.stderr):
@@ -97,13 +104,13 @@ class ProgressDisplay:
             self._bar = None
 
 
-def format_progress(params: "ProgressParams") -> str:
+def format_progress(params: ProgressParams) -> str:
     """Progress on one line, such as `1/3 half done`."""
     total = "" if params.total is None else f"/{_clamp_number(params.total):g}"
     return " ".join([f"{_clamp_number(params.progress):g}{total}", *(params.message or "").split()])
 
 
-def _clamp_number(number: "Number") -> "Number":
+def _clamp_number(number: Number) -> Number:
     return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
 
 
@@ -113,10 +120,8 @@ def add_log_level_option(function: F) -> F:
     return click.option("--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help=text)(function)
 
 
-def format_log_line(line: "LogParams") -> str:
+def format_log_line(line: LogParams) -> str:
     """A line of a server's log."""
-    import msgspec  # noqa: PLC0415 - help needs none of it
-
     data = line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode()
     return f"{line.level}: {f'{line.logger}: ' if line.logger else ''}{data}"
 
@@ -169,25 +174,19 @@ class TerminalPrompter:
 
     def client_options(self) -> dict[str, Any]:
         """Options for a client that sends elicitations here."""
-        from toolpost.types.initialize import ClientCapabilities, ElicitationCapability  # noqa: PLC0415 - as below
-
         both = ElicitationCapability(form={}, url={})
         return {
             "on_elicitation": self.elicit if self._interactive else self.decline,
             "capabilities": ClientCapabilities(elicitation=both),
         }
 
-    def elicit(self, params: "ElicitParams") -> "ElicitResult":
+    def elicit(self, params: ElicitParams) -> ElicitResult:
         """Ask the person."""
-        from toolpost.prompting import terminal  # noqa: PLC0415 - few are asked
-
         with self.progress.pause():
             return terminal(params)
 
-    async def decline(self, params: "ElicitParams") -> "ElicitResult":
+    async def decline(self, params: ElicitParams) -> ElicitResult:
         """Decline, with a note of what was asked."""
-        from toolpost.types.client_requests import ElicitResult  # noqa: PLC0415 - few are asked
-
         where = f" (at {params.url})" if params.url else ""
         self.progress.print_note(
             f"The server asks: {params.message}{where}\nDeclined: there is no terminal to ask on."
@@ -196,8 +195,6 @@ class TerminalPrompter:
 
     def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:
         """Send the person to pages that have to be visited first. Returns whether all were."""
-        from toolpost.types.client_requests import ElicitParams  # noqa: PLC0415 - few are asked
-
         if not self._interactive or not elicitations:
             return False
         for each in elicitations:

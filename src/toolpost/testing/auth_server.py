@@ -117,11 +117,8 @@ class TokenIssuer:
 
 # --------------------------------------------------------------------- auth_server
 
-MAX_BODY: Final = 64 * 1024
-"""Bytes of a request: forms and registrations are small."""
-
-CODE_LIFETIME: Final = 60.0
-"""Seconds for which a code can be redeemed."""
+MAX_BODY: Final = 64 * 1024  # bytes of a request: forms and registrations are small
+CODE_LIFETIME: Final = 60.0  # seconds for which a code can be redeemed
 
 _HTML_HEADERS: Final = (
     (b"content-type", b"text/html; charset=utf-8"),

@@ -17,8 +17,7 @@ from toolpost.connect import Target, TargetOptions, make_connector
 from toolpost.errors import ChannelClosed
 from toolpost.transports.targets import Http
 
-Sender = Literal["client", "server"]
-"""The sender of a message."""
+Sender = Literal["client", "server"]  # the sender of a message
 
 
 class ScriptedChannel:

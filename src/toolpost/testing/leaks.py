@@ -18,18 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-GC_DELAY: Final = 0.05
-"""Seconds after which to collect garbage: most resources end sooner."""
-
-LEAK_TIMEOUT: Final = 5.0
-"""Seconds to wait for resources to end."""
-
-POLL_INTERVAL: Final = 0.001
-"""Seconds between two snapshots."""
-
-_LOOP_THREAD_PREFIX: Final = "asyncio_"
-"""The names of threads that belong to a loop, and end with it."""
-
+GC_DELAY: Final = 0.05  # seconds after which to collect garbage: most resources end sooner
+LEAK_TIMEOUT: Final = 5.0  # seconds to wait for resources to end
+POLL_INTERVAL: Final = 0.001  # seconds between two snapshots
+_LOOP_THREAD_PREFIX: Final = "asyncio_"  # the names of threads that belong to a loop, and end with it
 _FOREIGN_THREAD_CLASS: Final = "_DummyThread"
 """The class of threads that `threading` did not start, and whose end it does not notice."""
 

@@ -11,9 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-MASKED: Final = "<masked>"
-"""What stands in the place of a secret."""
-
+MASKED: Final = "<masked>"  # what stands in the place of a secret
 MAX_DEPTH: Final = 100
 """How deeply a value is looked into: what nests deeper than any message is masked as a whole."""
 

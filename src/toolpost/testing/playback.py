@@ -20,9 +20,7 @@ from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID
 
-MAX_SHOWN_LENGTH: Final = 300
-"""How many characters of a message an error shows."""
-
+MAX_SHOWN_LENGTH: Final = 300  # how many characters of a message an error shows
 MAX_COMPARED_REQUESTS: Final = 200
 """With how many recorded requests an unrecorded one is compared, to find the nearest."""
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 Over: TypeAlias = Literal["memory", "http", "sse"]
 """What lies between a client and a server in the same process: nothing, Streamable HTTP, or HTTP+SSE."""
 
-MAX_LINE_LENGTH: Final = 500
-"""How many characters of a message the report of a failure shows."""
-
+MAX_LINE_LENGTH: Final = 500  # how many characters of a message the report of a failure shows
 MAX_LINES: Final = 200
 """How many messages the report of a failure shows: the last ones, which are nearest to what went wrong."""
 

@@ -17,15 +17,9 @@ from toolpost.json_schema import as_list, as_object, find_remote_references, mak
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
-ToolSource: TypeAlias = "Target | Sequence[Tool]"
-"""Tools that were listed, or whatever a client takes."""
-
-ExpectedSchema: TypeAlias = Mapping[Any, Any]
-"""A schema, with an ellipsis where anything will do."""
-
-MAX_REASON_LENGTH: Final = 200
-"""Characters of a validator's message about a schema that are repeated."""
-
+ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or whatever a client takes
+ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with an ellipsis where anything will do
+MAX_REASON_LENGTH: Final = 200  # characters of a validator's message about a schema that are repeated
 _PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """The tool names that most hosts accept; the protocol allows more."""
 

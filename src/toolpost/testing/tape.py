@@ -24,8 +24,7 @@ from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, with_
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
 
-TAPE_FORMAT: Final = 1
-"""The format in the header. A reader refuses others."""
+TAPE_FORMAT: Final = 1  # the format in the header. A reader refuses others
 
 
 class TapeHeader(msgspec.Struct, frozen=True, omit_defaults=True):

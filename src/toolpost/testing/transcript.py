@@ -20,9 +20,7 @@ from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"
 
-MAX_STRING_LENGTH: Final = 200
-"""How many characters of a string are shown: pictures and sound are longer."""
-
+MAX_STRING_LENGTH: Final = 200  # how many characters of a string are shown: pictures and sound are longer
 MAX_LINE_LENGTH: Final = 500
 """How many characters of a message are shown where a conversation is another one than expected."""
 
@@ -30,9 +28,7 @@ CONTEXT_LINES: Final = 100
 """How many messages are shown there, before and after the first that is another one."""
 
 _ARROWS: Final = {"client": "→", "server": "←"}
-_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}
-"""What a pattern may hold for what is not on every keyboard."""
-
+_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}  # what a pattern may hold for what is not on every keyboard
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values nobody can foresee."""

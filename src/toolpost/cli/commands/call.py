@@ -6,24 +6,28 @@ Connects, finds the tool, parses its options, asks for what is missing, calls, a
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from toolpost.cli.content import OutputFolder, convert_result, show_result
 from toolpost.cli.errors import FAILED, OK, CommandError
-from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
-from toolpost.cli.target import TargetConnector, add_target_options
-from toolpost.cli.terminal import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.schema_options import NamedItemCommand
+from toolpost.cli.target import TargetConnector
+from toolpost.cli.terminal import (
+    LOG_LEVEL_STYLES,
+    TerminalPrompter,
+    add_log_level_option,
+    format_log_line,
+    open_prompter,
+)
+from toolpost.client.client import Client
+from toolpost.client.tools import ToolResult
+from toolpost.errors import UrlElicitationRequired
+from toolpost.types.notifications import LogParams
+from toolpost.types.tools import Tool
 
-if TYPE_CHECKING:
-    from toolpost.cli.terminal import TerminalPrompter
-    from toolpost.client.client import Client
-    from toolpost.client.tools import ToolResult
-    from toolpost.types.notifications import LogParams
-    from toolpost.types.tools import Tool
-
-MAX_URL_ELICITATIONS: Final = 3
-"""How often a server may send the user to a page before it serves a call."""
+MAX_URL_ELICITATIONS: Final = 3  # how often a server may send the user to a page before it serves a call
 
 
 class CallCommand(NamedItemCommand):
@@ -31,19 +35,16 @@ class CallCommand(NamedItemCommand):
 
     item_kind = "tool"
 
-    async def fetch(self, client: "Client") -> Sequence["Tool"]:
+    async def fetch(self, client: Client) -> Sequence[Tool]:
         """The tools."""
         return await client.list_tools()
 
-    def get_schema(self, item: "Tool") -> Mapping[str, Any]:
+    def get_schema(self, item: Tool) -> Mapping[str, Any]:
         """Its input schema."""
         return item.input_schema
 
 
 @click.command("call", cls=CallCommand)
-@add_target_options
-@click.argument("name", metavar="TOOL", required=False, type=ItemNameParam())
-@add_args_and_save_options
 @click.option(
     "--root",
     "roots",
@@ -70,16 +71,14 @@ def command(
     The options below stand before TOOL. A list is said by repeating its option, the member of an object as
     --address.city, anything else as JSON. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
-
     shape = ctx.command
     assert isinstance(shape, CallCommand), "it is this one"
     with open_prompter(reach) as prompter:
 
-        async def log(line: "LogParams") -> None:
+        async def log(line: LogParams) -> None:
             prompter.progress.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
 
-        async def work(client: "Client") -> int:
+        async def work(client: Client) -> int:
             tool, typed = await shape.read_item(client, reach, prompter, name, args)
             if log_level is not None:
                 await client.set_log_level(log_level)
@@ -92,11 +91,9 @@ def command(
 
 
 async def _call_tool(
-    client: "Client", name: str, arguments: dict[str, Any], prompter: "TerminalPrompter"
-) -> "ToolResult[Any]":
+    client: Client, name: str, arguments: dict[str, Any], prompter: TerminalPrompter
+) -> ToolResult[Any]:
     """Call a tool, again after the user has visited the pages that the server wants visited first."""
-    from toolpost.errors import UrlElicitationRequired  # noqa: PLC0415 - as above
-
     progress = prompter.progress.show_progress
     visits = 0
     while True:
@@ -109,9 +106,7 @@ async def _call_tool(
                 raise
 
 
-def _print_result(reach: TargetConnector, name: str, result: "ToolResult[Any]", save: str | None) -> None:
-    from toolpost.cli.content import OutputFolder, convert_result, show_result  # noqa: PLC0415 - as above
-
+def _print_result(reach: TargetConnector, name: str, result: ToolResult[Any], save: str | None) -> None:
     folder = OutputFolder(Path(save or "."), name)
     if reach.json:
         reach.output.print_value(convert_result(result.raw, folder if save else None))

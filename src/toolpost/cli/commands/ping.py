@@ -4,18 +4,14 @@ Asks once, or `--count` times.
 """
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
-
-if TYPE_CHECKING:
-    from toolpost.client.client import Client
+import toolpost
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector
 
 
 @click.command("ping", cls=TargetCommand)
-@add_target_options
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="How often to ask.")
 @click.option(
     "--interval", type=SecondsParam(), default=1.0, help="How long to wait in between: 1, or so many."
@@ -24,7 +20,7 @@ def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""
     import asyncio  # noqa: PLC0415 - start-up time
 
-    async def ping(client: "Client") -> None:
+    async def ping(client: "toolpost.Client") -> None:
         took: list[float] = []
         for number in range(count):
             if number:

@@ -5,16 +5,16 @@ Its arguments are options, as the parameters of a tool are.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
-from toolpost.cli.target import TargetConnector, add_target_options
-
-if TYPE_CHECKING:
-    from toolpost.client.client import Client
-    from toolpost.types.prompts import GetPromptResult, Prompt
+from toolpost.cli.content import OutputFolder, convert_result, show_blocks
+from toolpost.cli.schema_options import NamedItemCommand
+from toolpost.cli.target import TargetConnector
+from toolpost.cli.terminal import open_prompter
+from toolpost.client.client import Client
+from toolpost.types.prompts import GetPromptResult, Prompt
 
 
 class PromptCommand(NamedItemCommand):
@@ -22,11 +22,11 @@ class PromptCommand(NamedItemCommand):
 
     item_kind = "prompt"
 
-    async def fetch(self, client: "Client") -> Sequence["Prompt"]:
+    async def fetch(self, client: Client) -> Sequence[Prompt]:
         """The prompts."""
         return await client.list_prompts()
 
-    def get_schema(self, item: "Prompt") -> Mapping[str, Any]:
+    def get_schema(self, item: Prompt) -> Mapping[str, Any]:
         """Its arguments: all of them are texts."""
         arguments = item.arguments or ()
         texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
@@ -34,9 +34,6 @@ class PromptCommand(NamedItemCommand):
 
 
 @click.command("prompt", cls=PromptCommand)
-@add_target_options
-@click.argument("name", metavar="PROMPT", required=False, type=ItemNameParam())
-@add_args_and_save_options
 @click.pass_context
 def command(
     ctx: click.Context, *, reach: TargetConnector, name: str | None, args: str | None, save: str | None
@@ -46,13 +43,11 @@ def command(
     What follows PROMPT are its arguments, one option for each: toolpost prompt TARGET PROMPT --help shows
     them. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
-
     shape = ctx.command
     assert isinstance(shape, PromptCommand), "it is this one"
     with open_prompter(reach) as prompter:
 
-        async def work(client: "Client") -> None:
+        async def work(client: Client) -> None:
             prompt, typed = await shape.read_item(client, reach, prompter, name, args)
             progress = prompter.progress.show_progress
             result = await client.get_prompt(prompt.name, typed.arguments, progress=progress)
@@ -62,9 +57,7 @@ def command(
         reach.run(work, **prompter.client_options())
 
 
-def _print_messages(reach: TargetConnector, name: str, result: "GetPromptResult", save: str | None) -> None:
-    from toolpost.cli.content import OutputFolder, convert_result, show_blocks  # noqa: PLC0415 - as above
-
+def _print_messages(reach: TargetConnector, name: str, result: GetPromptResult, save: str | None) -> None:
     folder = OutputFolder(Path(save or "."), name)
     if reach.json:
         reach.output.print_value(convert_result(result.raw, folder if save else None))

@@ -28,12 +28,8 @@ from toolpost.transports.targets import Http, display_url
 from toolpost.types.initialize import ClientCapabilities, Implementation
 from toolpost.version import __version__
 
-MAX_QUOTED_BYTES: Final = 8 * 1024
-"""How much of a refusal is read."""
-
-_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")
-"""Where servers have their endpoints."""
-
+MAX_QUOTED_BYTES: Final = 8 * 1024  # how much of a refusal is read
+_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")  # where servers have their endpoints
 _NOT_FOUND_STATUSES: Final = frozenset({404, 405})
 
 _STATUS_HINTS: Final = {

@@ -18,14 +18,9 @@ from toolpost.protocol.revisions import Revision
 from toolpost.testing.schemas import LINT_RULES
 from toolpost.types.tools import Tool
 
-MAX_TOOLS: Final = 128
-"""The number of tools that all common model APIs accept at once."""
-
-MAX_DESCRIPTION_LENGTH: Final = 1024
-"""The length of a description that all common model APIs accept."""
-
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
-"""The names that the specification allows."""
+MAX_TOOLS: Final = 128  # the number of tools that all common model APIs accept at once
+MAX_DESCRIPTION_LENGTH: Final = 1024  # the length of a description that all common model APIs accept
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
 _PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})

@@ -16,12 +16,8 @@ from toolpost.cli.doctor.report import DoctorReport
 from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, display_url
 
-STEP_TIMEOUT: Final = 10.0
-"""Seconds for each step."""
-
-EXPIRY_WARNING_DAYS: Final = 14
-"""Days before the end of a certificate from which on somebody should know."""
-
+STEP_TIMEOUT: Final = 10.0  # seconds for each step
+EXPIRY_WARNING_DAYS: Final = 14  # days before the end of a certificate from which on somebody should know
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _CERTIFICATE_ERRORS: Final = (
     ("certificate has expired", "it has expired", "renew it, on the server"),

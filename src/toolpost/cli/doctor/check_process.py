@@ -13,8 +13,7 @@ from typing import Final
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.transports.targets import Stdio
 
-MAX_PROGRAMS: Final = 20_000
-"""How many names along the PATH are looked at for one that is similar."""
+MAX_PROGRAMS: Final = 20_000  # how many names along the PATH are looked at for one that is similar
 
 _INSTALL_HINTS: Final = {
     **dict.fromkeys(("node", "npm", "npx"), "it comes with Node.js: install that"),

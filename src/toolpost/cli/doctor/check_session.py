@@ -27,17 +27,10 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.initialize import PaginatedResult
 
-PING_COUNT: Final = 5
-"""How often the server is asked whether it is there, for the time that it takes."""
-
-SLOW_PING: Final = 1.0
-"""Seconds for such an answer that somebody should know of."""
-
-SLOW_START: Final = 3.0
-"""A server that takes longer to answer first is not opened once for each revision."""
-
-MAX_REPORTED: Final = 20
-"""How many messages that break rules are told."""
+PING_COUNT: Final = 5  # how often the server is asked whether it is there, for the time that it takes
+SLOW_PING: Final = 1.0  # seconds for such an answer that somebody should know of
+SLOW_START: Final = 3.0  # a server that takes longer to answer first is not opened once for each revision
+MAX_REPORTED: Final = 20  # how many messages that break rules are told
 
 
 class _ListCheck(NamedTuple):

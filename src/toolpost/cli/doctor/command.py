@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import click
@@ -18,9 +19,9 @@ from toolpost.cli.doctor.check_http import check_http
 from toolpost.cli.doctor.check_network import check_url
 from toolpost.cli.doctor.check_process import check_command, check_source
 from toolpost.cli.doctor.check_session import check_messages, check_revisions, check_session
-from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.doctor.report import DoctorAborted, DoctorReport
 from toolpost.cli.errors import describe_exit
-from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
@@ -28,15 +29,12 @@ from toolpost.transports.targets import Http, Stdio
 
 
 @click.command("doctor", cls=TargetCommand)
-@add_target_options
 def command(reach: TargetConnector) -> int:
     """Examine a server: whether it can be reached, what it speaks, what is odd about it.
 
     Each line is one check. No tool is called, nothing is changed. Ends with 0 if nothing fails, with 1 if
     something does, with 3 if the server cannot be reached, with 4 if it wants a login.
     """
-    from toolpost.cli.doctor.report import DoctorAborted, DoctorReport  # noqa: PLC0415 - as above
-
     logging.getLogger("toolpost").addHandler(logging.NullHandler())  # the checks report it
     checkup = DoctorReport(reach.output)
     with suppress(DoctorAborted):
@@ -49,8 +47,7 @@ def command(reach: TargetConnector) -> int:
 ANSWER_TIMEOUT: Final = 15.0
 """Seconds for an answer, unless `--timeout` says something else: a person waits here."""
 
-STREAM_START_TIMEOUT: Final = 3.0
-"""Seconds until a stream begins that nobody holds back."""
+STREAM_START_TIMEOUT: Final = 3.0  # seconds until a stream begins that nobody holds back
 
 
 def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
@@ -83,7 +80,7 @@ async def _check_process(checkup: DoctorReport, reach: TargetConnector, stdio: S
     notes = Capture()
     process = CapturedProcess(stdio, notes)
     began = time.monotonic()
-    client = _create_client(reach, process)
+    client = _create_client(reach, process.target)
     try:
         await client.connect()
     except MCPError as error:
@@ -94,7 +91,8 @@ async def _check_process(checkup: DoctorReport, reach: TargetConnector, stdio: S
         _report_connected(checkup, client, took)
         await check_session(checkup, client)
         if reach.revision is None:
-            await check_revisions(checkup, lambda date: _create_client(reach, process, date), client, took)
+            create = partial(_create_client, reach, process.target)
+            await check_revisions(checkup, create, client, took)
     finally:
         await client.close()
     check_messages(checkup, notes, process=True)
@@ -110,10 +108,10 @@ def _report_connect_failure(
     checkup: DoctorReport, process: CapturedProcess, notes: Capture, error: MCPError
 ) -> NoReturn:
     """Report why a process did not connect, and raise `DoctorAborted`."""
+    if not process.has_started:
+        checkup.stop_unreachable("start", error.message, error.hint or "")
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
-    if process.failure is not None:
-        checkup.stop_unreachable("start", process.failure.message, process.failure.hint or "")
     if junk:
         checkup.fail(
             "stdout",
@@ -168,7 +166,7 @@ async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, plac
             await check_session(checkup, client)
             await _check_streams(checkup, client, notes)
             if reach.revision is None:
-                await check_revisions(checkup, lambda date: _create_client(reach, place, date), client, took)
+                await check_revisions(checkup, partial(_create_client, reach, place), client, took)
     except MCPError as error:
         checkup.stop("answer", error.message, error.hint or "the server's own log may say why")
     finally:

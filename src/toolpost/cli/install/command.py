@@ -17,7 +17,7 @@ import click
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_errors, usage_error
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
-from toolpost.cli.output import CommandOutput, add_json_option
+from toolpost.cli.output import JSON_HELP, CommandOutput
 from toolpost.cli.target import parse_env
 from toolpost.types.base import JSON
 
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
 _URL_PATTERN: Final = re.compile(r"https?://.", re.IGNORECASE)
 _FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?P<object>:[^:\\/]*)?")
-_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-"""What every host accepts as the name of a server."""
-
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # what every host accepts as the name of a server
 _GENERIC_NAMES: Final = frozenset({"__init__", "__main__", "app", "main", "mcp_server", "server"})
 """Names of files that say nothing: the folder says more."""
 
 _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
-CONNECT_TIMEOUT: Final = 30.0
-"""Seconds that a server may take to start, as long as hosts usually wait."""
+CONNECT_TIMEOUT: Final = 30.0  # seconds that a server may take to start, as long as hosts usually wait
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class InstallRequest:
 @click.option("--remove", is_flag=True, help="Take it out again.")
 @click.option("-y", "--yes", is_flag=True, help="Write without asking.")
 @click.option("--no-check", is_flag=True, help="Do not try first whether the server starts and answers.")
-@add_json_option
+@click.option("--json", is_flag=True, help=JSON_HELP)
 def command(
     *,
     server: str | None,

@@ -24,12 +24,8 @@ from toolpost.types.base import JSON
 if TYPE_CHECKING:
     from tomlkit.items import Key, Table
 
-DIFF_CONTEXT_LINES: Final = 2
-"""Lines around a change that are shown: enough to find it."""
-
-NEW_MODE: Final = 0o600
-"""Who may read a file that was not there before: entries may hold secrets."""
-
+DIFF_CONTEXT_LINES: Final = 2  # lines around a change that are shown: enough to find it
+NEW_MODE: Final = 0o600  # who may read a file that was not there before: entries may hold secrets
 MAX_HEADER_WORDS: Final = 2
 """How many words the header of a new TOML table has at most; what is deeper is written inline."""
 

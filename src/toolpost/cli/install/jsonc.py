@@ -10,9 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from toolpost.types.base import JSON
 
-INDENT: Final = "  "
-"""What one level is indented by where the text does not show it."""
-
+INDENT: Final = "  "  # what one level is indented by where the text does not show it
 _SPACE: Final = " \t\r\n"
 _NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
 _TOKEN: Final = re.compile(

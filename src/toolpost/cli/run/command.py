@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from toolpost.cli.run.loader import ServerSource
     from toolpost.server.handler import Handler
 
-THREAD_EXIT_TIMEOUT: Final = 5.0
-"""Seconds that threads of the file get to end once nobody is served any more."""
-
+THREAD_EXIT_TIMEOUT: Final = 5.0  # seconds that threads of the file get to end once nobody is served any more
 _PLURAL_OPTIONS: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
 
 

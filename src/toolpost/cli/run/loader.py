@@ -24,8 +24,7 @@ from toolpost.server.elicitation import forms
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
 
-MAX_LISTED_NAMES: Final = 10
-"""How many names to list when none of them is a server."""
+MAX_LISTED_NAMES: Final = 10  # how many names to list when none of them is a server
 
 _NO_SERVER_HINT: Final = (
     "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "

@@ -27,21 +27,16 @@ from toolpost.transports.targets import Http, display_url
 if TYPE_CHECKING:
     import aiohttp
 
-DEFAULT_PORT: Final = 8900
-"""The default port, if it is free: a host is configured once."""
-
+DEFAULT_PORT: Final = 8900  # the default port, if it is free: a host is configured once
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds to get a connection to the server. There is no other limit: a stream may be quiet for hours."""
 
-MAX_HEADER_SIZE: Final = 64 * 1024
-"""How long a header of the server may be."""
+MAX_HEADER_SIZE: Final = 64 * 1024  # how long a header of the server may be
 
 _HOP_BY_HOP_HEADERS: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
     b"te trailer transfer-encoding upgrade".split()
 )
-"""Headers about one connection: here are two."""
-
 _ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is recognised, and warned of
 
 _Message: TypeAlias = MutableMapping[str, Any]
@@ -49,7 +44,7 @@ _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 
-def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, listen: str | None = None) -> int:
+def serve_http_proxy(place: Http, recorder: TapRecorder, page: CommandOutput, listen: str | None) -> int:
     """Serve a proxy for `place` at an address of ours (`listen`) until Ctrl-C. Returns the exit code."""
     if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
         raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
@@ -58,17 +53,16 @@ def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, list
         named = f"[{host}]" if ":" in host else host
         origin = f"http://{named}:{port}"
         url = origin + (urlsplit(place.url).path or "/")
+        target = display_url(place.url)
         if page.json:
-            page.print_value({"url": url, "target": display_url(place.url)})
+            page.print_value({"url": url, "target": target})
         else:
             page.print_text(url)
-            page.print_note(
-                f"Give this URL to the host, instead of {display_url(place.url)}. Ctrl-C ends it."
-            )
+            page.print_note(f"Give this URL to the host, instead of {target}. Ctrl-C ends it.")
             if host in _ALL_INTERFACES:
                 page.print_note("Everybody on the network can use it.", style="yellow")
         allowed = parse_allowed_hosts(hosts=["*"] if host in _ALL_INTERFACES else [named])
-        return asyncio.run(_run_uvicorn(_HttpProxy(place, teller, origin, allowed), listening))
+        return asyncio.run(_run_uvicorn(_HttpProxy(place, recorder, origin, allowed), listening))
 
 
 @contextmanager
@@ -104,20 +98,10 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
             relay.stop()
             await super().shutdown(sockets)
 
-        @contextmanager
-        def capture_signals(self) -> Generator[None]:
-            before = {
-                each: signal.signal(each, self.receive_signal) for each in (signal.SIGINT, signal.SIGTERM)
-            }
-            try:
-                yield
-            finally:
-                for each, handler in before.items():
-                    signal.signal(each, handler)
-
-        def receive_signal(self, number: int, frame: FrameType | None) -> None:
-            self.received_signal = number
-            self.handle_exit(number, frame)
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            del frame
+            self.force_exit = self.should_exit and sig == signal.SIGINT
+            self.received_signal, self.should_exit = sig, True  # uvicorn would raise the signal again
 
     server = ProxyUvicornServer(
         uvicorn.Config(
@@ -156,14 +140,14 @@ class _HttpProxy:
 
     session: "aiohttp.ClientSession"
 
-    def __init__(self, place: Http, teller: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
+    def __init__(self, place: Http, recorder: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
         parts = urlsplit(place.url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path, self._query = parts.path or "/", parts.query
         self._own_origin = origin
         self._allowed = allowed
         self._headers = {name.encode(): value.encode() for name, value in (place.headers or {}).items()}
-        self._tracker = ExchangeTracker(teller.show, teller.show_note, teller.record, teller.now)
+        self._tracker = ExchangeTracker(recorder.show, recorder.now, recorder.record)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -235,9 +219,8 @@ class _HttpProxy:
     async def _forward_response(
         self, response: "aiohttp.ClientResponse", verb: str, exchange: TrackedExchange, send: _Send
     ) -> None:
-        exchange.start_response(
-            response.status, {key.lower(): each for key, each in response.headers.items()}
-        )
+        received = {key.lower(): each for key, each in response.headers.items()}
+        exchange.start_response(response.status, received)
         headers = [
             (name, self._rewrite_origin(value) if name.lower() == b"location" else value)
             for name, value in response.raw_headers

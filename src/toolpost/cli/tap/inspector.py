@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from toolpost import types
 from toolpost.cli.tap.message import ObservedMessage
 from toolpost.cli.terminal import format_progress
 from toolpost.client.connection.status import Stats
@@ -43,40 +44,10 @@ from toolpost.protocol.methods import (
     suggest_method,
 )
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import (
-    UNSET,
-    InputRequiredResult,
-    Number,
-    ProgressToken,
-    Raw,
-    RequestId,
-    Result,
-    Unset,
-)
-from toolpost.types.client_requests import CreateMessageParams, ElicitParams, ElicitResult
+from toolpost.types.base import UNSET, ProgressToken, RequestId, Unset
 from toolpost.types.content import CONTENT_TYPES
-from toolpost.types.initialize import (
-    CacheableResult,
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    InitializeParams,
-    InitializeResult,
-    RequestMeta,
-    SetLevelParams,
-)
-from toolpost.types.notifications import CancelledParams, LogParams, ProgressParams, ResourceUpdatedParams
-from toolpost.types.prompts import CompleteParams, GetPromptParams, GetPromptResult, ListPromptsResult
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    SubscribeParams,
-)
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
-MAX_SUMMARY_LENGTH: Final = 72
-"""Characters of a summary: it shares a line of the terminal."""
+MAX_SUMMARY_LENGTH: Final = 72  # characters of a summary: it shares a line of the terminal
 
 
 def summarize(value: object) -> str:
@@ -85,7 +56,7 @@ def summarize(value: object) -> str:
     return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def _summarize_implementation(info: Implementation, verb: str, version: str) -> str:
+def _summarize_implementation(info: types.Implementation, verb: str, version: str) -> str:
     return f"{info.name} {info.version}, {verb} {version}"
 
 
@@ -94,12 +65,12 @@ def _summarize_versions(versions: Sequence[str]) -> str:
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
 
 
-def _summarize_log(params: LogParams) -> str:
+def _summarize_log(params: types.LogParams) -> str:
     text = params.data if isinstance(params.data, str) else encode(params.data).decode()
     return f"{params.level}: {text}"
 
 
-def _summarize_cancellation(params: CancelledParams) -> str:
+def _summarize_cancellation(params: types.CancelledParams) -> str:
     reason = "" if params.reason is None else f": {params.reason}"
     return f"of {params.request_id}{reason}"
 
@@ -108,49 +79,45 @@ def _summarize_list(count: int, more: str | None) -> str:
     return f"{count} item{'' if count == 1 else 's'}{'' if more is None else ', and more pages'}"
 
 
-def _summarize_client_requests(result: InputRequiredResult) -> str:
+def _summarize_client_requests(result: types.InputRequiredResult) -> str:
     return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
 _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeParams: lambda params: _summarize_implementation(
+    types.InitializeParams: lambda params: _summarize_implementation(
         params.client_info, "offers", params.protocol_version
     ),
-    CallToolParams: lambda params: params.name,
-    GetPromptParams: lambda params: params.name,
-    ReadResourceParams: lambda params: params.uri,
-    SubscribeParams: lambda params: params.uri,
-    ResourceUpdatedParams: lambda params: params.uri,
-    CompleteParams: lambda params: params.argument.name,
-    SetLevelParams: lambda params: params.level,
-    ElicitParams: lambda params: params.message,
-    CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
-    ProgressParams: format_progress,
-    LogParams: _summarize_log,
-    CancelledParams: _summarize_cancellation,
-    InitializeResult: lambda result: _summarize_implementation(
+    types.CallToolParams: lambda params: params.name,
+    types.GetPromptParams: lambda params: params.name,
+    types.ReadResourceParams: lambda params: params.uri,
+    types.SubscribeParams: lambda params: params.uri,
+    types.ResourceUpdatedParams: lambda params: params.uri,
+    types.CompleteParams: lambda params: params.argument.name,
+    types.SetLevelParams: lambda params: params.level,
+    types.ElicitParams: lambda params: params.message,
+    types.CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
+    types.ProgressParams: format_progress,
+    types.LogParams: _summarize_log,
+    types.CancelledParams: _summarize_cancellation,
+    types.InitializeResult: lambda result: _summarize_implementation(
         result.server_info, "speaks", result.protocol_version
     ),
-    DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
-    ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
-    ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
-    ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
-    ListResourceTemplatesResult: lambda result: _summarize_list(
+    types.DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
+    types.ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
+    types.ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
+    types.ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
+    types.ListResourceTemplatesResult: lambda result: _summarize_list(
         len(result.resource_templates), result.next_cursor
     ),
-    ElicitResult: lambda result: result.action,
-    InputRequiredResult: _summarize_client_requests,
+    types.ElicitResult: lambda result: result.action,
+    types.InputRequiredResult: _summarize_client_requests,
 }
 
 
 # --------------------------------------------------------------------- the inspector
 
-MAX_PENDING: Final = 10_000
-"""How many requests of one side are remembered."""
-
-MAX_VIOLATION_LENGTH: Final = 300
-"""Characters of a violation: it may quote a message."""
-
+MAX_PENDING: Final = 10_000  # how many requests of one side are remembered
+MAX_VIOLATION_LENGTH: Final = 300  # characters of a violation: it may quote a message
 SIMILARITY_CUTOFF: Final = 0.85
 """How similar an unknown method has to be to a known one to be called a typing error."""
 
@@ -169,13 +136,13 @@ class _PendingRequest(Struct):
     row: Row | None = None
     params: Any = None
     token: ProgressToken | None = None
-    progress: Number | None = None
-    capabilities: ClientCapabilities | None = None
+    progress: types.Number | None = None
+    capabilities: types.ClientCapabilities | None = None
 
 
 class _ResultKind(Struct, rename="camel"):
     result_type: str | None = None
-    task: Raw | Unset = UNSET
+    task: types.Raw | Unset = UNSET
 
 
 _RESULT_KIND_READER: Final = JSONReader(_ResultKind)
@@ -189,8 +156,14 @@ class MessageInspector:
         self.seen_revisions: dict[str, Revision] = {} if revision is None else {revision.date: revision}
         self._capabilities: dict[Role, Capabilities | None] = {CLIENT: None, SERVER: None}
         self._pending: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
-        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
-        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
+        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {
+            CLIENT: {},
+            SERVER: {},
+        }
+        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {
+            CLIENT: {},
+            SERVER: {},
+        }
         self._outputs = OutputSchemas(Stats())
 
     def inspect(self, by: Role, data: bytes | OversizedLine, at: float) -> list[ObservedMessage]:
@@ -249,7 +222,7 @@ class MessageInspector:
         pending = self._pending[seen.by]
         if message.id in pending:
             seen.violations.append(f"the id {shorten(repr(message.id))} is in use by another request")
-        meta = _attempt(seen.violations, read_meta, message.params) or RequestMeta()
+        meta = _attempt(seen.violations, read_meta, message.params) or types.RequestMeta()
         asked = _PendingRequest(message.method, seen.at, self._determine_revision(seen, meta))
         asked.token = None if meta.progress_token is UNSET else meta.progress_token
         asked.capabilities = meta.client_capabilities or None
@@ -261,14 +234,14 @@ class MessageInspector:
             asked.params = _attempt(seen.violations, asked.row.read_params, message.params)
             if revision is not None and message.method not in revision.ungated:
                 self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
-        if isinstance(asked.params, InitializeParams):
+        if isinstance(asked.params, types.InitializeParams):
             self._capabilities[CLIENT] = asked.params.capabilities
         seen.summary = summarize(asked.params)
         _remember(pending, message.id, asked)
         if asked.token is not None:
             _remember(self._progress_tokens[seen.by], asked.token, asked)
 
-    def _determine_revision(self, seen: ObservedMessage, meta: RequestMeta) -> Revision | None:
+    def _determine_revision(self, seen: ObservedMessage, meta: types.RequestMeta) -> Revision | None:
         """The revision whose rules apply to a request; None if it is unknown."""
         if seen.by == CLIENT and meta.protocol_version is not UNSET:
             revision = REVISIONS.get(meta.protocol_version)
@@ -343,13 +316,13 @@ class MessageInspector:
         if result is None:
             return
         seen.summary = summarize(result) or summarize(asked.params)
-        seen.failed = isinstance(result, CallToolResult) and bool(result.is_error)
+        seen.failed = isinstance(result, types.CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
         self._check_result(seen, asked, result, revision)
 
-    def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: Result) -> None:
+    def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result) -> None:
         """Remember what was negotiated, and the output schemas of the tools."""
-        if isinstance(result, InitializeResult):
+        if isinstance(result, types.InitializeResult):
             self._capabilities[SERVER] = result.capabilities
             self.revision = REVISIONS.get(result.protocol_version)
             if self.revision is None or self.revision.stateless:
@@ -357,24 +330,24 @@ class MessageInspector:
                 seen.violations.append(f"{shorten(result.protocol_version)!r} has no handshake that we know")
             else:
                 self.seen_revisions = {self.revision.date: self.revision}
-        elif isinstance(result, DiscoverResult):
+        elif isinstance(result, types.DiscoverResult):
             self._capabilities[SERVER] = result.capabilities
-        elif isinstance(result, ListToolsResult):
+        elif isinstance(result, types.ListToolsResult):
             self._outputs.learn(result.tools)
-        elif isinstance(result, CallToolResult) and isinstance(asked.params, CallToolParams):
+        elif isinstance(result, types.CallToolResult) and isinstance(asked.params, types.CallToolParams):
             check = _attempt(seen.violations, self._outputs.get_check, asked.params.name)
             if check is not None and not (asked.revision and asked.revision.structured is None):
                 _attempt(seen.violations, check, result)
 
     def _check_result(
-        self, seen: ObservedMessage, asked: _PendingRequest, result: Result, revision: Revision
+        self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result, revision: Revision
     ) -> None:
-        if revision.stateless and isinstance(result, CacheableResult):
+        if revision.stateless and isinstance(result, types.CacheableResult):
             missing = {"ttlMs": result.ttl_ms, "cacheScope": result.cache_scope}
             seen.violations += [f"it lacks {name}" for name, value in missing.items() if value is None]
-        if isinstance(result, InputRequiredResult):
+        if isinstance(result, types.InputRequiredResult):
             self._check_client_requests(seen, asked, result, revision)
-        if isinstance(result, CallToolResult):
+        if isinstance(result, types.CallToolResult):
             structured = result.structured_content
             if structured is not UNSET and revision.structured is None:
                 seen.violations.append(f"{revision.date} has no structuredContent")
@@ -385,7 +358,11 @@ class MessageInspector:
                 seen.violations.append(f"{revision.date} has no content of type {shorten(tag)!r}")
 
     def _check_client_requests(
-        self, seen: ObservedMessage, asked: _PendingRequest, result: InputRequiredResult, revision: Revision
+        self,
+        seen: ObservedMessage,
+        asked: _PendingRequest,
+        result: types.InputRequiredResult,
+        revision: Revision,
     ) -> None:
         """Check the requests in a result that requires input."""
         if not result.input_requests and result.request_state is None:
@@ -421,12 +398,12 @@ class MessageInspector:
         params = _attempt(seen.violations, row.read_params, message.params)
         self._check_capability(seen, row.needs, seen.by)
         seen.summary = summarize(params)
-        if isinstance(params, CancelledParams):
+        if isinstance(params, types.CancelledParams):
             self._inspect_cancellation(seen, params)
-        elif isinstance(params, ProgressParams):
+        elif isinstance(params, types.ProgressParams):
             self._inspect_progress(seen, params)
 
-    def _inspect_cancellation(self, seen: ObservedMessage, params: CancelledParams) -> None:
+    def _inspect_cancellation(self, seen: ObservedMessage, params: types.CancelledParams) -> None:
         if params.request_id is None:
             return
         asked = self._pending[seen.by].get(params.request_id)
@@ -438,7 +415,7 @@ class MessageInspector:
         del self._pending[seen.by][params.request_id]
         _remember(self._cancelled_requests[seen.by], params.request_id, asked)
 
-    def _inspect_progress(self, seen: ObservedMessage, params: ProgressParams) -> None:
+    def _inspect_progress(self, seen: ObservedMessage, params: types.ProgressParams) -> None:
         asked = self._progress_tokens[_OTHER_ROLE[seen.by]].get(params.progress_token)
         if asked is None:
             seen.violations.append("no request in flight has this progress token")
@@ -448,12 +425,12 @@ class MessageInspector:
             asked.progress = params.progress
 
 
-def _list_content_types(result: Result) -> list[str]:
+def _list_content_types(result: types.Result) -> list[str]:
     """The types of content in a result: not every revision has all of them."""
     blocks: Sequence[object] = ()
-    if isinstance(result, CallToolResult):
+    if isinstance(result, types.CallToolResult):
         blocks = result.content
-    elif isinstance(result, GetPromptResult):
+    elif isinstance(result, types.GetPromptResult):
         blocks = [message.content for message in result.messages]
     names = {kind: tag for tag, kind in CONTENT_TYPES.items()}
     return [names.get(type(block)) or str(getattr(block, "type", "?")) for block in blocks]

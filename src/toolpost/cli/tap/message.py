@@ -18,20 +18,11 @@ MessageKind: TypeAlias = Literal["request", "notification", "result", "error", "
 
 
 class ObservedMessage(Struct, kw_only=True):
-    """One message as it went by.
+    """One message as it went by, at so many seconds since the start.
 
-    Attributes:
-        at: seconds since the start.
-        by: who said it.
-        size: its bytes, without the end of the line.
-        kind: "junk" is no message at all, "note" is something that happened to the connection.
-        id: of a request or an answer.
-        method: of an answer that of its request; empty if nobody knows.
-        summary: what it is about in a few words: the tool, the URI, the text of an error.
-        duration: the seconds between a request and this answer.
-        violations: the rules that it breaks.
-        failed: whether it is an error, or the result of a tool that says so.
-        body: the message itself; of one that is too long its beginning.
+    "junk" is no message at all, a "note" is something that happened to the connection. The method of an
+    answer is that of its request; `duration` are the seconds in between. `failed` is an error, or the result
+    of a tool that says so. The body of a message that is too long is its beginning.
     """
 
     at: float
@@ -47,12 +38,13 @@ class ObservedMessage(Struct, kw_only=True):
     body: bytes = b""
 
 
-MAX_JUNK_TEXT: Final = 120
-"""How many characters are shown of what is no message."""
+def create_note(by: Role, text: str, at: float, *, failed: bool = False) -> ObservedMessage:
+    """Something that happened to the connection."""
+    return ObservedMessage(at=at, by=by, size=0, kind="note", summary=text, failed=failed)
 
-MAX_FULL_TEXT: Final = 256 * 1024
-"""How many characters of a message are shown in full."""
 
+MAX_JUNK_TEXT: Final = 120  # how many characters are shown of what is no message
+MAX_FULL_TEXT: Final = 256 * 1024  # how many characters of a message are shown in full
 SUMMARY_WIDTH: Final = 56
 """Columns for what a message is, before how long it took and how large it is: most lines stay below 100."""
 

@@ -17,7 +17,7 @@ import msgspec
 
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import is_plain
-from toolpost.cli.tap.message import MessageFormatter, ObservedMessage
+from toolpost.cli.tap.message import MessageFormatter, ObservedMessage, create_note
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import Role
 from toolpost.testing.masking import Mask
@@ -26,8 +26,7 @@ from toolpost.testing.tape import Tape
 MAX_BACKLOG: Final = 4 * 1024 * 1024
 """How many bytes may wait for a reader. What comes then is dropped and counted: memory is for messages."""
 
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that the reader has for the rest at the end."""
+CLOSE_TIMEOUT: Final = 2.0  # seconds that the reader has for the rest at the end
 
 
 class BackgroundWriter:
@@ -100,7 +99,6 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 MAX_NAME_ATTEMPTS: Final = 10_000
-"""How many names to try for a tape."""
 
 
 class TapRecorder:
@@ -137,7 +135,7 @@ class TapRecorder:
 
     def show_note(self, by: Role, text: str, *, failed: bool = False) -> None:
         """Show that something happened to the connection."""
-        self.show(ObservedMessage(at=self.now(), by=by, size=0, kind="note", summary=text, failed=failed))
+        self.show(create_note(by, text, self.now(), failed=failed))
 
     def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
         """Write a message to the tape, until that fails."""
@@ -188,10 +186,8 @@ def open_recorder(
 
 def find_unused_path(path: Path) -> Path:
     """The path, or the first beside it that is free: a host may start its server again and again."""
-    names = (
-        path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_NAME_ATTEMPTS)
-    )
-    found = next((name for name in names if not os.path.lexists(name)), None)
-    if found is None:
-        raise FileExistsError(17, "there are too many recordings of this name", str(path))
-    return found
+    for number in range(MAX_NAME_ATTEMPTS):
+        name = path.with_stem(f"{path.stem}-{number}") if number else path
+        if not os.path.lexists(name):
+            return name
+    raise FileExistsError(17, "there are too many recordings of this name", str(path))
