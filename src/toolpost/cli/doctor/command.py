@@ -18,13 +18,14 @@ from toolpost.cli.doctor.capture import Capture, CapturedProcess, CapturingBacke
 from toolpost.cli.doctor.check_http import check_http
 from toolpost.cli.doctor.check_network import check_url
 from toolpost.cli.doctor.check_process import check_command, check_source
-from toolpost.cli.doctor.check_session import check_messages, check_revisions, check_session
+from toolpost.cli.doctor.check_session import STDERR_HINT, check_messages, check_revisions, check_session
 from toolpost.cli.doctor.report import DoctorAborted, DoctorReport
 from toolpost.cli.errors import describe_exit
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
+from toolpost.transports.http_sender import EVENTS
 from toolpost.transports.targets import Http, Stdio
 
 
@@ -41,8 +42,6 @@ def command(reach: TargetConnector) -> int:
         examine(checkup, reach)
     return checkup.finish(reach.target.label)
 
-
-# --------------------------------------------------------------------- examination
 
 ANSWER_TIMEOUT: Final = 15.0
 """Seconds for an answer, unless `--timeout` says something else: a person waits here."""
@@ -63,13 +62,17 @@ def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
     asyncio.run(_check_process(checkup, reach, place))
 
 
+def _get_timeout(reach: TargetConnector) -> float | None:
+    return ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
+
+
 def _create_client(reach: TargetConnector, target: Any, revision: str | None = None) -> Client:
-    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
+    timeout = _get_timeout(reach)
     return Client(
         target,
         revision=revision or reach.revision,
-        timeout=patience,
-        connect_timeout=patience,
+        timeout=timeout,
+        connect_timeout=timeout,
         retries=0,
         cache=False,
         name="toolpost-doctor",
@@ -113,26 +116,14 @@ def _report_connect_failure(
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if junk:
-        checkup.fail(
-            "stdout",
-            "what it writes there is no message",
-            "what is for people belongs on stderr: print(…, file=sys.stderr)",
-            details=junk,
-        )
+        checkup.fail("stdout", "what it writes there is no message", STDERR_HINT, details=junk)
     if process.returncode is not None:
-        said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
-        checkup.stop_unreachable(
-            "start",
-            f"it ended {describe_exit(process.returncode)}, before it answered{said}",
-            _suggest_fix(process.returncode, words),
-            details=words,
-        )
-    checkup.stop_unreachable(
-        "answer",
-        f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else ""),
-        "does it read stdin? is it a server at all? --timeout SECONDS waits longer",
-        details=words,
-    )
+        said = "its last lines on stderr:" if words else "it said nothing on stderr"
+        text = f"it ended {describe_exit(process.returncode)}, before it answered; {said}"
+        checkup.stop_unreachable("start", text, _suggest_fix(process.returncode, words), details=words)
+    text = f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else "")
+    hint = "does it read stdin? is it a server at all? --timeout SECONDS waits longer"
+    checkup.stop_unreachable("answer", text, hint, details=words)
 
 
 def _suggest_fix(code: int, words: list[str]) -> str:
@@ -152,9 +143,8 @@ async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, plac
     if place.auth == OAUTH:  # nobody is sent to a browser by an examination
         place = replace(place, auth=None)
     await check_url(checkup, place)
-    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
     async with use_backend(place.http) as plain:
-        await check_http(checkup, place, plain, patience)
+        await check_http(checkup, place, plain, _get_timeout(reach))
     notes = Capture()
     backend = CapturingBackend(place.http, notes)
     place = replace(place, http=backend)
@@ -188,17 +178,14 @@ async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) 
     streams = [
         each
         for each in notes.exchanges
-        if each.media_type == "text/event-stream" or (each.method == "GET" and not each.status)
+        if each.media_type == EVENTS or (each.method == "GET" and not each.status)
     ]
     held = [each for each in streams if each.head_delay is None or each.head_delay > STREAM_START_TIMEOUT]
     names = {name for each in streams for name in each.headers or ()}
     odd = [name for name in ("content-length", "content-encoding") if name in names]
     if held:
-        checkup.warn(
-            "stream",
-            f"a stream did not begin within {STREAM_START_TIMEOUT:g} s",
-            "a proxy may hold it back: switch its buffering off for this path",
-        )
+        hint = "a proxy may hold it back: switch its buffering off for this path"
+        checkup.warn("stream", f"a stream did not begin within {STREAM_START_TIMEOUT:g} s", hint)
     elif odd:
         checkup.warn("stream", f"a stream has a {odd[0]} header: somebody on the way collects or packs it")
     elif streams:

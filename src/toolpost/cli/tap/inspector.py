@@ -6,6 +6,8 @@ schemas. Sends nothing and never raises. The rules themselves are in `toolpost.p
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -15,7 +17,7 @@ from toolpost.cli.tap.message import ObservedMessage
 from toolpost.cli.terminal import format_progress
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
-from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError
+from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import (
@@ -56,12 +58,8 @@ def summarize(value: object) -> str:
     return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def _summarize_implementation(info: types.Implementation, verb: str, version: str) -> str:
-    return f"{info.name} {info.version}, {verb} {version}"
-
-
-def _summarize_versions(versions: Sequence[str]) -> str:
-    newest, older = max(versions, default="nothing"), len(versions) - 1
+def _summarize_versions(result: types.DiscoverResult) -> str:
+    newest, older = max(result.supported_versions, default="nothing"), len(result.supported_versions) - 1
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
 
 
@@ -70,13 +68,11 @@ def _summarize_log(params: types.LogParams) -> str:
     return f"{params.level}: {text}"
 
 
-def _summarize_cancellation(params: types.CancelledParams) -> str:
-    reason = "" if params.reason is None else f": {params.reason}"
-    return f"of {params.request_id}{reason}"
-
-
-def _summarize_list(count: int, more: str | None) -> str:
-    return f"{count} item{'' if count == 1 else 's'}{'' if more is None else ', and more pages'}"
+def _summarize_list(result: Any, member: str) -> str:
+    count = len(getattr(result, member))
+    return (
+        f"{count} item{'' if count == 1 else 's'}{'' if result.next_cursor is None else ', and more pages'}"
+    )
 
 
 def _summarize_client_requests(result: types.InputRequiredResult) -> str:
@@ -84,32 +80,30 @@ def _summarize_client_requests(result: types.InputRequiredResult) -> str:
 
 
 _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    types.InitializeParams: lambda params: _summarize_implementation(
-        params.client_info, "offers", params.protocol_version
+    types.InitializeParams: lambda params: (
+        f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
     ),
-    types.CallToolParams: lambda params: params.name,
-    types.GetPromptParams: lambda params: params.name,
-    types.ReadResourceParams: lambda params: params.uri,
-    types.SubscribeParams: lambda params: params.uri,
-    types.ResourceUpdatedParams: lambda params: params.uri,
-    types.CompleteParams: lambda params: params.argument.name,
-    types.SetLevelParams: lambda params: params.level,
-    types.ElicitParams: lambda params: params.message,
+    types.InitializeResult: lambda result: (
+        f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
+    ),
+    types.DiscoverResult: _summarize_versions,
+    types.CallToolParams: attrgetter("name"),
+    types.GetPromptParams: attrgetter("name"),
+    types.ReadResourceParams: attrgetter("uri"),
+    types.SubscribeParams: attrgetter("uri"),
+    types.ResourceUpdatedParams: attrgetter("uri"),
+    types.CompleteParams: attrgetter("argument.name"),
+    types.SetLevelParams: attrgetter("level"),
+    types.ElicitParams: attrgetter("message"),
+    types.ElicitResult: attrgetter("action"),
     types.CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
     types.ProgressParams: format_progress,
     types.LogParams: _summarize_log,
-    types.CancelledParams: _summarize_cancellation,
-    types.InitializeResult: lambda result: _summarize_implementation(
-        result.server_info, "speaks", result.protocol_version
-    ),
-    types.DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
-    types.ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
-    types.ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
-    types.ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
-    types.ListResourceTemplatesResult: lambda result: _summarize_list(
-        len(result.resource_templates), result.next_cursor
-    ),
-    types.ElicitResult: lambda result: result.action,
+    types.CancelledParams: lambda params: ": ".join(filter(None, (f"of {params.request_id}", params.reason))),
+    types.ListToolsResult: partial(_summarize_list, member="tools"),
+    types.ListPromptsResult: partial(_summarize_list, member="prompts"),
+    types.ListResourcesResult: partial(_summarize_list, member="resources"),
+    types.ListResourceTemplatesResult: partial(_summarize_list, member="resource_templates"),
     types.InputRequiredResult: _summarize_client_requests,
 }
 
@@ -175,14 +169,13 @@ class MessageInspector:
             messages = decode_batch(data) if batch else [decode(data)]
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
-        allowed = not batch or any(revision.batches for revision in self.seen_revisions.values())
         seen = [
             _create_junk(by, data, at, message)
             if isinstance(message, RemoteProtocolError)
             else self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
             for message in messages
         ]
-        if not allowed:
+        if batch and not any(revision.batches for revision in self.seen_revisions.values()):
             text = "several messages come in one array, which the revision spoken does not have"
             seen[0].violations.insert(0, text)
         return seen
@@ -211,11 +204,11 @@ class MessageInspector:
             case JSONRPCResponse():
                 self._inspect_reply(seen, message)
             case JSONRPCErrorResponse():
-                self._inspect_error(seen, message)
+                seen.kind, seen.failed = "error", True
+                self._pop_request(seen, message.id)
+                seen.summary = shorten(f"{message.code} {message.message}")
         seen.violations = [shorten(each, MAX_VIOLATION_LENGTH) for each in seen.violations]
         return seen
-
-    # ----------------------------------------------------------------- requests
 
     def _inspect_request(self, seen: ObservedMessage, message: JSONRPCRequest) -> None:
         seen.kind, seen.id, seen.method = "request", message.id, message.method
@@ -277,8 +270,6 @@ class MessageInspector:
         if needed and declared is not None and not has_capability(declared, needed):
             seen.violations.append(f"it needs {needed!r}, which the {who} has not declared")
 
-    # ----------------------------------------------------------------- answers
-
     def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
         """Remove and return the request that is answered."""
         seen.id = request_id
@@ -288,8 +279,7 @@ class MessageInspector:
         asked = self._pending[side].pop(request_id, None)
         asked = asked or self._cancelled_requests[side].pop(request_id, None)
         if asked is None:
-            text = f"no request with the id {shorten(repr(request_id))} waits for an answer"
-            seen.violations.append(text)
+            seen.violations.append(f"no request with the id {shorten(repr(request_id))} waits for an answer")
             return None
         if asked.token is not None:
             self._progress_tokens[side].pop(asked.token, None)
@@ -377,21 +367,11 @@ class MessageInspector:
             if missing:
                 seen.violations.append(f"{ask.method} needs {missing!r}, which the client has not declared")
 
-    def _inspect_error(self, seen: ObservedMessage, message: JSONRPCErrorResponse) -> None:
-        seen.kind, seen.failed = "error", True
-        self._pop_request(seen, message.id)
-        seen.summary = shorten(f"{message.code} {message.message}")
-
-    # ----------------------------------------------------------------- notifications
-
     def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
         seen.kind, seen.method = "notification", message.method
-        spoken = [self.revision] if self.revision is not None else []
-        spoken += [each for each in self.seen_revisions.values() if each is not self.revision]
-        revision = next(
-            (each for each in spoken if message.method in each.notifications[seen.by]),
-            spoken[0] if spoken else LATEST_SESSION,
-        )
+        spoken = [*filter(None, [self.revision]), *self.seen_revisions.values(), LATEST_SESSION]
+        known = (each for each in spoken[:-1] if message.method in each.notifications[seen.by])
+        revision = next(known, spoken[0])
         row = self._find_row(seen, revision, revision.notifications[seen.by])
         if row is None:
             return
@@ -404,10 +384,8 @@ class MessageInspector:
             self._inspect_progress(seen, params)
 
     def _inspect_cancellation(self, seen: ObservedMessage, params: types.CancelledParams) -> None:
-        if params.request_id is None:
-            return
-        asked = self._pending[seen.by].get(params.request_id)
-        if asked is None:
+        asked = None if params.request_id is None else self._pending[seen.by].get(params.request_id)
+        if params.request_id is None or asked is None:
             return  # it may have been answered at the same moment
         if asked.method == INITIALIZE:
             seen.violations.append("the handshake cannot be cancelled")
@@ -427,10 +405,8 @@ class MessageInspector:
 
 def _list_content_types(result: types.Result) -> list[str]:
     """The types of content in a result: not every revision has all of them."""
-    blocks: Sequence[object] = ()
-    if isinstance(result, types.CallToolResult):
-        blocks = result.content
-    elif isinstance(result, types.GetPromptResult):
+    blocks: Sequence[object] = result.content if isinstance(result, types.CallToolResult) else ()
+    if isinstance(result, types.GetPromptResult):
         blocks = [message.content for message in result.messages]
     names = {kind: tag for tag, kind in CONTENT_TYPES.items()}
     return [names.get(type(block)) or str(getattr(block, "type", "?")) for block in blocks]
@@ -440,22 +416,16 @@ def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
     """Return the result of a call; None if it breaks a rule, which is noted."""
     try:
         return work(*args)
-    except InvalidParams as error:
+    except MCPError as error:
         wrong.append(error.message.removeprefix("Invalid params: "))
-    except (InvalidJSONValue, MCPError) as error:
-        wrong.append(error.message if isinstance(error, MCPError) else str(error))
+    except InvalidJSONValue as error:
+        wrong.append(str(error))
     return None
 
 
 def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -> ObservedMessage:
-    return ObservedMessage(
-        at=at,
-        by=by,
-        size=len(data),
-        id=error.id,
-        violations=[shorten(error.message, MAX_VIOLATION_LENGTH)],
-        body=data,
-    )
+    wrong = [shorten(error.message, MAX_VIOLATION_LENGTH)]
+    return ObservedMessage(at=at, by=by, size=len(data), id=error.id, violations=wrong, body=data)
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:
