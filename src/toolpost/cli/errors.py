@@ -26,8 +26,7 @@ INTERRUPTED: Final = 130  # Ctrl-C
 CLOSED_PIPE: Final = 141  # nobody reads our output any more, as after `| head`
 
 
-_API_HINT_WORDS: Final = ("auth=", "headers=")
-"""Words of hints about Python code: the command line has options instead."""
+_API_HINT_WORDS: Final = ("auth=", "headers=")  # words of hints about Python code, instead of options
 
 
 class CommandError(click.ClickException):

@@ -28,12 +28,9 @@ from toolpost.json_schema import as_list, as_object, get_types, is_number, read_
 if TYPE_CHECKING:
     from toolpost.cli.terminal import TerminalPrompter
 
-MAX_FIELDS: Final = 200
-"""Fields of one tool that have an option of their own; the others are given by `--args`."""
-
+MAX_FIELDS: Final = 200  # fields of one tool that have an option; the others are given by `--args`
 MAX_DEPTH: Final = 4  # objects within objects whose members have options
-_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")
-"""A name that an option can have. Fields with other names are given by `--args`."""
+_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")  # fields with other names are given by `--args`
 
 
 @dataclass(frozen=True)
@@ -79,22 +76,18 @@ def _iterate_fields(
         where = (*path, name)
         group = inner.get("type") == "object" and bool(inner.get("properties")) and len(where) < MAX_DEPTH
         items = resolve_schema(inner.get("items"), root) if inner.get("type") == "array" else None
+        text = inner.get("description") or inner.get("title")
         yield SchemaField(
             where,
             kind=_choose_param_type(inner if items is None else items),
             many=items is not None,
             required=name in required,
-            description=_read_description(inner),
+            description=escape_control_characters(text).strip() if isinstance(text, str) else "",
             schema=inner,
             group=group,
         )
         if group:
             yield from _iterate_fields(inner, root, where)
-
-
-def _read_description(schema: Mapping[str, Any]) -> str:
-    text = schema.get("description") or schema.get("title")
-    return escape_control_characters(text).strip() if isinstance(text, str) else ""
 
 
 # --------------------------------------------------------------------- kinds of words
@@ -128,9 +121,7 @@ class ChoiceParam(click.Choice[Any]):
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         """Return the word for a value."""
         del ctx
-        return escape_control_characters(
-            choice if isinstance(choice, str) else msgspec.json.encode(choice).decode()
-        )
+        return escape_control_characters(choice) if isinstance(choice, str) else _format_value(choice)
 
 
 class NumberParam(click.ParamType[float]):
@@ -357,9 +348,8 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
 
 
 def _format_value(value: Any) -> str:
-    return escape_control_characters(
-        value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
-    )
+    text = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
+    return escape_control_characters(text)
 
 
 def _preserve_line_breaks(text: str) -> str:
@@ -400,12 +390,8 @@ class NamedItemCommand(TargetCommand, ABC):
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words up to the name."""
-        values = {
-            opt
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option) and not param.is_flag
-            for opt in param.opts
-        }
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        values = {opt for option in options if not option.is_flag for opt in option.opts}
         place = names = 0
         while place < len(args) and names < 2:
             word = args[place]
@@ -503,9 +489,5 @@ def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetCo
         return items[names.index(name)]
     problem = f"name a {what}" if name is None else f"{reach.target.label} has no {what} {name!r}"
     close = sorted(names, key=lambda each: -SequenceMatcher(None, each.lower(), (name or "").lower()).ratio())
-    shown = [
-        *(close if name else names)[:MAX_SUGGESTED_NAMES],
-        *(["…"] if len(names) > MAX_SUGGESTED_NAMES else []),
-    ]
-    there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
-    raise usage_error(problem, there)
+    shown = (close if name else names)[:MAX_SUGGESTED_NAMES] + ["…"] * (len(names) > MAX_SUGGESTED_NAMES)
+    raise usage_error(problem, f"there are: {', '.join(shown)}" if names else f"the server has no {what}s")

@@ -206,8 +206,7 @@ _TARGET_HELP: Final = (
     "TARGET is a URL, a Python file (weather.py, weather.py:server), a name from an mcp.json, or a command: "
     "leave it out then, and end the line with -- and the command."
 )
-_COMMAND_PLACEHOLDER: Final = "\0"
-"""Stands for TARGET if there is a command instead. No word of a command line can be this one."""
+_COMMAND_PLACEHOLDER: Final = "\0"  # the TARGET if there is a command instead; no argument can be this
 
 
 class TargetCommand(click.Command):

@@ -5,13 +5,13 @@ Plain output is in `output`, results of calls in `content`.
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
 
-from toolpost.cli.output import CommandOutput, escape_control_characters, is_plain
+from toolpost.cli.output import CommandOutput, create_console, escape_control_characters, is_plain
 from toolpost.cli.schema_options import (
     ParsedArguments,
     SchemaCommand,
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_PROGRESS: Final = 1e300
-"""Larger numbers are shown as this one: an integer on the wire may be too large to divide or format."""
+MAX_PROGRESS: Final = 1e300  # larger numbers are shown as this one: some are too large to divide or format
 
 LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
@@ -69,12 +68,11 @@ class ProgressDisplay:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
 
             columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._output.error_console, transient=True)
+            self._bar = Progress(*columns, console=create_console(sys.stderr), transient=True)
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
-        self._bar.update(
-            self._task, completed=_clamp_number(params.progress), total=total, description=text, refresh=True
-        )
+        done = _clamp_number(params.progress)
+        self._bar.update(self._task, completed=done, total=total, description=text, refresh=True)
 
     def print_note(self, text: str, *, style: str | None = None) -> None:
         """Print a line on stderr, above the bar."""
@@ -88,14 +86,11 @@ class ProgressDisplay:
     @contextmanager
     def pause(self) -> Generator[None]:
         """Hide the bar during a prompt."""
-        bar = self._bar
-        if bar is not None:
-            bar.stop()
-        try:
+        with ExitStack() as stack:
+            if self._bar is not None:
+                self._bar.stop()
+                stack.callback(self._bar.start)
             yield
-        finally:
-            if bar is not None:
-                bar.start()
 
     def close(self) -> None:
         """Take the bar away."""
@@ -188,9 +183,8 @@ class TerminalPrompter:
     async def decline(self, params: ElicitParams) -> ElicitResult:
         """Decline, with a note of what was asked."""
         where = f" (at {params.url})" if params.url else ""
-        self.progress.print_note(
-            f"The server asks: {params.message}{where}\nDeclined: there is no terminal to ask on."
-        )
+        asked = f"The server asks: {params.message}{where}"
+        self.progress.print_note(f"{asked}\nDeclined: there is no terminal to ask on.")
         return ElicitResult(action="decline")
 
     def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:

@@ -29,9 +29,7 @@ QUANTILES: Final = {"p50": 50, "p90": 90, "p99": 99}
 HISTOGRAM_ROWS: Final = 10  # rows of the histogram, the last of them for the slowest hundredth
 BAR_WIDTH: Final = 40  # columns of its longest bar
 MIN_SPREAD: Final = 1.05  # durations that differ by less than this factor are one row
-ERROR_BACKOFF: Final = 0.01
-"""Seconds before the next request after an error, so that a dead server does not fail a million times."""
-
+ERROR_BACKOFF: Final = 0.01  # seconds to wait after an error: a dead server would fail a million times
 _EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
 
 

@@ -16,9 +16,7 @@ from toolpost.types.prompts import Prompt
 from toolpost.types.resources import Resource, ResourceTemplate
 from toolpost.types.tools import Tool
 
-MAX_INSTRUCTION_LINES: Final = 3
-"""How much of the server's instructions is shown: they are for a model, and some are long."""
-
+MAX_INSTRUCTION_LINES: Final = 3  # instructions are for a model, and some are long
 MAX_PARAMETERS: Final = 12  # how many parameters of a tool are named: the widest row makes the table as wide
 
 

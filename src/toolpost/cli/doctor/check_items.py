@@ -55,9 +55,8 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFind
         yield from (LintFinding(verdict, wrong) for wrong in rule(tool))
     length = len(tool.description or "")
     if length > MAX_DESCRIPTION_LENGTH:
-        yield LintFinding(
-            "warn", f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
-        )
+        text = f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
+        yield LintFinding("warn", text)
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
         for branch in _COMBINATORS & schema.keys():
             yield LintFinding("warn", f"its {kind} schema has {branch} at the top: some hosts refuse that")

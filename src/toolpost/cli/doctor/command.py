@@ -43,9 +43,7 @@ def command(reach: TargetConnector) -> int:
     return checkup.finish(reach.target.label)
 
 
-ANSWER_TIMEOUT: Final = 15.0
-"""Seconds for an answer, unless `--timeout` says something else: a person waits here."""
-
+ANSWER_TIMEOUT: Final = 15.0  # seconds for an answer without `--timeout`: a person waits here
 STREAM_START_TIMEOUT: Final = 3.0  # seconds until a stream begins that nobody holds back
 
 

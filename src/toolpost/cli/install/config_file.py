@@ -27,9 +27,7 @@ from toolpost.types.base import JSON
 
 DIFF_CONTEXT_LINES: Final = 2  # lines around a change that are shown: enough to find it
 NEW_MODE: Final = 0o600  # who may read a file that was not there before: entries may hold secrets
-MAX_HEADER_WORDS: Final = 2
-"""How many words the header of a new TOML table has at most; what is deeper is written inline."""
-
+MAX_HEADER_WORDS: Final = 2  # of a new TOML table; what is deeper is written inline
 _BOM: Final = "\ufeff"
 _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 

@@ -18,14 +18,9 @@ from toolpost.cli.run.loader import FileWatcher, ServerSource, UncachedLoader, f
 from toolpost.server.handler import Handler
 from toolpost.server.reloading import ReloadableServer
 
-POLL_INTERVAL: Final = 0.25
-"""Seconds between two looks at the files: soon enough for a person, and a few system calls."""
-
-SETTLE_TIME: Final = 0.05
-"""Seconds in which nothing more may change before the code is loaded: an editor may still be writing."""
-
-THREAD_STOP_TIMEOUT: Final = 1.0
-"""Seconds that the thread gets to end: the code that it loads may take its time."""
+POLL_INTERVAL: Final = 0.25  # seconds between two looks at the files
+SETTLE_TIME: Final = 0.05  # seconds without a change before the code is loaded: an editor may still write
+THREAD_STOP_TIMEOUT: Final = 1.0  # seconds for the thread to end: the code that it loads may take its time
 
 
 class Reloader:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Final
 
 import click
@@ -18,8 +19,7 @@ from toolpost.cli.target import TargetCommand, TargetConnector
 from toolpost.testing.masking import is_secret
 from toolpost.transports.targets import Http, Stdio
 
-MIN_SECRET_LENGTH: Final = 6
-"""How long a value has to be to be masked wherever it stands: shorter ones stand in any text."""
+MIN_SECRET_LENGTH: Final = 6  # of a value that is masked everywhere: shorter ones stand in any text
 
 
 @click.command(
@@ -64,7 +64,10 @@ def command(
         json=reach.json, full=full, to=to, record=record, target=reach.target.label, secrets=secrets
     ) as recorder:
         if isinstance(place, Http):
-            from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - for URLs only
+            if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
+                hint = "pip install 'toolpost[http]'"
+                raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint=hint)
+            from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - they may not be installed
 
             return serve_http_proxy(place, recorder, reach.output, listen)
         code = _proxy_process(place, recorder, named)
@@ -74,11 +77,9 @@ def command(
 def _proxy_process(stdio: Stdio, recorder: TapRecorder, env: Mapping[str, str]) -> int:
     """Run a server, show its messages, and return its exit code."""
     thread = InspectionThread(recorder)
-    try:
-        # The whole environment: a host means it for the server.
-        code = run_stdio_proxy(
-            [stdio.command, *stdio.args], thread.feed, thread.start, env=env, cwd=stdio.cwd
-        )
+    command = [stdio.command, *stdio.args]
+    try:  # with the whole environment: a host means it for the server
+        code = run_stdio_proxy(command, thread.feed, thread.start, env=env, cwd=stdio.cwd)
     except OSError as error:
         hint = "`toolpost doctor` with the same command looks for the reason"
         text = f"{stdio.command} cannot be started: {error.strerror}"

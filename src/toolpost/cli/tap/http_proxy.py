@@ -10,27 +10,26 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import aiohttp
 import click
+import uvicorn
+from multidict import CIMultiDict
+from yarl import URL
 
 from toolpost.cli.errors import INTERRUPTED, UNREACHABLE, CommandError
 from toolpost.cli.output import CommandOutput
 from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
 from toolpost.cli.tap.recorder import TapRecorder
 from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
+from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, display_url
 
-if TYPE_CHECKING:
-    import aiohttp
-
 DEFAULT_PORT: Final = 8900  # the default port, if it is free: a host is configured once
-CONNECT_TIMEOUT: Final = 30.0
-"""Seconds to get a connection to the server. There is no other limit: a stream may be quiet for hours."""
-
+CONNECT_TIMEOUT: Final = 30.0  # seconds; there is no other limit: a stream may be quiet for hours
 MAX_HEADER_SIZE: Final = 64 * 1024  # how long a header of the server may be
 
 _HOP_BY_HOP_HEADERS: Final = frozenset(
@@ -46,8 +45,6 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 def serve_http_proxy(place: Http, recorder: TapRecorder, page: CommandOutput, listen: str | None) -> int:
     """Serve a proxy for `place` at an address of ours (`listen`) until Ctrl-C. Returns the exit code."""
-    if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
-        raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
     with _bind_socket(listen) as listening:
         host, port, *_ = listening.getsockname()
         named = f"[{host}]" if ":" in host else host
@@ -83,40 +80,38 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
         yield listening
 
 
-async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
-    import aiohttp  # noqa: PLC0415 - as above
-    import uvicorn  # noqa: PLC0415 - as above
+class _ProxyServer(uvicorn.Server):
+    """Ends the exchanges before it waits for them, and remembers the signal."""
 
-    class ProxyUvicornServer(uvicorn.Server):
-        """Ends the exchanges before it waits for them, and remembers the signal."""
+    received_signal = 0
 
-        received_signal = 0
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        proxy: Any = self.config.app
+        proxy.stop()
+        await super().shutdown(sockets)
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            for server in self.servers:
-                server.close()
-            relay.stop()
-            await super().shutdown(sockets)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del frame
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.received_signal, self.should_exit = sig, True  # uvicorn would raise the signal again
 
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            del frame
-            self.force_exit = self.should_exit and sig == signal.SIGINT
-            self.received_signal, self.should_exit = sig, True  # uvicorn would raise the signal again
 
-    server = ProxyUvicornServer(
-        uvicorn.Config(
-            relay,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # what fails is told by us
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
+async def _run_uvicorn(proxy: "_HttpProxy", listening: socket.socket) -> int:
+    config = uvicorn.Config(
+        proxy,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",  # what fails is told by us
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
     )
+    server = _ProxyServer(config)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -126,8 +121,7 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
         max_line_size=MAX_HEADER_SIZE,
         max_field_size=MAX_HEADER_SIZE,
         trust_env=True,
-    ) as session:
-        relay.session = session
+    ) as proxy.session:
         await server.serve(sockets=[listening])
     return INTERRUPTED if server.received_signal == signal.SIGINT else 128 + server.received_signal
 
@@ -138,7 +132,7 @@ class _HttpProxy:
     It checks the Host header itself: the server is called by its own name, so that it cannot check.
     """
 
-    session: "aiohttp.ClientSession"
+    session: aiohttp.ClientSession
 
     def __init__(self, place: Http, recorder: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
         parts = urlsplit(place.url)
@@ -185,24 +179,15 @@ class _HttpProxy:
     async def _forward_request(
         self, verb: str, place: str, sent: list[tuple[bytes, bytes]], body: "_RequestBody", send: _Send
     ) -> None:
-        import aiohttp  # noqa: PLC0415 - as above
-        from multidict import CIMultiDict  # noqa: PLC0415 - aiohttp's own
-        from yarl import URL  # noqa: PLC0415 - as above
-
-        from toolpost.transports.backends.backend import describe_error  # noqa: PLC0415 - as above
-
         dropped = _HOP_BY_HOP_HEADERS | {b"host", b"accept-encoding"} | self._headers.keys()
         passed = [(name, value) for name, value in sent if name not in dropped]
         passed += [*self._headers.items(), (b"accept-encoding", b"identity")]  # what is packed cannot be seen
         headers = CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in passed)
+        url = URL(self._origin + place, encoded=True)
         begun = False
         try:
             async with self.session.request(
-                verb,
-                URL(self._origin + place, encoded=True),
-                headers=headers,
-                data=await body.read(),
-                allow_redirects=False,
+                verb, url, headers=headers, data=await body.read(), allow_redirects=False
             ) as response:
                 begun = True
                 await self._forward_response(response, verb, body.exchange, send)
@@ -217,7 +202,7 @@ class _HttpProxy:
                 await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")
 
     async def _forward_response(
-        self, response: "aiohttp.ClientResponse", verb: str, exchange: TrackedExchange, send: _Send
+        self, response: aiohttp.ClientResponse, verb: str, exchange: TrackedExchange, send: _Send
     ) -> None:
         received = {key.lower(): each for key, each in response.headers.items()}
         exchange.start_response(response.status, received)

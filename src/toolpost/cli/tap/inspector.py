@@ -112,8 +112,7 @@ _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 
 MAX_PENDING: Final = 10_000  # how many requests of one side are remembered
 MAX_VIOLATION_LENGTH: Final = 300  # characters of a violation: it may quote a message
-SIMILARITY_CUTOFF: Final = 0.85
-"""How similar an unknown method has to be to a known one to be called a typing error."""
+SIMILARITY_CUTOFF: Final = 0.85  # how similar to a known method an unknown one is called a typing error
 
 _OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
 _KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)

@@ -5,6 +5,7 @@ Lines are written by a thread of their own, which drops them when the reader fal
 
 import contextlib
 import os
+import queue
 import select
 import sys
 import threading
@@ -23,9 +24,7 @@ from toolpost.protocol.methods import Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape
 
-MAX_BACKLOG: Final = 4 * 1024 * 1024
-"""How many bytes may wait for a reader. What comes then is dropped and counted: memory is for messages."""
-
+MAX_BACKLOG: Final = 4 * 1024 * 1024  # bytes that may wait for a reader; more are dropped and counted
 CLOSE_TIMEOUT: Final = 2.0  # seconds that the reader has for the rest at the end
 
 
@@ -37,34 +36,30 @@ class BackgroundWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._condition = threading.Condition()
-        self._queue: list[bytes] = []
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # nothing in it is the end
         self._backlog = 0
         self._dropped = 0
-        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="toolpost-outlet", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
         """Queue a line, or drop it if the reader is too far behind. Never waits."""
         data = f"{text}\n".encode("utf-8", "backslashreplace")
-        with self._condition:
+        with self._lock:
             if self._backlog + len(data) > MAX_BACKLOG:
                 self._dropped += 1
                 return
-            self._add(self._take_drop_message() + data)
+            data = self._take_drop_message() + data
+            self._backlog += len(data)
+            self._queue.put(data)
 
     def close(self) -> None:
         """Write the rest, if anybody reads it, and end."""
-        with self._condition:
-            self._add(self._take_drop_message())
-            self._is_closed = True
+        with self._lock:
+            self._queue.put(self._take_drop_message())
+            self._queue.put(b"")
         self._thread.join(CLOSE_TIMEOUT)
-
-    def _add(self, data: bytes) -> None:
-        self._queue.append(data)
-        self._backlog += len(data)
-        self._condition.notify()
 
     def _take_drop_message(self) -> bytes:
         """A line for what was dropped, if anything was."""
@@ -72,20 +67,11 @@ class BackgroundWriter:
         return f"… {dropped} not shown: nobody read them in time\n".encode() if dropped else b""
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._queue and not self._is_closed:
-                    self._condition.wait()
-                data, self._queue = b"".join(self._queue), []
-                over = self._is_closed
-            try:
+        with contextlib.suppress(OSError):  # nobody reads it; the queue fills up to its limit
+            while data := self._queue.get():
                 write_all(self._descriptor, data)
-            except OSError:
-                return  # nobody reads it; the queue fills up to its limit
-            if over:
-                return
-            with self._condition:
-                self._backlog -= len(data)
+                with self._lock:
+                    self._backlog -= len(data)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

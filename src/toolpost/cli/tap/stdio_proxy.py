@@ -22,16 +22,12 @@ from toolpost.protocol.framing import LineBuffer, OversizedLine
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
 READ_SIZE: Final = 64 * 1024  # bytes to read at once: what a pipe holds
-STDOUT_IDLE_TIMEOUT: Final = 1.0
-"""Seconds without a byte to wait for other holders of the stdout of a server that has ended."""
-
+STDOUT_IDLE_TIMEOUT: Final = 1.0  # silent seconds to wait for other holders of the stdout of an ended server
 MAX_QUEUED_CHUNKS: Final = 256  # how many chunks may wait, each of at most what a pipe holds
 QUEUE_DRAIN_TIMEOUT: Final = 10.0  # seconds for what is in the queue, at the end
 _FORWARDED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PR_SET_PDEATHSIG: Final = 1
-
-DataCallback: TypeAlias = Callable[[Role, bytes], object]
-"""Takes each chunk with its sender; an empty chunk is the end."""
+DataCallback: TypeAlias = Callable[[Role, bytes], object]  # an empty chunk is the end
 
 
 def run_stdio_proxy(
