@@ -8,12 +8,11 @@ their help; `NamedItemCommand` is the command before it, which ends at the name.
 import asyncio
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast
 
 import click
 import msgspec
@@ -24,6 +23,8 @@ from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, first_line
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
 from toolpost.json_schema import as_list, as_object, get_types, is_number, read_choices, resolve_schema
+from toolpost.types.prompts import Prompt
+from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.cli.terminal import TerminalPrompter
@@ -325,7 +326,6 @@ def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Opt
 
 
 def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, str]:
-    """How help shows a field."""
     name = f"--{field.name}"
     if field.is_flag:
         typed = " / ".join([name, *option.secondary_opts[:1]])
@@ -375,17 +375,14 @@ def _create_item_options() -> list[click.Option]:
     ]
 
 
-class NamedItemCommand(TargetCommand, ABC):
-    """A command whose words, after TARGET and a name, belong to what is named.
+class NamedItemCommand(TargetCommand):
+    """A command whose words, after TARGET and the name of a tool or a prompt, belong to what is named."""
 
-    Subclasses list the items by `fetch`, and return the JSON Schema of one by `get_schema`.
-    """
-
-    item_kind: ClassVar[str]
-
-    def __init__(self, *args: Any, params: list[click.Parameter], **settings: Any) -> None:
-        metavar = self.item_kind.upper()
-        name = click.Argument(["name"], metavar=metavar, required=False, shell_complete=_complete_name)
+    def __init__(
+        self, *args: Any, kind: Literal["tool", "prompt"], params: list[click.Parameter], **settings: Any
+    ) -> None:
+        self.kind = kind
+        name = click.Argument(["name"], metavar=kind.upper(), required=False, shell_complete=_complete_name)
         super().__init__(*args, params=[name, *_create_item_options(), *params], **settings)
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -405,38 +402,18 @@ class NamedItemCommand(TargetCommand, ABC):
         """The pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
 
-    @abstractmethod
-    async def fetch(self, client: "toolpost.Client") -> Sequence[Any]:
+    async def fetch(self, client: "toolpost.Client") -> Sequence[Tool | Prompt]:
         """All that may be named."""
+        return await client.list_tools() if self.kind == "tool" else await client.list_prompts()
 
-    @abstractmethod
-    def get_schema(self, item: Any) -> Mapping[str, Any]:
-        """The JSON Schema of what one of them wants to know."""
-
-    async def read_item(
-        self,
-        client: "toolpost.Client",
-        reach: TargetConnector,
-        prompter: "TerminalPrompter",
-        name: str | None,
-        args: str | None,
-    ) -> tuple[Any, ParsedArguments]:
-        """Find the item of this name, and read its arguments from the words behind it."""
-        item = find_item(await self.fetch(client), name, self.item_kind, reach)
-        form = self.create_schema_command(item, reach.target)
-        words = click.get_current_context().meta[_REST_KEY]
-        typed = await prompter.run_in_thread(lambda: prompter.read_arguments(form, words, args))
-        reach.output.json = reach.json or bool(typed.options.get("json"))
-        return item, typed
-
-    def create_schema_command(self, item: Any, target: TargetSpec) -> SchemaCommand:
+    def create_schema_command(self, item: Tool | Prompt, target: TargetSpec) -> SchemaCommand:
         """The options of one of them."""
         json = click.Option(["--json"], is_flag=True, help="Print the result as one JSON document.")
         return SchemaCommand(
             self.name or "",
             item.name,
             target,
-            fields=extract_fields(self.get_schema(item)),
+            fields=extract_fields(item.input_schema if isinstance(item, Tool) else _build_schema(item)),
             own=[*_create_item_options(), json],
             elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
             description=item.description or item.title,
@@ -472,6 +449,32 @@ class NamedItemCommand(TargetCommand, ABC):
         return form.shell_complete(inner, incomplete)
 
 
+async def read_item(
+    client: "toolpost.Client",
+    reach: TargetConnector,
+    prompter: "TerminalPrompter",
+    name: str | None,
+    args: str | None,
+) -> tuple[str, ParsedArguments]:
+    """Find the item of this name, and read its arguments from the words behind it."""
+    ctx = click.get_current_context()
+    command = cast("NamedItemCommand", ctx.command)
+    item = _find_item(await command.fetch(client), name, command.kind, reach)
+    form = command.create_schema_command(item, reach.target)
+    typed = await prompter.threads.run_in_thread(
+        lambda: prompter.read_arguments(form, ctx.meta[_REST_KEY], args)
+    )
+    reach.output.json = reach.output.json or bool(typed.options.get("json"))
+    return item.name, typed
+
+
+def _build_schema(prompt: Prompt) -> Mapping[str, Any]:
+    """The JSON Schema of the arguments of a prompt: all of them are texts."""
+    arguments = prompt.arguments or ()
+    texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
+    return {"properties": texts, "required": [each.name for each in arguments if each.required]}
+
+
 def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names that begin so, by asking the server."""
     assert isinstance(ctx.command, NamedItemCommand), "no other command takes names"
@@ -482,8 +485,7 @@ def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str)
     ]
 
 
-def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
-    """The one of this name."""
+def _find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
     names = [each.name for each in items]
     if name in names:
         return items[names.index(name)]

@@ -90,7 +90,6 @@ def _find_in_configs(name: str, config: str | None) -> TargetSpec:
 
 
 def _suggest_target(name: str, known: Sequence[str]) -> str:
-    """A hint for a target that is unknown."""
     if _HOST_PORT_PATTERN.fullmatch(name):
         return f"a URL begins so: http://{name}"
     if name.endswith(".json"):
@@ -124,11 +123,6 @@ class TargetConnector:
     timeout: float | None = DEFAULT_TIMEOUT
     verbose: bool = False
     hidden_line_count: int = 0
-
-    @property
-    def json(self) -> bool:
-        """Whether stdout is for programs."""
-        return self.output.json
 
     @property
     def is_interactive(self) -> bool:

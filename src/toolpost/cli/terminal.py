@@ -123,8 +123,6 @@ def format_log_line(line: LogParams) -> str:
 
 # --------------------------------------------------------------------- questions
 
-T = TypeVar("T")
-
 
 @contextmanager
 def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
@@ -133,7 +131,7 @@ def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
     try:
         yield prompter
     finally:
-        prompter.close()
+        prompter.threads.close()
         prompter.progress.close()
 
 
@@ -143,15 +141,7 @@ class TerminalPrompter:
     def __init__(self, progress: ProgressDisplay, interactive: bool) -> None:
         self.progress = progress
         self._interactive = interactive
-        self._threads = ThreadPool(1)
-
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Run work that may wait for a person, while the conversation with the server goes on."""
-        return await self._threads.run_in_thread(work)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._threads.close()
+        self.threads = ThreadPool(1)  # for what waits for a person, while the conversation goes on
 
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
         """Parse the words behind the name, and ask for required arguments that are missing."""

@@ -25,7 +25,7 @@ from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.types.base import Struct
 
-_CURVE: Final = {"ES256": "P-256", "ES384": "P-384"}
+_CURVES: Final = {"ES256": "P-256", "ES384": "P-384"}
 
 
 class TokenIssuer:
@@ -55,10 +55,8 @@ class TokenIssuer:
         """
         jwk = import_jose().jwk
         about = {"kid": secrets.token_hex(4), "use": "sig", "alg": self.algorithm}
-        if self.algorithm in _CURVE:
-            key = jwk.ECKey.generate_key(_CURVE[self.algorithm], about)
-        else:
-            key = jwk.RSAKey.generate_key(2048, about)
+        curve = _CURVES.get(self.algorithm)
+        key = jwk.ECKey.generate_key(curve, about) if curve else jwk.RSAKey.generate_key(2048, about)
         self._keys = [key, *([] if forget else self._keys)]
 
     @property
@@ -114,8 +112,6 @@ class TokenIssuer:
             return None
         return said if said.get("iss") == self.issuer and said.get("exp", 0) > time.time() else None
 
-
-# --------------------------------------------------------------------- auth_server
 
 MAX_BODY: Final = 64 * 1024  # bytes of a request: forms and registrations are small
 CODE_LIFETIME: Final = 60.0  # seconds for which a code can be redeemed
@@ -178,9 +174,7 @@ class OAuthError(Exception):
 
     def __init__(self, error: str, text: str, status: int = 400) -> None:
         super().__init__(text)
-        self.error = error
-        self.text = text
-        self.status = status
+        self.reply = _reply_json({"error": error, "error_description": text}, status)
 
 
 class AuthorizationServer(TokenIssuer):
@@ -268,11 +262,11 @@ class AuthorizationServer(TokenIssuer):
             try:
                 yield app
             finally:
+                state = server.server_state
                 for each in server.servers:
                     each.close()
-                for connection in list(server.server_state.connections):
+                for connection in list(state.connections):
                     connection.shutdown()
-                state = server.server_state
                 while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody
                     await asyncio.sleep(0.001)
 
@@ -285,12 +279,11 @@ class AuthorizationServer(TokenIssuer):
                 await send({"type": "lifespan.startup.complete"})
             await send({"type": "lifespan.shutdown.complete"})
             return
-        body = b""
-        while True:
+        body, more = b"", True
+        while more and len(body) <= MAX_BODY:
             event = await receive()
             body += event.get("body", b"")
-            if event["type"] != "http.request" or not event.get("more_body") or len(body) > MAX_BODY:
-                break
+            more = event.get("more_body", False)
         status, headers, data = self._respond(scope, body[:MAX_BODY])
         await send({"type": "http.response.start", "status": status, "headers": [*headers]})
         await send({"type": "http.response.body", "body": data})
@@ -309,7 +302,7 @@ class AuthorizationServer(TokenIssuer):
         try:
             return route(OAuthRequest(scope["method"], headers, text, form))
         except OAuthError as wrong:
-            return _reply_json({"error": wrong.error, "error_description": wrong.text}, wrong.status)
+            return wrong.reply
 
     # ----------------------------------------------------------------- what it publishes
 
@@ -355,11 +348,9 @@ class AuthorizationServer(TokenIssuer):
             raise OAuthError("invalid_redirect_uri", "a redirect goes to https, or to this machine")
         method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
         secret = None if method == "none" else secrets.token_urlsafe(24)
-        client = RegisteredClient(
-            secrets.token_urlsafe(9), secret, redirects, str(wanted.get("client_name", ""))
-        )
-        self.clients[client.id] = client
-        about = {**wanted, "client_id": client.id, "client_id_issued_at": int(time.time())}
+        name = secrets.token_urlsafe(9)
+        self.clients[name] = RegisteredClient(name, secret, redirects, str(wanted.get("client_name", "")))
+        about = {**wanted, "client_id": name, "client_id_issued_at": int(time.time())}
         about["token_endpoint_auth_method"] = method
         if secret is not None:
             about |= {"client_secret": secret, "client_secret_expires_at": 0}
@@ -407,7 +398,6 @@ class AuthorizationServer(TokenIssuer):
         return self._redirect_back(asked, code=code)
 
     def _redirect_back(self, asked: dict[str, str], **told: str) -> Reply:
-        """Send the user back to the client."""
         told["iss"] = self.issuer
         if "state" in asked:
             told["state"] = asked["state"]
@@ -416,7 +406,6 @@ class AuthorizationServer(TokenIssuer):
         return 302, [(b"location", location.encode()), (b"cache-control", b"no-store")], b""
 
     def _render_consent_page(self, ticket: str, client: str, given: Mapping[str, str]) -> bytes:
-        """The page that asks for consent, with its form."""
         scopes = [f"<li>{escape(scope)}</li>" for scope in given.get("scope", "").split()]
         body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
 <em id="host">{escape(urlsplit(given["redirect_uri"]).netloc)}</em>.</p>

@@ -8,7 +8,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
@@ -19,8 +21,6 @@ from toolpost.errors import ChannelClosed, MCPError
 from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end, with_traits
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
-
-_CUT_REASON: Final = "the wire was cut"
 
 
 @dataclass(frozen=True)
@@ -126,18 +126,15 @@ class FaultPlan:
     """The faults, and how many messages there were so far."""
 
     def __init__(self, faults: tuple[Fault | Chance, ...]) -> None:
-        self._faults = [fault for fault in faults if isinstance(fault, Fault)]
+        self._faults = [(fault, count(1)) for fault in faults if isinstance(fault, Fault)]
         self._chances = [chance for chance in faults if isinstance(chance, Chance)]
-        self._seen = [0] * len(self._faults)
 
     def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
         """Return the faults of the next message."""
-        found: list[Fault] = []
-        for place, fault in enumerate(self._faults):
-            if fault.sender == sender and fault.method in {None, method}:
-                self._seen[place] += 1
-                if self._seen[place] == fault.nth:
-                    found.append(fault)
+        meant = [
+            each for each in self._faults if each[0].sender == sender and each[0].method in {None, method}
+        ]
+        found = [fault for fault, numbers in meant if next(numbers) == fault.nth]
         return found + [fault for chance in self._chances for fault in chance.select_faults(sender, data)]
 
 
@@ -219,15 +216,13 @@ class Faulty(ChannelWrapper):
                 await self._arrive(data, now())
 
     async def _arrive(self, data: bytes, now: float) -> None:
-        """Apply the faults of a message of the peer."""
-        faults = {fault.kind: fault for fault in self._select_faults(self._there, data)}
+        faults = self._select_faults(self._there, data)
         if "cut" in faults:
             await self._cut_channel()
             return
         if "drop" in faults:
             return
-        if "garbage" in faults:
-            data = _corrupt(faults["garbage"], data)
+        data = _corrupt(faults, data)
         due = now + faults["delay"].seconds if "delay" in faults else now
         if "reorder" in faults and self._overtaken is None:
             self._overtaken = now + faults["reorder"].seconds, data
@@ -247,7 +242,7 @@ class Faulty(ChannelWrapper):
         """Send something that may or may not arrive."""
         async with self._send_lock:
             self._check_cut()
-            faults = {fault.kind: fault for fault in self._select_faults(self._here, data)}
+            faults = self._select_faults(self._here, data)
             if "cut" in faults:
                 await self._cut_channel()
                 self._check_cut()
@@ -255,15 +250,12 @@ class Faulty(ChannelWrapper):
                 return
             if "delay" in faults:
                 await asyncio.sleep(faults["delay"].seconds)
-            if "garbage" in faults:
-                data = _corrupt(faults["garbage"], data)
+            data = _corrupt(faults, data)
             if "reorder" in faults and self._waiting is None:
                 self._waiting = data, related
                 if self._late_task is not None:
                     self._late_task.cancel()  # it has nothing more to send
-                self._late_task = asyncio.get_running_loop().create_task(
-                    self._send_later(faults["reorder"].seconds)
-                )
+                self._late_task = asyncio.create_task(self._send_later(faults["reorder"].seconds))
                 return
             for _ in range(2 if "duplicate" in faults else 1):
                 await self.inner.send(data, related)
@@ -273,13 +265,10 @@ class Faulty(ChannelWrapper):
         """Send the waiting message if no other comes."""
         await asyncio.sleep(seconds)
         async with self._send_lock:
-            try:
+            with suppress(MCPError):  # as if it had been sent
                 await self._send_overtaken()
-            except MCPError:
-                return  # as if it had been sent
 
     async def _send_overtaken(self) -> None:
-        """Send the waiting message."""
         if self._waiting is not None:
             (data, related), self._waiting = self._waiting, None
             await self.inner.send(data, related)
@@ -299,10 +288,11 @@ class Faulty(ChannelWrapper):
 
     def _check_cut(self) -> None:
         if self._cut:
-            raise ChannelClosed(_CUT_REASON, sent=False)
+            raise ChannelClosed("the wire was cut", sent=False)
 
-    def _select_faults(self, sender: Sender, data: bytes) -> list[Fault]:
-        return self._plan.select_faults(sender, self._method(sender, data), data)
+    def _select_faults(self, sender: Sender, data: bytes) -> dict[FaultKind, Fault]:
+        faults = self._plan.select_faults(sender, self._method(sender, data), data)
+        return {fault.kind: fault for fault in faults}
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
@@ -325,5 +315,8 @@ class _MessageHead(msgspec.Struct):
 _HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)
 
 
-def _corrupt(fault: Fault, data: bytes) -> bytes:
-    return data[: len(data) // 2] if fault.data is None else fault.data
+def _corrupt(faults: dict[FaultKind, Fault], data: bytes) -> bytes:
+    if "garbage" not in faults:
+        return data
+    garbage = faults["garbage"].data
+    return data[: len(data) // 2] if garbage is None else garbage

@@ -22,8 +22,7 @@ GC_DELAY: Final = 0.05  # seconds after which to collect garbage: most resources
 LEAK_TIMEOUT: Final = 5.0  # seconds to wait for resources to end
 POLL_INTERVAL: Final = 0.001  # seconds between two snapshots
 _LOOP_THREAD_PREFIX: Final = "asyncio_"  # the names of threads that belong to a loop, and end with it
-_FOREIGN_THREAD_CLASS: Final = "_DummyThread"
-"""The class of threads that `threading` did not start, and whose end it does not notice."""
+_FOREIGN_THREAD_CLASS: Final = "_DummyThread"  # threads whose end `threading` does not notice
 
 
 def list_descriptors() -> dict[str, int]:
@@ -226,7 +225,6 @@ def _is_loop_running() -> bool:
 
 
 def _snapshot_running_loop() -> HeldResources:
-    """Take a snapshot where a loop runs."""
     held = HeldResources([asyncio.get_running_loop()])
     held.threads = {thread for thread in held.threads if not thread.name.startswith(_LOOP_THREAD_PREFIX)}
     return held

@@ -12,8 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 MASKED: Final = "<masked>"  # what stands in the place of a secret
-MAX_DEPTH: Final = 100
-"""How deeply a value is looked into: what nests deeper than any message is masked as a whole."""
+MAX_DEPTH: Final = 100  # what nests deeper than any message is masked as a whole
 
 _SECRET_ENDING: Final = re.compile(
     r"(?:accesskey|apikeys?|authorization|clientassertion|cookies?|credentials?|passphrase|passwd|passwords?"

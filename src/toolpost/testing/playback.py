@@ -21,11 +21,8 @@ from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID
 
 MAX_SHOWN_LENGTH: Final = 300  # how many characters of a message an error shows
-MAX_COMPARED_REQUESTS: Final = 200
-"""With how many recorded requests an unrecorded one is compared, to find the nearest."""
-
-_HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})
-"""Requests that match whatever their parameters, which describe the client."""
+MAX_COMPARED_REQUESTS: Final = 200  # recorded requests to compare an unrecorded one with
+_HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})  # their parameters describe the client
 
 
 # --------------------------------------------------------------------- comparison
@@ -80,10 +77,9 @@ def get_member(value: Any, *names: str) -> Any:
 
 
 class RecordedExchange:
-    """A recorded message of the client, and all that the server sent because of it.
+    """A recorded message of the client, and as `steps` all that was sent because of it, answers included.
 
-    `steps` are the messages of the server, and the answers of the client in between. `loss_reason` says why
-    it was not answered. The method is empty for what the server sent first.
+    `loss_reason` says why it was not answered. The method is empty for what the server sent first.
     """
 
     def __init__(self, line: int, message: dict[str, Any]) -> None:
@@ -191,7 +187,6 @@ class _ExchangeGrouper:
             exchange.loss_reason = why
 
     def mark_ended(self, why: str) -> None:
-        """Mark all pending exchanges as lost."""
         for request_id, exchange in self._pending.items():
             if str(request_id) not in self._cancelled_ids and exchange.method != SUBSCRIPTIONS_LISTEN:
                 exchange.loss_reason = why
@@ -277,7 +272,7 @@ class Replay:
         if meant and self._again:
             await session.begin(meant[-1], message)
         elif "id" in message and method == PING:
-            await session.send({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
+            await session.acknowledge(message["id"])
         elif "id" in message:
             await session.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
 
@@ -333,7 +328,6 @@ class _ReplaySession:
         self._waiting: dict[Any, _ActiveExchange] = {}
 
     async def begin(self, exchange: RecordedExchange, message: dict[str, Any]) -> None:
-        """Play an exchange for a message of the client."""
         if exchange.loss_reason is None:
             await self._advance(_ActiveExchange(exchange, message, list(exchange.steps), {}))
         else:
@@ -341,7 +335,6 @@ class _ReplaySession:
             await self.refuse(message["id"], InternalError(why))
 
     async def handle_answer(self, message: dict[str, Any]) -> None:
-        """Continue the exchange in which the client was asked."""
         active = self._waiting.pop(message.get("id"), None)
         if active is None:
             return
@@ -354,12 +347,10 @@ class _ReplaySession:
             await self.refuse(active.trigger["id"], InternalError(why))
 
     async def refuse(self, request_id: Any, error: RPCError) -> None:
-        """Answer a request with an error."""
         await self._channel.send(encode_error(request_id, error), request_id)
 
-    async def send(self, message: dict[str, Any], related: Any) -> None:
-        """Send a message to the client."""
-        await self._channel.send(encode(message), related)
+    async def acknowledge(self, request_id: Any) -> None:
+        await self._channel.send(encode({"jsonrpc": "2.0", "id": request_id, "result": {}}), request_id)
 
     async def _advance(self, active: _ActiveExchange) -> None:
         """Send the recorded messages up to the next answer of the client."""
@@ -370,7 +361,7 @@ class _ReplaySession:
                 return
             message = self._renumber(active, active.steps.pop(0))
             if message is not None:
-                await self.send(message, active.trigger.get("id"))
+                await self._channel.send(encode(message), active.trigger.get("id"))
 
     def _renumber(self, active: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
         """Return a recorded message with current ids; None if it is not wanted."""
@@ -408,5 +399,4 @@ def _decode_messages(data: bytes) -> list[dict[str, Any]]:
 
 
 def _extract_answer(answer: dict[str, Any]) -> Any:
-    """Return the result or error of an answer."""
     return normalize_params("", answer.get("result", answer.get("error")))

@@ -20,8 +20,7 @@ from toolpost.types.tools import Tool
 ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or whatever a client takes
 ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with an ellipsis where anything will do
 MAX_REASON_LENGTH: Final = 200  # characters of a validator's message about a schema that are repeated
-_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""The tool names that most hosts accept; the protocol allows more."""
+_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what most hosts accept; the protocol allows more
 
 
 def assert_tool_schema(
@@ -105,7 +104,6 @@ def _fill_ellipses(wanted: Any, found: Any) -> Any:
 
 
 def _sort_required(schema: Any) -> Any:
-    """Return a schema with its required names sorted."""
     if isinstance(schema, list):
         return [_sort_required(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -133,9 +131,8 @@ def lint_tools(tools: ToolSource) -> list[str]:
     Args:
         tools: a server, or whatever a client takes; or tools that were listed.
     """
-    return [
-        f"{tool.name}: {wrong}" for tool in _list_tools(tools) for rule in LINT_RULES for wrong in rule(tool)
-    ]
+    pairs = ((tool, rule) for tool in _list_tools(tools) for rule in LINT_RULES)
+    return [f"{tool.name}: {wrong}" for tool, rule in pairs for wrong in rule(tool)]
 
 
 def _check_name(tool: Tool) -> Iterator[str]:
@@ -149,8 +146,7 @@ def _check_description(tool: Tool) -> Iterator[str]:
 
 
 def _check_input_type(tool: Tool) -> Iterator[str]:
-    found = tool.input_schema.get("type")
-    if found != "object":
+    if (found := tool.input_schema.get("type")) != "object":
         yield f"the type of its input schema is {found!r}, and has to be 'object'"
 
 

@@ -4,6 +4,7 @@ Owns the readable form, in which ids are stable and what differs from run to run
 that it is compared with. Knows nothing of whether what was said is allowed.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -21,14 +22,10 @@ from toolpost.testing.tape import TapeLine
 ELLIPSIS: Final = "…"
 
 MAX_STRING_LENGTH: Final = 200  # how many characters of a string are shown: pictures and sound are longer
-MAX_LINE_LENGTH: Final = 500
-"""How many characters of a message are shown where a conversation is another one than expected."""
-
-CONTEXT_LINES: Final = 100
-"""How many messages are shown there, before and after the first that is another one."""
-
+MAX_LINE_LENGTH: Final = 500  # characters of a message that a failed comparison shows
+CONTEXT_LINES: Final = 100  # messages that it shows before and after the first mismatch
 _ARROWS: Final = {"client": "→", "server": "←"}
-_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}  # what a pattern may hold for what is not on every keyboard
+_TYPED_ARROW: Final = re.compile(r"\A(\d*)(->|<-)")  # with the number of a connection in front of it
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values nobody can foresee."""
@@ -122,12 +119,8 @@ class Transcript:
 
     def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
         """The messages, decoded; those of one method, or of one sender, if that is said."""
-        return [
-            each.message
-            for each in self.entries
-            if sender in {None, each.sender}
-            and (method is None or get_member(each.message, "method") == method)
-        ]
+        found = [each.message for each in self.entries if sender in {None, each.sender}]
+        return [each for each in found if method is None or get_member(each, "method") == method]
 
     def lines(self, *, times: bool = False, width: int | None = None) -> list[str]:
         """The readable form: one line for each message.
@@ -194,34 +187,24 @@ class _LineFormatter:
 
     def format_line(self, said: TranscriptEntry) -> str:
         arrow = _ARROWS[said.sender] if said.link == 1 else f"{said.link}{_ARROWS[said.sender]}"
-        return f"{arrow} {self._format_message(said)}"
-
-    def _format_message(self, said: TranscriptEntry) -> str:
-        message = said.message
-        if not isinstance(message, dict):
-            return f"not JSON-RPC: {_encode_json(_normalize(message))}"
-        members = cast("dict[str, Any]", message)
+        members: Any = said.message
+        if not isinstance(members, dict):
+            return f"{arrow} not JSON-RPC: {_encode_json(_normalize(members))}"
+        members = cast("dict[str, Any]", members)
         if "method" in members:
-            return self._format_request(said, members)
+            number = self._assign_number(said, members) if "id" in members else ""
+            params = self._renumber_params(said, _normalize(members.get("params")))
+            words = (arrow, number, str(members["method"]), _encode_json(params) if params else "")
+            return " ".join(filter(None, words))
         number = self._numbers.get((said.link, other_end(said.sender), _id_key(members.get("id"))), "?")
         kind = "error" if "error" in members else "result"
-        return f"{number} {kind} {_encode_json(_normalize(members.get(kind)))}"
+        return f"{arrow} {number} {kind} {_encode_json(_normalize(members.get(kind)))}"
 
-    def _format_request(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
-        params = members.get("params")
-        words = [str(members["method"])]
-        if "id" in members:
-            words.insert(0, self._assign_number(said, members["id"], params))
-        shown = self._renumber_params(said, _normalize(params))
-        if shown:
-            words.append(_encode_json(shown))
-        return " ".join(words)
-
-    def _assign_number(self, said: TranscriptEntry, request_id: Any, params: Any) -> str:
+    def _assign_number(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
         self._counts[said.sender] += 1
         number = f"{'s' if said.sender == 'server' else ''}{self._counts[said.sender]}"
-        self._numbers[said.link, said.sender, _id_key(request_id)] = number
-        token = get_member(params, "_meta", "progressToken")
+        self._numbers[said.link, said.sender, _id_key(members["id"])] = number
+        token = get_member(members, "params", "_meta", "progressToken")
         if token is not None:
             self._tokens[said.link, said.sender, _id_key(token)] = number
         return number
@@ -232,10 +215,8 @@ class _LineFormatter:
             number = self._numbers.get((said.link, said.sender, _id_key(params["requestId"])), "?")
             return {**params, "requestId": number}
         if get_member(params, "progressToken") is not None:
-            number = self._tokens.get(
-                (said.link, other_end(said.sender), _id_key(params["progressToken"])), "?"
-            )
-            return {**params, "progressToken": number}
+            key = (said.link, other_end(said.sender), _id_key(params["progressToken"]))
+            return {**params, "progressToken": self._tokens.get(key, "?")}
         return params
 
 
@@ -284,12 +265,8 @@ def _encode_json(value: Any) -> str:
 
 def _parse_pattern_line(line: str) -> str:
     """A line of a pattern with the signs that are meant."""
-    number = line[: len(line) - len(line.lstrip("0123456789"))]  # of a connection, in front of the arrow
-    rest = line[len(number) :].replace("...", ELLIPSIS)
-    for typed, meant in _TYPED_ARROWS.items():
-        if rest.startswith(typed):
-            return number + meant + rest[len(typed) :]
-    return number + rest
+    line = line.replace("...", ELLIPSIS)
+    return _TYPED_ARROW.sub(lambda found: found[1] + ("→" if found[2] == "->" else "←"), line)
 
 
 def _find_mismatch(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:

@@ -210,7 +210,7 @@ def command(
         interrupted = True
     if load.elapsed:
         told |= _build_report(load)
-        reach.output.print_value(told) if reach.json else _print_report(reach, load)
+        reach.output.print_value(told) if reach.output.json else _print_report(reach, load)
     if interrupted:
         return INTERRUPTED
     return FAILED if load.errors else OK

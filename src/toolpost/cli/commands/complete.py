@@ -46,7 +46,7 @@ def command(
     """
     reference = PromptReference(ref) if kind == "prompt" else ResourceReference(ref)
     found = reach.run(lambda client: client.complete(reference, argument, value, context=context))
-    if reach.json:
+    if reach.output.json:
         reach.output.print_value(found)
         return
     for each in found.values:

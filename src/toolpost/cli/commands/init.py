@@ -147,7 +147,6 @@ def command(*, name: str, http: bool, json: bool) -> None:
 
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
-    """What stands in the places of the texts."""
     if not _PROJECT_NAME.fullmatch(name):
         raise usage_error(
             f"{name!r} cannot be the name of a project",

@@ -73,7 +73,7 @@ def command(reach: TargetConnector, **only: bool) -> None:
             if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
                 method = f"list_{'resource_' if name == 'templates' else ''}{name}"
                 found[name] = await getattr(client, method)()
-        if reach.json:
+        if reach.output.json:
             lists = {_LIST_TABLES[name].member: items for name, items in found.items()}
             reach.output.print_value(_describe_server(client) | lists)
         else:

@@ -29,7 +29,7 @@ def command(reach: TargetConnector, count: int, interval: float) -> None:
             await client.ping()
             took.append(round((time.perf_counter() - began) * 1000, 3))
             reach.output.print_text(f"{reach.target.label} answers in {took[-1]:.1f} ms ({client.revision})")
-        if reach.json:
+        if reach.output.json:
             told = {"target": reach.target.label, "revision": client.revision, "milliseconds": took}
             reach.output.print_value(told)
         elif count > 1:

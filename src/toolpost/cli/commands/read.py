@@ -35,7 +35,7 @@ def command(reach: TargetConnector, uri: str, save: str | None) -> None:
 def _print_resource(reach: TargetConnector, uri: str, result: ReadResourceResult, save: str | None) -> None:
     page = reach.output
     folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
-    if reach.json:
+    if reach.output.json:
         page.print_value(convert_result(result.raw, folder if save else None))
         return
     for part in result.contents:

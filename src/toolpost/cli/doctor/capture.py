@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from toolpost.channel import Channel
-from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.http_messages import EVENTS, ExchangeTracker, TrackedExchange
 from toolpost.cli.tap.inspector import MessageInspector
 from toolpost.cli.tap.message import ObservedMessage
 from toolpost.protocol.methods import SERVER
@@ -29,9 +29,14 @@ class CapturedExchange(Struct):
 
     method: str
     status: int | None = None
-    media_type: str = ""
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = {}
     head_delay: float | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is a stream of events, or may still become one."""
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self.method == "GET" if self.status is None else media_type == EVENTS
 
 
 class Capture:
@@ -104,11 +109,9 @@ class CapturingBackend:
         self._capture.exchanges.append(exchange)
         began = time.monotonic()
         async with self._backend.send(method, url, headers, body) as response:
-            received = {name.lower(): value for name, value in response.headers.items()}
             exchange.head_delay = time.monotonic() - began
-            exchange.status, exchange.headers = response.status, received
-            exchange.media_type = received.get("content-type", "").partition(";")[0].strip().lower()
-            tracked.start_response(response.status, received)
+            exchange.status, exchange.headers = response.status, response.headers
+            tracked.start_response(response.status, response.headers)
             yield _CapturedResponse(response, tracked)
 
     async def close(self) -> None:

@@ -238,14 +238,13 @@ async def _probe(backend: Backend, place: Http, url: str, timeout: float | None)
     }
     async with asyncio.timeout(timeout), backend.send("POST", url, headers, data) as response:
         body = b""
-        received = {name.lower(): value for name, value in response.headers.items()}
         # A stream may stay open for ever; what kind of answer it is, is known.
-        if _get_media_type(received) != EVENTS:
+        if _get_media_type(response.headers) != EVENTS:
             async for chunk in response.chunks():
                 body += chunk
                 if len(body) > MAX_QUOTED_BYTES:
                     break
-        return _ProbeResponse(response.status, received, body)
+        return _ProbeResponse(response.status, response.headers, body)
 
 
 async def _is_event_stream(backend: Backend, place: Http, timeout: float | None) -> bool:

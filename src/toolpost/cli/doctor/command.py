@@ -25,7 +25,6 @@ from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
-from toolpost.transports.http_sender import EVENTS
 from toolpost.transports.targets import Http, Stdio
 
 
@@ -173,13 +172,9 @@ async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) 
             if time.monotonic() - began < STREAM_START_TIMEOUT:
                 checkup.warn("stream", f"there is none: {error.message}")
                 return
-    streams = [
-        each
-        for each in notes.exchanges
-        if each.media_type == EVENTS or (each.method == "GET" and not each.status)
-    ]
+    streams = [each for each in notes.exchanges if each.is_stream]
     held = [each for each in streams if each.head_delay is None or each.head_delay > STREAM_START_TIMEOUT]
-    names = {name for each in streams for name in each.headers or ()}
+    names = {name for each in streams for name in each.headers}
     odd = [name for name in ("content-length", "content-encoding") if name in names]
     if held:
         hint = "a proxy may hold it back: switch its buffering off for this path"

@@ -192,7 +192,6 @@ def _lock_folder(folder: Path) -> Generator[None]:
 
 
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
-    """Apply the changes to a parsed value."""
     for *outer, key in gone:
         holder = value
         for word in outer:

@@ -217,7 +217,6 @@ def _format_value(value: JSON, margin: str, unit: str, newline: str) -> str:
 
 
 def _detect_indent(text: str, plain: str) -> str:
-    """What one level is indented by."""
     start = _skip_space(plain, 0)
     members = _scan_object(plain, start).members
     margin = _get_indent(text, members[0].start) if members else ""

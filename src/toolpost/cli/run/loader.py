@@ -364,7 +364,6 @@ def _is_dotted(text: str) -> bool:
 
 
 def _find_file(place: str) -> Path:
-    """The file at a place."""
     path = Path(place)
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
@@ -378,7 +377,6 @@ def _find_file(place: str) -> Path:
 
 
 def _get_source_file(module: ModuleType) -> str | None:
-    """The source of a module, if it has any."""
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) and file.endswith(".py") else None
 

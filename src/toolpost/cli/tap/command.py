@@ -61,7 +61,7 @@ def command(
         named = {**os.environ, **(place.env or {})}
     secrets = [each for name, each in named.items() if is_secret(name) and len(each) >= MIN_SECRET_LENGTH]
     with open_recorder(
-        json=reach.json, full=full, to=to, record=record, target=reach.target.label, secrets=secrets
+        json=reach.output.json, full=full, to=to, record=record, target=reach.target.label, secrets=secrets
     ) as recorder:
         if isinstance(place, Http):
             if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
@@ -79,7 +79,7 @@ def _proxy_process(stdio: Stdio, recorder: TapRecorder, env: Mapping[str, str]) 
     thread = InspectionThread(recorder)
     command = [stdio.command, *stdio.args]
     try:  # with the whole environment: a host means it for the server
-        code = run_stdio_proxy(command, thread.feed, thread.start, env=env, cwd=stdio.cwd)
+        code = run_stdio_proxy(command, thread, env, stdio.cwd)
     except OSError as error:
         hint = "`toolpost doctor` with the same command looks for the reason"
         text = f"{stdio.command} cannot be started: {error.strerror}"

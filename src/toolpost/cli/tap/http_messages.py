@@ -197,7 +197,6 @@ class TrackedExchange:
         self._note(why, failed=True)
 
     def _note(self, text: str, *, failed: bool = False) -> None:
-        """Report what happens to the connection."""
         note = create_note(SERVER, f"{self._label}: {text}", self._tracker.now(), failed=failed)
         self._tracker.on_message(note)
 

@@ -145,7 +145,6 @@ class _HttpProxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """End every exchange."""
         for task in self._tasks:
             task.cancel()
 
@@ -227,7 +226,6 @@ class _HttpProxy:
         await send({"type": "http.response.body", "body": held})
 
     def _rewrite_origin(self, value: bytes) -> bytes:
-        """Replace the server's origin by ours."""
         return value.replace(f"{self._origin}/".encode(), f"{self._own_origin}/".encode())
 
 
@@ -263,7 +261,6 @@ class _RequestBody:
         yield piece
 
     async def wait_for_disconnect(self) -> None:
-        """Return when the client has gone."""
         await self._complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass

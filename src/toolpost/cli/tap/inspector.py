@@ -353,7 +353,6 @@ class MessageInspector:
         result: types.InputRequiredResult,
         revision: Revision,
     ) -> None:
-        """Check the requests in a result that requires input."""
         if not result.input_requests and result.request_state is None:
             seen.violations.append("it wants input, but asks for none")
         for name, ask in (result.input_requests or {}).items():

@@ -121,7 +121,6 @@ class MessageFormatter:
 
 
 def _flatten(text: str) -> str:
-    """Put a string on one line."""
     return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
 
 
