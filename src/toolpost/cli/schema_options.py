@@ -91,41 +91,37 @@ def _iterate_fields(
             yield from _iterate_fields(inner, root, where)
 
 
-# --------------------------------------------------------------------- kinds of words
-
-
 def _choose_param_type(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
     choices = read_choices(schema, ("enum", "const", "oneOf", "anyOf"))
     if choices:
-        return ChoiceParam(dict.fromkeys(choices.values))
+        return _ChoiceParam(dict.fromkeys(choices.values))
     match schema.get("type"):
         case "string":
-            return TextParam(schema.get("format"))
+            return _TextParam(schema.get("format"))
         case "boolean":
             return click.BOOL
         case "integer" | "number" as kind:
-            return NumberParam(schema, whole=kind == "integer")
+            return _NumberParam(schema, whole=kind == "integer")
         case kind:
-            return JsonParam(or_text=kind is None or "string" in get_types(schema))
+            return _JsonParam(or_text=kind is None or "string" in get_types(schema))
 
 
-class TextParam(click.ParamType[str]):
+class _TextParam(click.ParamType[str]):
     """A string, of the `format` of a schema, such as "date"."""
 
     def __init__(self, form: Any = None) -> None:
         self.name = form if isinstance(form, str) and form.isprintable() else "text"
 
 
-class ChoiceParam(click.Choice[Any]):
+class _ChoiceParam(click.Choice[Any]):
     """One of some values, each typed as in JSON, but strings without quotes."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
-        """Return the word for a value."""
         del ctx
         return escape_control_characters(choice) if isinstance(choice, str) else _format_value(choice)
 
 
-class NumberParam(click.ParamType[float]):
+class _NumberParam(click.ParamType[float]):
     """A number, or an integer if it is `whole`, within the limits of a schema."""
 
     def __init__(self, schema: Mapping[str, Any], *, whole: bool) -> None:
@@ -136,7 +132,6 @@ class NumberParam(click.ParamType[float]):
 
     @property
     def range(self) -> str:
-        """The limits, for help texts."""
         if self._minimum is not None and self._maximum is not None:
             return f"{self._minimum} to {self._maximum}"
         if self._minimum is not None:
@@ -144,7 +139,6 @@ class NumberParam(click.ParamType[float]):
         return "" if self._maximum is None else f"at most {self._maximum}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number that was typed: an integer if it is written like one."""
         try:
             number = int(value)
         except ValueError:
@@ -160,7 +154,7 @@ class NumberParam(click.ParamType[float]):
         return number
 
 
-class JsonParam(click.ParamType[Any]):
+class _JsonParam(click.ParamType[Any]):
     """A piece of JSON; with `or_text`, a word that is not JSON is a string."""
 
     name = "json"
@@ -169,7 +163,6 @@ class JsonParam(click.ParamType[Any]):
         self._or_text = or_text
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the decoded value."""
         try:
             return msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -338,7 +331,7 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
     facts = [
         required if field.required else "",
         "may be repeated" if field.many else "",
-        field.kind.range if isinstance(field.kind, NumberParam) else "",
+        field.kind.range if isinstance(field.kind, _NumberParam) else "",
         "or its members, below" if field.group else "",
         "" if default is None else f"default: {_format_value(default)}",
     ]

@@ -121,9 +121,6 @@ def format_log_line(line: LogParams) -> str:
     return f"{line.level}: {f'{line.logger}: ' if line.logger else ''}{data}"
 
 
-# --------------------------------------------------------------------- questions
-
-
 @contextmanager
 def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
     """A prompter and its progress display, closed at the end."""

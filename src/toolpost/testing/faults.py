@@ -189,8 +189,6 @@ class Faulty(ChannelWrapper):
         self._waiting: tuple[bytes, int | str | None] | None = None
         self._late_task: asyncio.Task[None] | None = None
 
-    # ----------------------------------------------------------------- receiving
-
     async def receive(self) -> bytes:
         """The next message of the peer that arrives."""
         now = asyncio.get_running_loop().time
@@ -236,8 +234,6 @@ class Faulty(ChannelWrapper):
             self._ready.append((0.0, self._overtaken[1]))
             self._overtaken = None
 
-    # ----------------------------------------------------------------- sending
-
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Send something that may or may not arrive."""
         async with self._send_lock:
@@ -272,8 +268,6 @@ class Faulty(ChannelWrapper):
         if self._waiting is not None:
             (data, related), self._waiting = self._waiting, None
             await self.inner.send(data, related)
-
-    # ----------------------------------------------------------------- closing
 
     async def close(self) -> None:
         """End the inner channel."""

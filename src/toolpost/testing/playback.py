@@ -217,12 +217,7 @@ class _ExchangeGrouper:
 class Replay:
     """The server of a recorded conversation; a target for any number of clients, each from the beginning.
 
-    Args:
-        path: the file.
-        again: whether a request may be made more often than it was recorded; the last answer is repeated.
-
-    Raises:
-        MCPError: the file is no recording.
+    It takes what `replay` takes.
     """
 
     def __init__(self, path: str | PathLike[str], *, again: bool = False) -> None:

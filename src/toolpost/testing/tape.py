@@ -187,17 +187,15 @@ def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] 
     Raises:
         TypeError: it is no target.
     """
-    name = make_connector(target).name
-    return WrappedTarget(target, _ChannelRecorder(path, name, tuple(secrets)))
+    make_tape = partial(Tape, path, target=make_connector(target).name, secrets=tuple(secrets))
+    return WrappedTarget(target, _ChannelRecorder(make_tape))
 
 
 class _ChannelRecorder:
-    """Wraps channels, all of them for one tape."""
+    """Wraps channels, all of them for the tape that `make_tape` makes for the first."""
 
-    def __init__(self, path: str | PathLike[str], name: str, secrets: tuple[str, ...]) -> None:
-        self._path = path
-        self._name = name
-        self._secrets = secrets
+    def __init__(self, make_tape: Callable[[], Tape]) -> None:
+        self._make_tape = make_tape
         self._tape: Tape | None = None
         self._link_count = 0
         self._open_count = 0
@@ -205,7 +203,7 @@ class _ChannelRecorder:
     def __call__(self, channel: Channel) -> Channel:
         if self._tape is None:
             try:
-                self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
+                self._tape = self._make_tape()
             except OSError as error:  # not to be taken for one of the server
                 raise MCPError(f"the recording cannot be written: {error}") from error
         self._link_count += 1

@@ -32,19 +32,12 @@ _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCurso
 
 
 class TranscriptEntry(NamedTuple):
-    """Something that was said.
-
-    Args:
-        sender: who said it.
-        message: the message, decoded; a text if it was no JSON.
-        at: when, in seconds since the first.
-        link: over which connection: a test may have several clients, and a client may connect again.
-    """
+    """Something that was said."""
 
     sender: Sender
-    message: Any
-    at: float = 0.0
-    link: int = 1
+    message: Any  # decoded; a text if it was no JSON
+    at: float = 0.0  # seconds since the first
+    link: int = 1  # the number of the connection: there may be several clients, and each may connect again
 
 
 class Transcript:
@@ -115,8 +108,6 @@ class Transcript:
                 transcript.entries.append(TranscriptEntry(line.sender, message, line.at, line.link))
         return transcript
 
-    # ----------------------------------------------------------------- reading it
-
     def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
         """The messages, decoded; those of one method, or of one sender, if that is said."""
         found = [each.message for each in self.entries if sender in {None, each.sender}]
@@ -145,8 +136,6 @@ class Transcript:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    # ----------------------------------------------------------------- comparing it
 
     def assert_like(self, pattern: str) -> None:
         """Return if the readable form fits a pattern.

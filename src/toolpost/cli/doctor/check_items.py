@@ -77,9 +77,6 @@ def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
         yield LintFinding("warn", f"{len(mute)} of {len(known)} parameters have no description: {names}")
 
 
-# --------------------------------------------------------------------- resources and prompts
-
-
 def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """Yield the findings about a list of resources."""
     for item, uri in _iterate_named("uri", resources):
@@ -109,9 +106,6 @@ def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFin
             text = f"prompt {name}: it has neither title nor description: a person chooses by it"
             yield LintFinding("warn", text)
     yield from _lint_names("prompt", "name", prompts)
-
-
-# --------------------------------------------------------------------- lists
 
 
 def _iterate_named(key: str, items: Sequence[Any]) -> Iterator[tuple[dict[str, Any], str]]:
