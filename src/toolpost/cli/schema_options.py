@@ -18,7 +18,6 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
-import toolpost
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, first_line
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
@@ -28,6 +27,7 @@ from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.cli.terminal import TerminalPrompter
+    from toolpost.client.client import Client
 
 MAX_FIELDS: Final = 200  # fields of one tool that have an option; the others are given by `--args`
 MAX_DEPTH: Final = 4  # objects within objects whose members have options
@@ -395,7 +395,7 @@ class NamedItemCommand(TargetCommand):
         """The pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
 
-    async def fetch(self, client: "toolpost.Client") -> Sequence[Tool | Prompt]:
+    async def fetch(self, client: "Client") -> Sequence[Tool | Prompt]:
         """All that may be named."""
         return await client.list_tools() if self.kind == "tool" else await client.list_prompts()
 
@@ -443,7 +443,7 @@ class NamedItemCommand(TargetCommand):
 
 
 async def read_item(
-    client: "toolpost.Client",
+    client: "Client",
     reach: TargetConnector,
     prompter: "TerminalPrompter",
     name: str | None,

@@ -12,18 +12,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
 from msgspec.structs import replace
 
-import toolpost
 from toolpost.cli.errors import translate_errors, usage_error
 from toolpost.cli.output import JSON_HELP, CommandOutput
 from toolpost.client import mcp_json
 from toolpost.errors import MCPError
 from toolpost.protocol.methods import DATES
 from toolpost.transports.targets import Http, Stdio, display_url
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
 
 T = TypeVar("T")
 
@@ -145,8 +147,10 @@ class TargetConnector:
                     return self._build_http(entry)
                 return self._prepare_stdio(Stdio.from_target(entry))
 
-    def create_client(self, **options: Any) -> "toolpost.Client":
+    def create_client(self, **options: Any) -> "Client":
         """A client of the server, not yet opened. Takes the options of `Client`."""
+        from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
+
         settings: dict[str, Any] = {
             "revision": self.revision,
             "timeout": self.timeout,
@@ -159,9 +163,9 @@ class TargetConnector:
         if http and self.is_interactive:
             settings["auth"] = "oauth"  # a person can log in, if the server wants that
         with translate_errors():
-            return toolpost.Client(place, **(settings | options))
+            return Client(place, **(settings | options))
 
-    def run(self, work: "Callable[[toolpost.Client], Awaitable[T]]", **options: Any) -> T:
+    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
         """Connect, and return the result of some work with the server."""
         import asyncio  # noqa: PLC0415 - start-up time
 

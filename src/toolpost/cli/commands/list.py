@@ -4,17 +4,19 @@ The lists and their columns are one table here.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-import toolpost
 from toolpost.cli.output import CommandOutput, first_line
 from toolpost.cli.schema_options import extract_fields
 from toolpost.cli.target import TargetCommand, TargetConnector
 from toolpost.types.prompts import Prompt
 from toolpost.types.resources import Resource, ResourceTemplate
 from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
 
 MAX_INSTRUCTION_LINES: Final = 3  # instructions are for a model, and some are long
 MAX_PARAMETERS: Final = 12  # how many parameters of a tool are named: the widest row makes the table as wide
@@ -67,7 +69,7 @@ def command(reach: TargetConnector, **only: bool) -> None:
     """List what a server has: tools, resources, resource templates, prompts."""
     wanted = [name for name in _LIST_TABLES if only[name]]
 
-    async def read(client: "toolpost.Client") -> None:
+    async def read(client: "Client") -> None:
         found: dict[str, list[Any]] = {}
         for name in wanted or _LIST_TABLES:
             if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
@@ -85,13 +87,13 @@ def command(reach: TargetConnector, **only: bool) -> None:
     reach.run(read)
 
 
-def _describe_server(client: "toolpost.Client") -> dict[str, Any]:
+def _describe_server(client: "Client") -> dict[str, Any]:
     names = ("revision", "era", "capabilities", "instructions")
     about = {"server": client.server_info} | {name: getattr(client, name) for name in names}
     return {key: value for key, value in about.items() if value is not None}
 
 
-def _print_header(page: CommandOutput, client: "toolpost.Client") -> None:
+def _print_header(page: CommandOutput, client: "Client") -> None:
     info = client.server_info
     name = "A server without a name" if info is None else f"{info.title or info.name} {info.version}"
     page.print_text(f"{name}, speaking {client.revision}", style="bold")

@@ -4,11 +4,14 @@ Asks once, or `--count` times.
 """
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
-import toolpost
 from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
 
 
 @click.command("ping", cls=TargetCommand)
@@ -20,7 +23,7 @@ def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""
     import asyncio  # noqa: PLC0415 - start-up time
 
-    async def ping(client: "toolpost.Client") -> None:
+    async def ping(client: "Client") -> None:
         took: list[float] = []
         for number in range(count):
             if number:

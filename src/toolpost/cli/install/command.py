@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import click
 
-import toolpost
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_errors, usage_error
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
@@ -206,9 +205,10 @@ def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
 
 def _check_server(page: CommandOutput, target: Stdio | Http) -> None:
     """Raise a `CommandError` unless the server answers as it would answer a host."""
+    from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
 
     async def connect_and_describe() -> str:
-        async with toolpost.Client(target, name="toolpost-cli", connect_timeout=CONNECT_TIMEOUT) as client:
+        async with Client(target, name="toolpost-cli", connect_timeout=CONNECT_TIMEOUT) as client:
             tools = len(await client.list_tools()) if client.capabilities.tools else 0
             about = client.server_info
             return f"{about.name if about else 'the server'} starts and answers; tools: {tools}"
