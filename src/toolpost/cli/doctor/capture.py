@@ -110,8 +110,9 @@ class CapturingBackend:
         began = time.monotonic()
         async with self._backend.send(method, url, headers, body) as response:
             exchange.head_delay = time.monotonic() - began
-            exchange.status, exchange.headers = response.status, response.headers
-            tracked.start_response(response.status, response.headers)
+            exchange.status = response.status
+            exchange.headers = {name.lower(): value for name, value in response.headers.items()}
+            tracked.start_response(response.status, exchange.headers)
             yield _CapturedResponse(response, tracked)
 
     async def close(self) -> None:
