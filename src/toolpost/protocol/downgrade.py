@@ -6,9 +6,10 @@ the order of tool calls and results in a sampling conversation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from operator import is_
 from typing import Any, Final, TypeVar, cast
+
+from msgspec.structs import replace
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
@@ -38,6 +39,7 @@ V = TypeVar("V")
 W = TypeVar("W", bound=WireStruct)
 ClientRequestT = TypeVar("ClientRequestT", CreateMessageParams, ElicitParams)
 RetryParamsT = TypeVar("RetryParamsT", bound=InputResponseParams)
+ToolsT = TypeVar("ToolsT", CreateMessageParams, ListToolsResult)
 ToolResultT = TypeVar("ToolResultT", CallToolResult, ToolResultContent)
 
 
@@ -58,12 +60,8 @@ def downgrade_value(value: W, revision: Revision) -> W:
 
 def _replace_members(value: W, **members: object) -> W:
     """Return a copy with these members, or the value itself if it has them."""
-    lowered = value
-    for name, member in members.items():
-        if getattr(value, name) is not member:
-            lowered = copy(value) if lowered is value else lowered
-            setattr(lowered, name, member)
-    return lowered
+    changes = {name: member for name, member in members.items() if getattr(value, name) is not member}
+    return replace(value, **changes) if changes else value
 
 
 def _keep_if_unchanged(before: list[V], after: list[V]) -> list[V]:
@@ -160,7 +158,7 @@ def _spell_out_structured(value: CallToolResult | ToolResultContent) -> list[Con
 def _downgrade_call(params: CallToolParams, revision: Revision) -> CallToolParams:
     if params.task is not None and not revision.tasks:
         params = _replace_members(params, task=None)
-    return params if revision.stateless else _drop_input_responses(params, revision)
+    return _drop_input_responses(params, revision)
 
 
 def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:
@@ -170,12 +168,12 @@ def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryPara
     return _replace_members(params, input_responses=None, request_state=None)
 
 
-def _downgrade_tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
-    return _replace_members(result, tools=_downgrade_tools(result.tools, revision))
-
-
-def _downgrade_tools(tools: list[Tool], revision: Revision) -> list[Tool]:
-    return _keep_if_unchanged(tools, [_downgrade_tool(tool, revision) for tool in tools])
+def _downgrade_tools(value: ToolsT, revision: Revision) -> ToolsT:
+    """Translate the tools of a list or of a sampling request."""
+    if not value.tools:
+        return value
+    tools = [_downgrade_tool(tool, revision) for tool in value.tools]
+    return _replace_members(value, tools=_keep_if_unchanged(value.tools, tools))
 
 
 def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
@@ -210,11 +208,7 @@ def _downgrade_sampling(params: CreateMessageParams, revision: Revision) -> Crea
     )
     if "tool_use" not in revision.sampling_content:
         return _replace_members(asked, tools=None, tool_choice=None)
-    return (
-        asked
-        if params.tools is None
-        else _replace_members(asked, tools=_downgrade_tools(params.tools, revision))
-    )
+    return _downgrade_tools(asked, revision)
 
 
 def _downgrade_sampling_result(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
@@ -247,24 +241,21 @@ def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> Cli
 def _downgrade_elicitation(params: ElicitParams, revision: Revision) -> ElicitParams:
     """Translate an elicitation. What the first forms could not ask is refused, titles become `enumNames`."""
     if params.mode == "url":
+        date = revision.date
         if not revision.rich_forms:
-            raise CapabilityNotDeclared(
-                "elicitation.url", f"a user cannot be asked to visit a URL in {revision.date}"
-            )
+            raise CapabilityNotDeclared("elicitation.url", f"a user cannot be asked to visit a URL in {date}")
         if not revision.stateless and params.elicitation_id is None:
-            raise LocalProtocolError(
-                f"a URL that is to be visited needs an elicitation_id in {revision.date}"
-            )
+            raise LocalProtocolError(f"a URL that is to be visited needs an elicitation_id in {date}")
         if not params.url:
             raise LocalProtocolError("a user cannot be asked to visit a URL without a `url`")  # ELIC-13
     elif params.requested_schema is None:
         raise LocalProtocolError("a user cannot be asked by a form without a `requested_schema`")  # ELIC-12
     schema = params.requested_schema
+    if schema is not None and not revision.rich_forms:
+        schema = _downgrade_form_schema(schema, revision)
     return _replace_members(
         _downgrade_client_request(params, revision),
-        requested_schema=schema
-        if schema is None or revision.rich_forms
-        else _downgrade_form_schema(schema, revision),
+        requested_schema=schema,
         elicitation_id=None if revision.stateless else params.elicitation_id,
     )
 
@@ -286,11 +277,8 @@ def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
             )
         case {"oneOf": [*choices], **others}:
             titled = [_read_choice(name, choice) for choice in choices]
-            return {
-                **others,
-                "enum": [value for value, _ in titled],
-                "enumNames": [title for _, title in titled],
-            }
+            values, titles = [value for value, _ in titled], [title for _, title in titled]
+            return {**others, "enum": values, "enumNames": titles}
         case {**members} if "oneOf" not in members:
             return schema
         case _:
@@ -319,7 +307,7 @@ _DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
         CallToolParams: _downgrade_call,
         InputResponseParams: _drop_input_responses,
         CallToolResult: _downgrade_tool_result,
-        ListToolsResult: _downgrade_tool_list,
+        ListToolsResult: _downgrade_tools,
         GetPromptResult: _downgrade_prompt,
         CreateMessageParams: _downgrade_sampling,
         CreateMessageResult: _downgrade_sampling_result,
@@ -335,9 +323,8 @@ def explain_invalid_tool_turns(messages: Iterable[SamplingMessage]) -> str | Non
     """Return what is wrong with the order of tool calls and results, or None (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):
-        blocks: Sequence[object] = (
-            message.content if isinstance(message.content, list) else (message.content,)
-        )
+        content = message.content
+        blocks: Sequence[object] = content if isinstance(content, list) else (content,)
         results = [block for block in blocks if isinstance(block, ToolResultContent)]
         if results and (message.role != "user" or len(results) < len(blocks)):
             return f"message {number}: results of tools stand alone, in a message of the user"

@@ -42,20 +42,6 @@ class LocalPeer:
         anonymous: leave `info` out of stateless messages (META-9, META-16).
     """
 
-    __slots__ = (
-        "_anonymous",
-        "_capability_cache",
-        "_meta_by_revision",
-        "capabilities",
-        "has_sessions",
-        "info",
-        "newest",
-        "peer_role",
-        "role",
-        "served_rows",
-        "supported",
-    )
-
     def __init__(
         self,
         info: Implementation,
@@ -66,9 +52,9 @@ class LocalPeer:
     ) -> None:
         if isinstance(supported, str):
             raise TypeError("the supported revisions are a list, also when there is only one")
-        asks = isinstance(capabilities, ClientCapabilities)
-        self.role: Role = CLIENT if asks else SERVER
-        self.peer_role: Role = SERVER if asks else CLIENT
+        is_client = isinstance(capabilities, ClientCapabilities)
+        self.role: Role = CLIENT if is_client else SERVER
+        self.peer_role: Role = SERVER if is_client else CLIENT
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
@@ -129,8 +115,9 @@ class LocalPeer:
         """Return the `_meta` of our stateless messages: all about a client, the name of a server."""
         facts = self._meta_by_revision.get(revision.date)
         if facts is None:
-            tag = {} if self._anonymous else {_INFO_KEYS[self.role]: Raw(jsonrpc.encode(self.info))}
-            facts = dict[str, JSON](tag)
+            facts = {}
+            if not self._anonymous:
+                facts[_INFO_KEYS[self.role]] = Raw(jsonrpc.encode(self.info))
             if self.role == CLIENT:
                 facts[PROTOCOL_VERSION] = revision.date
                 facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
@@ -141,16 +128,17 @@ class LocalPeer:
 class _ServedRows(dict[str, Mapping[str, Row]]):
     """By revision: the requests whose capability we declare; computed on first use."""
 
-    def __init__(self, party: LocalPeer) -> None:
+    def __init__(self, local_peer: LocalPeer) -> None:
         super().__init__()
-        self._local_peer = party
+        self._local_peer = local_peer
 
     def __missing__(self, date: str) -> Mapping[str, Row]:
-        party, revision = self._local_peer, REVISIONS[date]
+        revision = REVISIONS[date]
+        rows = revision.requests[self._local_peer.peer_role]
         self[date] = {
             name: row
-            for name, row in revision.requests[party.peer_role].items()
-            if not row.needs or name in revision.ungated or party.has_capability(row.needs)
+            for name, row in rows.items()
+            if not row.needs or name in revision.ungated or self._local_peer.has_capability(row.needs)
         }
         return self[date]
 
@@ -174,10 +162,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/jpg", "image/svg+xml", "
 
 
 def explain_unsafe_icon(icon: Icon) -> str | None:
-    """What is wrong with an icon, in a sentence; None if nothing is (ICON-4).
-
-    Who fetches an icon and is sent on to another place asks again about that one.
-    """
+    """Return what is wrong with an icon, or None (ICON-4); a redirect needs the same check again."""
     named = f"the icon {quote_value(icon.src)}"
     # Also because browsers skip tabs and line ends, which could hide a scheme from us.
     if not icon.src.isascii() or not icon.src.isprintable() or " " in icon.src:
@@ -205,19 +190,13 @@ def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
 
 
 def check_icons(icons: Iterable[Icon] | None) -> None:
-    """Return if a server may offer these icons.
-
-    Raises:
-        TypeError: they are no list of icons.
-        ValueError: clients would refuse one; the text names it.
-    """
+    """Raise TypeError if these are not a list of icons, ValueError if clients would refuse one."""
     if isinstance(icons, str | Icon):
         raise TypeError("icons has to be a list, also when there is only one")
     for icon in icons or ():
-        if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             raise TypeError(
                 f'icons has to be a list of Icon objects, such as Icon("https://…"), not of {icon!r}'
             )
-        wrong = explain_unsafe_icon(icon)
-        if wrong is not None:
+        if (wrong := explain_unsafe_icon(icon)) is not None:
             raise ValueError(wrong)
