@@ -283,33 +283,24 @@ def is_deep(data: bytes, depth: int) -> bool:
     return max(accumulate(memoryview(marks.translate(_NESTING_STEPS)).cast("b")), default=0) > depth
 
 
-class _MessageSummary(Struct):
-    """What is known of an invalid message."""
-
-    id: RequestId | None = None
-    is_response: bool = False
-    is_notification: bool = False
-
-
-def _summarize_message(data: bytes) -> _MessageSummary:
-    """Read id and kind of an invalid message, as far as possible."""
-    seen = _MessageSummary()
+def _summarize_message(data: bytes) -> tuple[RequestId | None, bool, bool]:
+    """Return the id of an invalid message, whether it is a response, and whether it is a notification."""
+    identity, is_response, is_notification = None, False, False
     try:
         try:
             sketch = msgspec.json.decode(data, type=_LooseEnvelope)
         except RecursionError:
             sketch = msgspec.json.decode(outline_envelope(data, data), type=_LooseEnvelope)
         answered = sketch.result is not UNSET or sketch.error is not UNSET
-        seen.is_response = answered and sketch.method is UNSET
+        is_response = answered and sketch.method is UNSET
         if sketch.id is not UNSET:
-            found = _decode_id(sketch.id)
-            seen.id = None if isinstance(found, float) else found
+            identity = _decode_id(sketch.id)
         elif not answered:
             _decode_string(sketch.method or b"")  # raises where there is none
-            seen.is_notification = _decode_string(sketch.jsonrpc or b"") == "2.0"
+            is_notification = _decode_string(sketch.jsonrpc or b"") == "2.0"
     except DECODE_ERRORS:
         pass  # the error response goes without an id (MSG-15)
-    return seen
+    return None if isinstance(identity, float) else identity, is_response, is_notification
 
 
 def outline_envelope(head: bytes, tail: bytes) -> bytes:
@@ -322,9 +313,9 @@ def outline_envelope(head: bytes, tail: bytes) -> bytes:
 
 def make_invalid_request(why: str, data: bytes = b"") -> RemoteProtocolError:
     """Return the error for JSON that breaks a rule. Responses and notifications get no answer (MSG-19)."""
-    seen = _summarize_message(data)
-    answer = None if seen.is_response or seen.is_notification else InvalidRequest(f"Invalid request: {why}")
-    return RemoteProtocolError(why, answer=answer, id=seen.id, reply=seen.is_response)
+    identity, is_response, is_notification = _summarize_message(data)
+    answer = None if is_response or is_notification else InvalidRequest(f"Invalid request: {why}")
+    return RemoteProtocolError(why, answer=answer, id=identity, reply=is_response)
 
 
 def _make_decode_error(data: bytes, error: Exception) -> RemoteProtocolError:
@@ -349,11 +340,9 @@ def _make_decode_error(data: bytes, error: Exception) -> RemoteProtocolError:
         why = "nested too deeply"
     else:
         why = str(error)
-    seen = _summarize_message(outline_envelope(data, data))
-    answer = None if seen.is_response else ParseError(f"Parse error: {why}")
-    return RemoteProtocolError(
-        f"message is not JSON: {why}", answer=answer, id=seen.id, reply=seen.is_response
-    )
+    identity, is_response, _ = _summarize_message(outline_envelope(data, data))
+    answer = None if is_response else ParseError(f"Parse error: {why}")
+    return RemoteProtocolError(f"message is not JSON: {why}", answer=answer, id=identity, reply=is_response)
 
 
 # --------------------------------------------------------------------- typed values

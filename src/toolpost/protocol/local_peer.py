@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
+from toolpost import types
 from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.headers import quote_value
@@ -14,22 +15,10 @@ from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, Icon, Meta, Raw
-from toolpost.types.initialize import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    PROTOCOL_VERSION,
-    SERVER_INFO,
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    InitializeResult,
-    ListCapability,
-    ServerCapabilities,
-)
 
-Capabilities = ClientCapabilities | ServerCapabilities
+Capabilities = types.ClientCapabilities | types.ServerCapabilities
 
-_STATELESS_ROOTS: Final = ListCapability()
+_STATELESS_ROOTS: Final = types.ListCapability()
 
 
 class LocalPeer:
@@ -44,7 +33,7 @@ class LocalPeer:
 
     def __init__(
         self,
-        info: Implementation,
+        info: types.Implementation,
         capabilities: Capabilities,
         *,
         supported: Iterable[str] = DATES,
@@ -52,7 +41,7 @@ class LocalPeer:
     ) -> None:
         if isinstance(supported, str):
             raise TypeError("the supported revisions are a list, also when there is only one")
-        is_client = isinstance(capabilities, ClientCapabilities)
+        is_client = isinstance(capabilities, types.ClientCapabilities)
         self.role: Role = CLIENT if is_client else SERVER
         self.peer_role: Role = SERVER if is_client else CLIENT
         self.info = info
@@ -90,21 +79,21 @@ class LocalPeer:
             return self.capabilities
         capabilities = copy(self.capabilities)
         capabilities.tasks = None
-        if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
+        if isinstance(capabilities, types.ClientCapabilities) and capabilities.roots is not None:
             capabilities.roots = _STATELESS_ROOTS
         return capabilities
 
     def introduce(
         self, revision: Revision, instructions: str | None = None
-    ) -> InitializeResult | DiscoverResult:
+    ) -> types.InitializeResult | types.DiscoverResult:
         """Return the result of `initialize` or of `server/discover`."""
         capabilities = self.select_capabilities(revision)
-        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
+        assert isinstance(capabilities, types.ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
-            return DiscoverResult(
+            return types.DiscoverResult(
                 supported_versions=list(self.supported), capabilities=capabilities, instructions=instructions
             )
-        return InitializeResult(
+        return types.InitializeResult(
             protocol_version=revision.date,
             capabilities=capabilities,
             server_info=self.info,
@@ -119,8 +108,8 @@ class LocalPeer:
             if not self._anonymous:
                 facts[_INFO_KEYS[self.role]] = Raw(jsonrpc.encode(self.info))
             if self.role == CLIENT:
-                facts[PROTOCOL_VERSION] = revision.date
-                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
+                facts[types.PROTOCOL_VERSION] = revision.date
+                facts[types.CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
             self._meta_by_revision[revision.date] = facts
         return facts
 
@@ -143,7 +132,7 @@ class _ServedRows(dict[str, Mapping[str, Row]]):
         return self[date]
 
 
-_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
+_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: types.CLIENT_INFO, SERVER: types.SERVER_INFO}
 
 
 def has_capability(capabilities: Capabilities, path: str) -> bool:
