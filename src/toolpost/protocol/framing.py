@@ -22,7 +22,6 @@ much, and glibc maps buffers above 128 KiB for each read and unmaps them again."
 EDGE_BYTES: Final = 4096
 """How many bytes are kept of either end of a line that is too long: the id stands in one of them."""
 
-_LF: Final = 0x0A
 _CR: Final = 0x0D
 _CLOSE: Final = ord("}")
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
@@ -117,6 +116,6 @@ def frame(message: bytes) -> bytes:
 
     Raw line breaks are white space between JSON values, so they may become spaces.
     """
-    if _LF in message or _CR in message:
+    if b"\n" in message or b"\r" in message:
         message = message.replace(b"\r", b" ").replace(b"\n", b" ")
     return message + b"\n"

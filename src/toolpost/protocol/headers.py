@@ -60,10 +60,8 @@ def _to_text(value: object) -> str:
         value = int(value)  # JSON has one kind of number: 42.0 is an integer
     if isinstance(value, int) and abs(value) <= MAX_INTEGER:
         return str(value)
-    kind = type(value).__name__
-    raise ValueError(
-        f"a header takes a string, a boolean or an integer within ±(2^53-1); this is of type {kind}"
-    )
+    takes = "a header takes a string, a boolean or an integer within ±(2^53-1)"
+    raise ValueError(f"{takes}; this is of type {type(value).__name__}")
 
 
 def encode_value(value: str | float) -> str:
@@ -109,9 +107,8 @@ def check_name(header: str | None, body: str) -> None:
         return  # most names: nothing to strip, nothing in Base64
     text = decode_value(header, NAME)
     if text != body:
-        raise HeaderMismatch(
-            f"{NAME}: the header says {quote_value(text)}, the body says {quote_value(body)}"
-        )
+        says = f"the header says {quote_value(text)}"
+        raise HeaderMismatch(f"{NAME}: {says}, the body says {quote_value(body)}")
 
 
 def is_valid_session_id(value: str) -> bool:
@@ -226,9 +223,8 @@ def mirror_arguments(
             if value is not None:
                 headers[header] = encode_value(value)
         except ValueError as fault:
-            raise ValueError(
-                f"the argument {_format_path(path)} cannot be sent as {header}: {fault}"
-            ) from fault
+            argument = f"the argument {_format_path(path)}"
+            raise ValueError(f"{argument} cannot be sent as {header}: {fault}") from fault
     return headers
 
 

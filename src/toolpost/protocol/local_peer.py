@@ -18,8 +18,6 @@ from toolpost.types.base import JSON, Icon, Meta, Raw
 
 Capabilities = types.ClientCapabilities | types.ServerCapabilities
 
-_STATELESS_ROOTS: Final = types.ListCapability()
-
 
 class LocalPeer:
     """Our end of a conversation.
@@ -80,7 +78,7 @@ class LocalPeer:
         capabilities = copy(self.capabilities)
         capabilities.tasks = None
         if isinstance(capabilities, types.ClientCapabilities) and capabilities.roots is not None:
-            capabilities.roots = _STATELESS_ROOTS
+            capabilities.roots = types.ListCapability()
         return capabilities
 
     def introduce(
@@ -90,15 +88,8 @@ class LocalPeer:
         capabilities = self.select_capabilities(revision)
         assert isinstance(capabilities, types.ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
-            return types.DiscoverResult(
-                supported_versions=list(self.supported), capabilities=capabilities, instructions=instructions
-            )
-        return types.InitializeResult(
-            protocol_version=revision.date,
-            capabilities=capabilities,
-            server_info=self.info,
-            instructions=instructions,
-        )
+            return types.DiscoverResult(list(self.supported), capabilities, instructions)
+        return types.InitializeResult(revision.date, capabilities, self.info, instructions)
 
     def build_meta(self, revision: Revision) -> Meta:
         """Return the `_meta` of our stateless messages: all about a client, the name of a server."""

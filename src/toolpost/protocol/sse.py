@@ -14,8 +14,6 @@ of `framing`."""
 
 _MAX_RETRY_DIGITS: Final = 18  # fits 64 bits; parsing a number takes quadratic time
 _BOM: Final = b"\xef\xbb\xbf"
-_LF: Final = 0x0A
-_CR: Final = 0x0D
 _COLON: Final = 0x3A
 _FORBIDDEN: Final = frozenset("\r\n\0")
 
@@ -35,7 +33,7 @@ def encode_event(
     `encode_event(b"", id=...)` is a priming event: it brings the reader an id and nothing else (HTTPL-3).
     Raises ValueError if `event`, `id` or `retry` (milliseconds) cannot be written.
     """
-    if _LF in data or _CR in data:
+    if b"\n" in data or b"\r" in data:
         data = _normalize_newlines(data).replace(b"\n", b"\ndata: ")
     fields = b"" if id is None else _encode_field("id", id)
     if event is not None:

@@ -152,9 +152,8 @@ def _parse_expression(text: str, at: int, inner: str) -> Expression:
     if not inner:
         raise _make_syntax_error(text, at, "an expression is empty", "name a variable, as in {name}")
     if inner[0] in "=,!@|":
-        raise _make_syntax_error(
-            text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none"
-        )
+        what = f"the operator {inner[0]!r} is reserved"
+        raise _make_syntax_error(text, at, what, "use one of + # . / ; ? & or none")
     operator = inner[0] if inner[0] in _OPERATORS else ""
     at += len(operator)
     variables: list[Variable] = []
@@ -229,19 +228,17 @@ def _check_variables(parts: TemplateParts) -> None:
         operator, variables = expression
         last = variables[-1]
         if operator in {"+", "#"} and len(variables) > 1:
-            _raise_unmatchable(
-                expression.names, "their values may hold the comma between them", "keep one of them"
-            )
+            _refuse(expression.names, "their values may hold the comma between them; keep one of them")
         for variable in variables:
             name, prefix, explode = variable
             if prefix:
-                _raise_unmatchable([name], "a prefix is not the whole value", "remove the ':' and its number")
+                _refuse([name], "a prefix is not the whole value; remove the ':' and its number")
             if explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _raise_unmatchable([name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
+                _refuse([name], "'*' is read back only at the end of {/…*} and {?…*}; remove it")
             if "%" in name:
-                _raise_unmatchable([name], "its name has percent escapes", "choose a plain name")
+                _refuse([name], "its name has percent escapes; choose a plain name")
             if names.count(name) > 1:
-                _raise_unmatchable([name], "it stands there twice", "give each place a name of its own")
+                _refuse([name], "it stands there twice; give each place a name of its own")
 
 
 def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
@@ -252,9 +249,7 @@ def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
         if isinstance(part, str):
             literals[-1] += part
         elif part.operator in {"#", "?", "&"}:
-            _raise_unmatchable(
-                part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}"
-            )
+            _refuse(part.names, "more follows the query or fragment; keep the order path{?a,b}{#c}")
         elif part.operator:
             places.append(part)
             literals.append("")
@@ -269,20 +264,16 @@ def _find_middle(literals: list[str], places: list[Expression]) -> int:
     wide = [number for number, place in enumerate(places) if place.operator]
     if len(wide) > 1:
         names = [name for number in wide for name in places[number].names]
-        _raise_unmatchable(
-            names, "each could take what the other leaves over", "keep one expression, as in {/a,b}"
-        )
+        _refuse(names, "each could take what the other leaves over; keep one expression, as in {/a,b}")
     for number, literal in enumerate(literals[1:-1]):
         one, other = places[number : number + 2]
         if not literal and other.operator in {"", "+"}:
-            _raise_unmatchable(
-                one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}"
-            )
+            _refuse(one.names + other.names, "nothing stands between them; put a literal there: {a}/{b}")
     return wide[0] if wide else max(len(places) - 1, 0)
 
 
-def _raise_unmatchable(names: Iterable[str], why: str, do: str) -> NoReturn:
-    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
+def _refuse(names: Iterable[str], why: str) -> NoReturn:
+    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}")
 
 
 # --------------------------------------------------------------------- match: reading
