@@ -471,7 +471,7 @@ def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
     parsed = UriTemplate(template)
     found = parsed.match(template.partition("{")[0] + tail)
     if found is not None:
-        assert parsed.match(uritemplate.expand(template, found)) == found
+        assert parsed.match(uritemplate.expand(template, {**found})) == found
 
 
 @pytest.mark.parametrize(
