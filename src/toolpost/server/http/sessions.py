@@ -4,7 +4,6 @@ Any worker with the keys serves any request of a session. What changes later (lo
 end) is a record in the store, written only when it is used. A worker caches what it has opened.
 """
 
-import asyncio
 import hmac
 import secrets
 import time
@@ -44,6 +43,9 @@ MAX_SHARED_PEERS: Final = 256
 
 MAX_EARLY_CANCELLATIONS: Final = 64
 """Cancellations of one session whose requests may still be on their way."""
+
+MAX_ENDED_SESSIONS: Final = 100_000
+"""Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
 
 FRESH_SECONDS: Final = 1.0
 """How old the settings of a session may be before a worker reads them again."""
@@ -164,6 +166,8 @@ class Sessions:
         self._audience = f"session of {handler.info.name}"
         self._cache: OrderedDict[str, Session] = OrderedDict()
         self._by_key: dict[str, Session] = {}
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of sessions that have ended here."""
         self._peers: dict[bytes, Peer] = {}
 
     def __len__(self) -> int:
@@ -214,6 +218,8 @@ class Sessions:
         """Return a session. Raises HTTPRefusal(404) if it has ended, or belongs to another principal."""
         session = self._cache.get(session_id)
         if session is None:
+            if _digest(session_id) in self._ended:
+                raise make_unknown_session()
             session = await self._unseal(session_id, get_owner(principal))
             self._remember(session)
         _check_owner(session, principal)
@@ -319,7 +325,7 @@ class Sessions:
         await self.change(session, is_ended=True, uris=(), url_elicitations=(), log_level=None)
         session.settings = msgspec.structs.replace(session.settings, uris=uris)  # for the hooks
         await self._announce("ended", session.key)
-        await self._on_ended(session)
+        await self.forget_ended(session)
 
     async def discard(self, session: Session) -> None:
         """Forget a session whose handshake has failed."""
@@ -331,15 +337,32 @@ class Sessions:
         for session in tuple(self._cache.values()):
             await self._on_ended(session)
 
+    async def forget_ended(self, session: Session) -> None:
+        """Release a session that has ended, and remember no more of it than that."""
+        self.forget(session)
+        self._ended[_digest(session.id)] = None
+        if len(self._ended) > MAX_ENDED_SESSIONS:
+            self._ended.popitem(last=False)
+        await self._on_ended(session)
+
     async def end_idle(self) -> None:
-        """End sessions that hold something and were not used for too long. Others are refused on use."""
-        now, options = time.monotonic(), self._options
-        for session in tuple(self._cache.values()):
-            if now - session.used_at <= options.idle:
-                continue
-            if not session.is_in_use and (session.settings.uris or session.server is not None):
+        """Forget sessions that were not used for too long."""
+        now = time.monotonic()
+        while self._cache:
+            session = next(iter(self._cache.values()))
+            if session.is_in_use:
+                session.used_at = now
+                self._cache.move_to_end(session.id)
+            elif now - session.used_at <= self._options.idle:
+                return  # those behind it were used later
+            elif session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
-                await asyncio.sleep(0)
+            else:
+                await self.forget_ended(session)
+
+
+def _digest(session_id: str) -> bytes:
+    return sha256(session_id.encode()).digest()[:16]
 
 
 def get_owner(principal: Principal | None) -> str:

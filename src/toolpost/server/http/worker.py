@@ -371,8 +371,7 @@ class Worker:
     def _on_ended(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)
         if session is not None:
-            session.settings = msgspec.structs.replace(session.settings, is_ended=True)
-            self.run_in_background(self._release_session(session))
+            self.run_in_background(self.sessions.forget_ended(session))
 
     def _on_general(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)
