@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct
+from msgspec.structs import replace
 
 from toolpost.json_schema import SIZE_KEYWORDS, Schema, ValidationIssue
 from toolpost.server.signature.compiled_types import (
@@ -264,7 +265,7 @@ def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> 
             bounds = ", ".join(repr(limit.bound) for limit in limits)
             raise SignatureError(f"the limits of {what} are not valid: {bounds}")
         kind = make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
-    return CompiledType(kind, schema, native, compiled.base)
+    return replace(compiled, type=kind, schema=schema, native=native)
 
 
 def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:

@@ -285,7 +285,7 @@ def _compile_output_type(
     compiler = TypeCompiler(scope, output=True)
     compiled = compiler.compile_type(annotation)
     schema = make_root_schema(compiled.schema, compiler.defs)
-    if compiler.uses_pydantic and not compiler.msgspec_limit_count:
+    if compiled.uses_pydantic and not compiled.has_msgspec_limits:
         # Pydantic writes what it would not read back, such as computed fields, so it takes the whole type.
         with suppress(SignatureError):
             guest = PydanticType(annotation, output=True)
