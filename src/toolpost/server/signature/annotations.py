@@ -166,7 +166,9 @@ def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
     elif isinstance(mark, Limit):
         marks.limits.append(mark)
     elif isinstance(mark, Meta):
-        _read_meta(mark, marks)
+        _copy_keywords(mark, marks)
+        marks.schema_keywords.update(mark.extra_json_schema or {})
+        marks.limits += _find_limits(mark, is_native=True)
     elif is_pydantic_field(mark):
         _read_field(mark, marks)
     elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
@@ -178,12 +180,10 @@ def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
         _read_limit(mark, marks)
 
 
-def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
-    for name in ("title", "description", "examples"):
-        if getattr(meta, name) is not None:
-            marks.schema_keywords[name] = getattr(meta, name)
-    marks.schema_keywords.update(meta.extra_json_schema or {})
-    marks.limits += _find_limits(meta, is_native=True)
+def _copy_keywords(mark: Any, marks: AnnotationMetadata) -> None:
+    for name in ("title", "description", "examples", "deprecated"):
+        if getattr(mark, name, None) is not None:
+            marks.schema_keywords[name] = getattr(mark, name)
 
 
 def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
@@ -193,9 +193,7 @@ def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
 
 
 def _read_field(field: Any, marks: AnnotationMetadata) -> None:
-    for name in ("title", "description", "examples", "deprecated"):
-        if getattr(field, name) is not None:
-            marks.schema_keywords[name] = getattr(field, name)
+    _copy_keywords(field, marks)
     alias = field.validation_alias
     if not isinstance(alias, str | None) or field.validate_default:
         raise SignatureError(

@@ -94,7 +94,7 @@ def dec_hook(kind: Any, value: JSON) -> Any:
         return kind.reader(value)
     validate = getattr(kind, "model_validate_json", None)
     if validate is not None:
-        return validate_with_pydantic(validate, value)
+        return validate_with_pydantic(validate, msgspec.json.encode(value))
     if isinstance(value, str):
         return kind(value)
     raise ValidationError([ValidationIssue("", "expected a string")])

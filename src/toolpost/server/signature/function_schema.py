@@ -66,7 +66,7 @@ _HEADER_HINT: Final = (
     "mirror a string, an integer or a boolean that is a parameter or a field of one; "
     "nothing in a list, in a union, or in a class that contains itself"
 )
-_MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw])
+_MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw] | None)
 
 
 class Parameter(Struct, frozen=True):
@@ -93,34 +93,23 @@ def bind(
     hidden: Container[str] = (),
     name: str | None = None,
 ) -> "BoundFunction":
-    """Bind a function, so that it can be called with arguments in JSON.
+    """Bind a callable, so that it can be called with arguments in JSON. Raises `SignatureError`.
 
-    Args:
-        fn: any callable: a function, a method, a partial, an object with `__call__`. Parameters that a
-            partial has set by keyword are not in the schema.
-        context_types: a parameter of one of these types gets the context of the call. Async functions get the
-            first type, others the last.
-        hidden: names of parameters that are not in the schema, because the caller passes them.
-        name: the name in texts; that of the function if not given.
-
-    Raises:
-        SignatureError: its signature cannot work; the text names the parameter.
+    A parameter of one of the `context_types` gets the context of the call: the first type if the function is
+    async, otherwise the last. Neither `hidden` parameters, which the caller passes, nor those that a partial
+    has set by keyword are in the schema. `name` is the name in texts; that of the function by default.
     """
     if not callable(fn):
         hint = f"use name={fn!r}" if isinstance(fn, str) else "give a function"
         raise SignatureError(f"{fn!r} cannot be called", hint=hint)
     chain = list(unwrap_layers(fn))
-    name = name or _find_name(chain)
+    if not name:
+        named = next(layer for layer in chain if not isinstance(layer, functools.partial))
+        name = str(named.__name__ if hasattr(named, "__name__") else type(named).__name__)
+        if not name.isidentifier():
+            raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
     with prefix_signature_errors(f"`{name}`"):
         return BoundFunction(fn, name, chain, context_types, hidden)
-
-
-def _find_name(chain: list[Any]) -> str:
-    named = next(layer for layer in chain if not isinstance(layer, functools.partial))
-    name = named.__name__ if hasattr(named, "__name__") else type(named).__name__
-    if not name.isidentifier():
-        raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
-    return name
 
 
 def _find_docstring(chain: list[Any]) -> str | None:
@@ -176,7 +165,7 @@ def _is_context_type(annotation: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, kinds)
 
 
-def _is_context_parameter(annotation: Any, kinds: tuple[type, ...], *, is_async: bool) -> bool:
+def _is_context_parameter(kinds: tuple[type, ...], annotation: Any, is_async: bool) -> bool:
     """Return whether a parameter gets the context; refuse an annotation with the wrong type of context."""
     if not _is_context_type(annotation, kinds):
         return False
@@ -190,24 +179,15 @@ def _is_context_parameter(annotation: Any, kinds: tuple[type, ...], *, is_async:
     return True
 
 
-def _find_asked_parameter(annotation: Any, default: Any) -> "AskedParameter | None":
-    """Return the question of a parameter that is asked for; None if it is an argument."""
-    ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
-    return None if ask is None else ask.parse_asked_parameter(annotation, default)
-
-
 # --------------------------------------------------------------------- for a call
 
 
 class BoundFunction:
     """A function whose arguments come as JSON. Made by `bind`.
 
-    Attributes:
-        summary: the docstring without the part about parameters.
-        parameters: the parameters that are in the schema, in the order of the signature.
-        context: the name of the parameter that gets the context of a call, if there is one.
-        ask_plan: asks the user for the values of other parameters, if there are such.
-        header_parameters: HTTP headers in lower case → paths of the properties that they mirror.
+    `parameters` are those in the schema, in the order of the signature. `context` is the name of the
+    parameter that gets the context of a call, if there is one; `ask_plan` asks the user for the values of
+    others. `summary` is the docstring without the part about parameters.
     """
 
     def __init__(
@@ -240,9 +220,7 @@ class BoundFunction:
         if self._asked_parameters:
             from toolpost.server.elicitation import ask  # noqa: PLC0415 - start-up time
 
-            def gets_context(annotation: Any, is_async: bool) -> bool:
-                return _is_context_parameter(annotation, context_types, is_async=is_async)
-
+            gets_context = functools.partial(_is_context_parameter, context_types)
             names = [parameter.field for parameter in parameters]
             self.ask_plan = ask.AskPlan(self._asked_parameters, names, gets_context)
         self.input_schema, self.header_parameters = _build_input_schema(self.parameters, compiler.defs)
@@ -269,12 +247,13 @@ class BoundFunction:
                 hint="take a list, or a dict, as one parameter",
             )
         annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
-        if _is_context_parameter(annotation, context_types, is_async=self.is_async):
+        if _is_context_parameter(context_types, annotation, self.is_async):
             if self.context is not None:
                 raise SignatureError(f"`{self.context}` gets the context already")
             self.context = it.name
             return
-        asked = _find_asked_parameter(annotation, it.default)
+        ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
+        asked = None if ask is None else ask.parse_asked_parameter(annotation, it.default)
         if asked is not None:
             self._asked_parameters[it.name] = asked
             return
@@ -363,11 +342,9 @@ class BoundFunction:
     def _decode_leniently(self, raw: Raw | bytes) -> Arguments:
         """Read the arguments one by one, to help where one needs it, or to explain each that does not fit."""
         try:
-            members = _MEMBERS_DECODER.decode(raw)
+            members: dict[str, Raw] = _MEMBERS_DECODER.decode(raw) or {}  # null is wrong, but common
         except DECODE_ERRORS as error:
-            if bytes(raw).strip() != b"null":
-                raise InvalidParams("the arguments of a call must be a JSON object") from error
-            members = {}  # not in the specification, but common and unambiguous
+            raise InvalidParams("the arguments of a call must be a JSON object") from error
         return self._decode_each(members, decode_json_argument)
 
     def _decode_each(
@@ -394,7 +371,8 @@ class BoundFunction:
             raise ArgumentError(issues)
         if self._arguments is None:
             self._build_decoder()
-        return cast("type[Arguments]", self._arguments)(**values)
+        assert self._arguments is not None
+        return self._arguments(**values)
 
 
 def _build_input_schema(
@@ -434,7 +412,7 @@ def _make_default(parameter: Parameter) -> tuple[Any, ...]:
     return (default if factory is None else msgspec.field(default_factory=factory),)
 
 
-# --------------------------------------------------------------------- raw_schema
+# --------------------------------------------------------------------- schemas of authors
 
 MAX_VALIDATOR_MESSAGE: Final = 500
 """Characters of a validator's message that are repeated: it may name keys, which the caller chose."""
@@ -448,12 +426,7 @@ class RawSchemaFunction:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        schema: dict[str, JSON],
-        *,
-        context_types: tuple[type, ...],
-        name: str,
+        self, fn: Callable[..., Any], schema: dict[str, JSON], *, context_types: tuple[type, ...], name: str
     ) -> None:
         self._iter_errors = compile_validator(schema, f"the input schema of {name!r}").iter_errors
         if schema.get("type") != "object":

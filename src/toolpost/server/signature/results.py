@@ -49,12 +49,8 @@ OutputCheck: TypeAlias = Callable[[bytes], Any]
 """Raises if JSON breaks the output schema."""
 
 
-class OutputEncoder(msgspec.Struct, frozen=True):
-    """Turns values into JSON."""
-
-    encode: Callable[[Any], bytes]
-    to_builtins: Callable[[Any], JSON]
-    """The same, not encoded: encoding would turn NaN into null without notice."""
+OutputEncoder: TypeAlias = tuple[Callable[[Any], bytes], Callable[[Any], JSON]]
+"""Turns a value into JSON, encoded and not: encoding would turn NaN into null without notice."""
 
 
 class OutputError(MCPError):
@@ -66,12 +62,9 @@ class ResultConverter:
 
     A `str` is one block of text, `None` no block, and bytes are a file, an embedded resource, because their
     type is not known. Images, audio, files and content blocks stay what they are, alone or in a list.
-    Everything else is structured content, with its JSON as a block of text.
-
-    Attributes:
-        output_schema: the JSON Schema of the structured content, if there is one.
-        is_wrapped: whether a peer that takes only objects gets the value under the key `result`.
-        wrapped_schema: the output schema for such a peer.
+    Everything else is structured content, with its JSON as a block of text: `output_schema` is its schema, if
+    there is one. With `is_wrapped`, a peer that takes only objects gets the value under the key `result`;
+    `wrapped_schema` is the schema for such a peer.
     """
 
     def __init__(
@@ -145,7 +138,7 @@ class ResultConverter:
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode_output(value, self._encoder or _VALUE_ENCODER)
-        if self._encoder is None:
+        if self._encoder is None:  # pydantic checks while it encodes
             self._verify(text)
         if not any(map(text.__contains__, _SUSPECT_BYTES)):
             return text
@@ -222,22 +215,22 @@ def _to_content_block(value: Any) -> Content:
 
 
 def _to_builtins(value: Any) -> JSON:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_builtins_hook)
+    def hook(value: Any) -> JSON:
+        return msgspec.json.decode(value) if isinstance(value, Raw) else enc_hook(value)
+
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
-def _builtins_hook(value: Any) -> JSON:
-    return msgspec.json.decode(value) if isinstance(value, Raw) else enc_hook(value)
-
-
-_VALUE_ENCODER: Final = OutputEncoder(ENCODER.encode, _to_builtins)
-_WIRE_ENCODER: Final = OutputEncoder(jsonrpc.encode, _to_builtins)
+_VALUE_ENCODER: Final[OutputEncoder] = (ENCODER.encode, _to_builtins)
+_WIRE_ENCODER: Final[OutputEncoder] = (jsonrpc.encode, _to_builtins)
 
 
 def _encode_output(value: Any, encoder: OutputEncoder = _VALUE_ENCODER) -> bytes:
+    encode, to_builtins = encoder
     try:
-        text = encoder.encode(value)
+        text = encode(value)
         if b"null" in text:
-            _check_numbers(encoder.to_builtins(value))
+            _check_numbers(to_builtins(value))
     except Exception as error:  # whatever the value's own code raises
         raise OutputError(f"what the tool returned cannot be sent: {error}") from error
     return text
@@ -288,6 +281,6 @@ def _compile_output_type(
     if compiled.uses_pydantic and not compiled.has_msgspec_limits:
         # Pydantic writes what it would not read back, such as computed fields, so it takes the whole type.
         with suppress(SignatureError):
-            guest = PydanticType(annotation, output=True)
-            return schema, guest.check, OutputEncoder(guest.encode, guest.to_builtins)
+            whole = PydanticType(annotation, output=True)
+            return schema, lambda text: whole.read(Raw(text)), (whole.encode, whole.to_builtins)
     return schema, msgspec.json.Decoder(compiled.type, dec_hook=dec_hook).decode, None
