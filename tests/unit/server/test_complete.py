@@ -84,7 +84,7 @@ def test_only_what_is_there_can_be_completed():
     with pytest.raises(ValueError, match="no argument 'town' to complete; there are: city, country"):
         completable().complete("town")
     with pytest.raises(ValueError, match="there are: none"):
-        Server("atlas").resource("map://all")(lambda: "a map").complete("town")
+        Server("atlas").resource("map://all", name="map")(lambda: "a map").complete("town")
 
 
 @pytest.mark.requirement("COMP-2")

@@ -5,8 +5,7 @@ do not depend on each other are asked together. How a question is sent is `clien
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
 
@@ -28,8 +27,8 @@ from toolpost.server.signature.inspection import (
 if TYPE_CHECKING:
     from toolpost.server.context import Context
 
-ResolverRunner: TypeAlias = Callable[[Callable[..., Any], bool, str | None, "Context", dict[str, Any]], Any]
-"""Calls a resolver: function, whether it is async, name of its context parameter, context, arguments."""
+ResolverRunner: TypeAlias = Callable[[Callable[[Any], Any], "Context", bool], Awaitable[Any]]
+"""Calls a function with its kind of context; the flag says whether it is async."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _ANSWER_TYPES: Final = (Accepted, Declined, Cancelled)
@@ -251,8 +250,12 @@ async def _resolve_node(
     """Return the value of a resolver, or the answer of the user."""
     question: Any = node.question
     if callable(question):
-        value: Any = run(question, node.is_async, node.context, context, given)
-        value = await value if isawaitable(value) else value
+        wants = node.context
+        value = await run(
+            lambda context: question(**given, **({} if wants is None else {wants: context})),
+            context,
+            node.is_async,
+        )
         if not isinstance(value, Ask):
             return value
         if callable(value.question):

@@ -94,7 +94,7 @@ def _method_of_question(key: str, question: object) -> str:
 
 def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
     """Yield the answers to an `InputRequired`, as far as they can be read (MRTR-13, MRTR-15)."""
-    for key, asked in journal.manual_questions.items():
+    for key, asked in journal.record.by_hand.items():
         row = revision.input_requests.get(asked.method)
         answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
         if row is not None and answer is not None:
@@ -104,7 +104,8 @@ def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple
 
 def read_state(journal: ReplayJournal) -> JSON:
     """Return the state of the last `InputRequired`."""
-    return None if journal.state is UNSET else msgspec.json.decode(journal.state)
+    state = journal.record.state
+    return None if state is UNSET else msgspec.json.decode(state)
 
 
 async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
@@ -152,9 +153,8 @@ async def _record_questions(context: "Context", wanted: InputRequired) -> NoRetu
             said = await context.ask(method, params, key=name)
         except Unanswered:
             (key,) = list(journal.open_questions)[before:]
-            journal.manual_questions[key] = ManualQuestion(name, method)
+            journal.record.by_hand[key] = ManualQuestion(name, method)
         else:  # by middleware: the client need not be asked
-            journal.manual_questions[f"{name} (answered)"] = ManualQuestion(
-                name, method, Raw(jsonrpc.encode(said))
-            )
+            answered = ManualQuestion(name, method, Raw(jsonrpc.encode(said)))
+            journal.record.by_hand[f"{name} (answered)"] = answered
     raise Unanswered("what was asked by hand has no answer yet")
