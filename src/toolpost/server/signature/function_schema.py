@@ -7,7 +7,7 @@ arguments of a call, and calls; a `RawSchemaFunction` checks them against a JSON
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Arguments: TypeAlias = Struct
 """The arguments of a call, with a field for each parameter."""
-HeaderParameters: TypeAlias = dict[str, tuple[str, ...]]
-"""Headers in lower case, and the paths of the properties that they mirror."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _VARIADIC_PREFIXES: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -75,29 +73,24 @@ class Parameter(Struct, frozen=True):
     name: str
     field: str
     required: bool
-    annotation: Any
     compiled_type: CompiledType
-    description: str | None = None
-    default: Any = UNSET
+    description: str | None
+    default: Any
     """The default; UNSET if it is required, or if `factory` makes it."""
-    factory: Callable[[], Any] | None = None
+    factory: Callable[[], Any] | None
 
 
 # --------------------------------------------------------------------- at registration
 
 
 def bind(
-    fn: Callable[..., Any],
-    *,
-    context_types: tuple[type, ...] = (),
-    hidden: Container[str] = (),
-    name: str | None = None,
+    fn: Callable[..., Any], *, context_types: tuple[type, ...] = (), name: str | None = None
 ) -> "BoundFunction":
     """Bind a callable, so that it can be called with arguments in JSON. Raises `SignatureError`.
 
     A parameter of one of the `context_types` gets the context of the call: the first type if the function is
-    async, otherwise the last. Neither `hidden` parameters, which the caller passes, nor those that a partial
-    has set by keyword are in the schema. `name` is the name in texts; that of the function by default.
+    async, otherwise the last. Parameters that a partial has set by keyword are not in the schema. `name` is
+    the name in texts; that of the function by default.
     """
     if not callable(fn):
         hint = f"use name={fn!r}" if isinstance(fn, str) else "give a function"
@@ -109,7 +102,7 @@ def bind(
         if not name.isidentifier():
             raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
     with prefix_signature_errors(f"`{name}`"):
-        return BoundFunction(fn, name, chain, context_types, hidden)
+        return BoundFunction(fn, name, chain, context_types)
 
 
 def _find_docstring(chain: list[Any]) -> str | None:
@@ -141,6 +134,41 @@ def _refuse_method(signature: inspect.Signature, written: Any) -> None:
             f"parameter `{first.name}`: it is a method of {kind}, without an object to be called on",
             hint=f"register the bound method, {kind}(…).{name}",
         )
+
+
+def _refuse_variadic(it: inspect.Parameter) -> None:
+    if it.kind in _VARIADIC_PREFIXES:
+        raise SignatureError(
+            f"a schema cannot name what goes into `{_VARIADIC_PREFIXES[it.kind]}{it.name}`",
+            hint="take a list, or a dict, as one parameter",
+        )
+
+
+def _parse_asked_parameter(annotation: Any, default: Any) -> "AskedParameter | None":
+    ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
+    return None if ask is None else ask.parse_asked_parameter(annotation, default)
+
+
+def _compile_parameter(
+    it: inspect.Parameter, annotation: Any, compiler: TypeCompiler, descriptions: Mapping[str, str]
+) -> Parameter:
+    """Return a parameter that is in the schema."""
+    default, factory, alias = it.default, None, None
+    if is_pydantic_field(default):
+        annotation, default = Annotated[annotation, default], _EMPTY
+    if get_origin(annotation) is Annotated:
+        from toolpost.server.signature.annotations import read_annotation_metadata  # noqa: PLC0415 - start-up time
+
+        marks = read_annotation_metadata(get_args(annotation)[1:])
+        alias = marks.alias
+        if default is _EMPTY and marks.optional:
+            default, factory = marks.default, marks.factory
+    compiled = compiler.compile_type(annotation)
+    if default is not _EMPTY and factory is None:
+        _check_default(default, compiled)
+    description = compiled.schema.get("description") or descriptions.get(it.name)
+    required, default = default is _EMPTY, UNSET if default is _EMPTY else default
+    return Parameter(alias or it.name, it.name, required, compiled, description, default, factory)
 
 
 def _check_default(default: Any, compiled: CompiledType) -> None:
@@ -191,12 +219,7 @@ class BoundFunction:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        name: str,
-        chain: list[Any],
-        context_types: tuple[type, ...],
-        hidden: Container[str],
+        self, fn: Callable[..., Any], name: str, chain: list[Any], context_types: tuple[type, ...]
     ) -> None:
         self.fn = fn
         self.name = name
@@ -204,25 +227,35 @@ class BoundFunction:
         doc = inspection.parse_docstring(_find_docstring(chain))
         self.summary = doc.summary
         self.context: str | None = None
-        self._asked_parameters: dict[str, AskedParameter] = {}
+        asked_parameters: dict[str, AskedParameter] = {}
         scope = AnnotationScope(fn)
         compiler = TypeCompiler(scope)
         signature = _inspect_signature(fn)
         _refuse_method(signature, chain[-1])
-        partials = [layer.keywords for layer in chain if isinstance(layer, functools.partial)]
+        gets_context = functools.partial(_is_context_parameter, context_types)
+        preset = {name for it in chain if isinstance(it, functools.partial) for name in it.keywords}
         parameters: list[Parameter] = []
         for it in signature.parameters.values():
-            if it.name not in hidden and not any(it.name in keywords for keywords in partials):
-                with prefix_signature_errors(f"parameter `{it.name}`"):
-                    parameters += self._bind_parameter(it, scope, compiler, context_types, doc.parameters)
+            if it.name in preset:
+                continue
+            with prefix_signature_errors(f"parameter `{it.name}`"):
+                _refuse_variadic(it)
+                annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
+                if gets_context(annotation, self.is_async):
+                    if self.context is not None:
+                        raise SignatureError(f"`{self.context}` gets the context already")
+                    self.context = it.name
+                elif (asked := _parse_asked_parameter(annotation, it.default)) is not None:
+                    asked_parameters[it.name] = asked
+                else:
+                    parameters.append(_compile_parameter(it, annotation, compiler, doc.parameters))
         self.parameters = tuple(parameters)
         self.ask_plan: AskPlan | None = None
-        if self._asked_parameters:
+        if asked_parameters:
             from toolpost.server.elicitation import ask  # noqa: PLC0415 - start-up time
 
-            gets_context = functools.partial(_is_context_parameter, context_types)
             names = [parameter.field for parameter in parameters]
-            self.ask_plan = ask.AskPlan(self._asked_parameters, names, gets_context)
+            self.ask_plan = ask.AskPlan(asked_parameters, names, gets_context)
         self.input_schema, self.header_parameters = _build_input_schema(self.parameters, compiler.defs)
         self._defs = compiler.defs
         kinds = {it.name: it.kind for it in signature.parameters.values()}
@@ -231,55 +264,6 @@ class BoundFunction:
         self._can_call_positionally = in_order and len(parameters) == len(kinds)
         self._arguments: type[Arguments] | None = None
         self._decode: Callable[[bytes | Raw], Arguments] | None = None
-
-    def _bind_parameter(
-        self,
-        it: inspect.Parameter,
-        scope: AnnotationScope,
-        compiler: TypeCompiler,
-        context_types: tuple[type, ...],
-        descriptions: Mapping[str, str],
-    ) -> Iterator[Parameter]:
-        """Yield a parameter that is in the schema; nothing if it is for the context, or asked for."""
-        if it.kind in _VARIADIC_PREFIXES:
-            raise SignatureError(
-                f"a schema cannot name what goes into `{_VARIADIC_PREFIXES[it.kind]}{it.name}`",
-                hint="take a list, or a dict, as one parameter",
-            )
-        annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
-        if _is_context_parameter(context_types, annotation, self.is_async):
-            if self.context is not None:
-                raise SignatureError(f"`{self.context}` gets the context already")
-            self.context = it.name
-            return
-        ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
-        asked = None if ask is None else ask.parse_asked_parameter(annotation, it.default)
-        if asked is not None:
-            self._asked_parameters[it.name] = asked
-            return
-        default, factory, alias = it.default, None, None
-        if is_pydantic_field(default):
-            annotation, default = Annotated[annotation, default], _EMPTY
-        if get_origin(annotation) is Annotated:
-            from toolpost.server.signature.annotations import read_annotation_metadata  # noqa: PLC0415 - start-up time
-
-            marks = read_annotation_metadata(get_args(annotation)[1:])
-            alias = marks.alias
-            if default is _EMPTY and marks.optional:
-                default, factory = marks.default, marks.factory
-        compiled = compiler.compile_type(annotation)
-        if default is not _EMPTY and factory is None:
-            _check_default(default, compiled)
-        yield Parameter(
-            alias or it.name,
-            it.name,
-            required=default is _EMPTY,
-            annotation=annotation,
-            compiled_type=compiled,
-            description=compiled.schema.get("description") or descriptions.get(it.name),
-            default=UNSET if default is _EMPTY else default,
-            factory=factory,
-        )
 
     def read(self, raw: Raw | bytes | Unset) -> Arguments:
         """Read the arguments in a JSON object; absent JSON is an empty one.
@@ -309,7 +293,7 @@ class BoundFunction:
         return self._decode_each(values, decode_string_argument)
 
     def call(self, arguments: Arguments, context: Any = None, **extra: Any) -> Any:
-        """Call the function; returns an awaitable if it is async. `extra` are the hidden parameters."""
+        """Call the function; returns an awaitable if it is async. `extra` are the parameters asked for."""
         if self._can_call_positionally:
             return self.fn(*astuple(arguments))
         return self.apply(asdict(arguments) | extra, context)
@@ -377,8 +361,8 @@ class BoundFunction:
 
 def _build_input_schema(
     parameters: tuple[Parameter, ...], defs: Schema
-) -> tuple[dict[str, JSON], HeaderParameters]:
-    """Return the schema of all arguments, and those that headers mirror."""
+) -> tuple[dict[str, JSON], dict[str, tuple[str, ...]]]:
+    """Return the schema of all arguments; and headers in lower case with the properties that they mirror."""
     properties: dict[str, JSON] = {
         one.name: document_schema(one.compiled_type, one.default, one.description, defs) for one in parameters
     }
@@ -386,8 +370,7 @@ def _build_input_schema(
         raise SignatureError("two parameters have the same name on the wire")
     required = [one.name for one in parameters if one.required]
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
-    schema |= {"required": required} if required else {}
-    schema["additionalProperties"] = False
+    schema |= ({"required": required} if required else {}) | {"additionalProperties": False}
     # A header may be on a field of a class, and no reference may stand before it (HDR-12).
     schema = attach_definitions(inline_refs(schema, defs, HEADER_KEYWORD), defs)
     try:
