@@ -4,7 +4,6 @@ Each is made from bytes or from a path, whose file is read when the block is mad
 """
 
 import os
-from abc import ABC, abstractmethod
 from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
@@ -28,7 +27,7 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
 DEFAULT_MIME_TYPE: Final = "application/octet-stream"
 
 
-class Media(ABC):
+class Media:
     """The base of `Image`, `Audio` and `File`.
 
     Args:
@@ -41,6 +40,7 @@ class Media(ABC):
     """
 
     family: ClassVar[str] = ""
+    _block: ClassVar[type[ImageContent | AudioContent]]
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class Media(ABC):
 
     def _guess_mime_type(self) -> str:
         if self.path is not None:
-            guess = _guess_by_name(self.path)
+            import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
+
+            # A table of its own: the global one depends on what is installed on the machine.
+            guess = mimetypes.MimeTypes().guess_type(self.path, strict=False)[0] or DEFAULT_MIME_TYPE
         else:
             data = self.data or b""
             kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
@@ -84,9 +87,9 @@ class Media(ABC):
     def _encode_base64(self) -> str:
         return b64encode(self.read()).decode()
 
-    @abstractmethod
     def content(self) -> Content:
         """The content block."""
+        return self._block(data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations)
 
 
 class Image(Media):
@@ -100,12 +103,7 @@ class Image(Media):
     """
 
     family = "image/"
-
-    def content(self) -> Content:
-        """The content block."""
-        return ImageContent(
-            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
-        )
+    _block = ImageContent
 
 
 class Audio(Media):
@@ -117,12 +115,7 @@ class Audio(Media):
     """
 
     family = "audio/"
-
-    def content(self) -> Content:
-        """The content block."""
-        return AudioContent(
-            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
-        )
+    _block = AudioContent
 
 
 class File(Media):
@@ -152,7 +145,7 @@ class File(Media):
 
     def content(self) -> Content:
         """The content block; text stays text."""
-        from urllib.parse import quote  # noqa: PLC0415 - as in `asking`
+        from urllib.parse import quote  # noqa: PLC0415 - start-up time
 
         contents = ResourceContents(uri=f"file:///{quote(self.name)}", mime_type=self.mime_type)
         if self.mime_type.startswith("text/"):
@@ -160,10 +153,3 @@ class File(Media):
         else:
             contents.blob = self._encode_base64()
         return EmbeddedResource(resource=contents, annotations=self.annotations)
-
-
-def _guess_by_name(name: str) -> str:
-    import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
-
-    # A table of its own: the global one depends on what is installed on the machine.
-    return mimetypes.MimeTypes().guess_type(name, strict=False)[0] or DEFAULT_MIME_TYPE
