@@ -157,9 +157,8 @@ class PerClientServer(Handler):
         if row.needs and row.name not in revision.ungated and not chosen.local_peer.has_capability(row.needs):
             raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
         async with chosen.hold_lifespan() as lifespan:
-            begun = start_request(
-                chosen.routes, chosen.middleware, ctx.copy_for_server(chosen, lifespan), incoming
-            )
+            theirs = ctx.copy_for_server(chosen, lifespan)
+            begun = start_request(chosen.routes, chosen.middleware, theirs, incoming)
             return await begun if isawaitable(begun) else begun
 
     # ----------------------------------------------------------------- choosing
@@ -168,11 +167,9 @@ class PerClientServer(Handler):
         """Return the server of a stateless client: the same as before, so that cursors stay valid."""
         from hashlib import sha256  # noqa: PLC0415 - start-up time
 
-        client = ctx.client
-        principal = ctx.principal
-        who = principal and [principal.key, principal.client, sorted(principal.scopes)]
-        facts = jsonrpc.encode([client.info, client.capabilities, who])
-        key = sha256(facts).digest()
+        client, principal = ctx.client, ctx.principal
+        identity = principal and [principal.key, principal.client, sorted(principal.scopes)]
+        key = sha256(jsonrpc.encode([client.info, client.capabilities, identity])).digest()
         if key not in self._servers_by_client:
             chosen, life = await self._choose_server(ctx), AsyncExitStack()
             if key not in self._servers_by_client:  # concurrent requests get the same

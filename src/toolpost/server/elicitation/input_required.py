@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 STATE_RETRY_DELAY: Final = 0.1
 """Seconds before a method is called again that asked nothing, but wants its state back."""
+_QUESTION_METHODS: Final[dict[type, str]] = {
+    types.ElicitParams: ELICITATION_CREATE,
+    types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
+    types.ClientRequestParams: ROOTS_LIST,
+}
 
 R = TypeVar("R")
 
@@ -78,18 +83,12 @@ class InputRequired:
 
 
 def _method_of_question(key: str, question: object) -> str:
-    methods: dict[type, str] = {
-        types.ElicitParams: ELICITATION_CREATE,
-        types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
-        types.ClientRequestParams: ROOTS_LIST,
-    }
-    method = methods.get(type(question))
-    if method is None:
+    if type(question) not in _QUESTION_METHODS:
         raise TypeError(
             f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "
             "CreateMessageParams, or a plain ClientRequestParams for the roots"
         )
-    return method
+    return _QUESTION_METHODS[type(question)]
 
 
 def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
@@ -127,15 +126,11 @@ async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
     assert incoming is not None, "only a request has a handler"
     rows = incoming.peer.revision.requests["server"]
     for method, params in wanted.questions.values():  # all or none
-        missing = (
-            find_missing_capability(incoming.peer.capabilities, rows[method], params)
-            if method in rows
-            else method
-        )
+        row, capabilities = rows.get(method), incoming.peer.capabilities
+        missing = method if row is None else find_missing_capability(capabilities, row, params)
         if missing:
-            raise CapabilityNotDeclared(
-                missing, f"the client does not offer {missing!r}, which {method} needs"
-            )
+            text = f"the client does not offer {missing!r}, which {method} needs"
+            raise CapabilityNotDeclared(missing, text)
     if not wanted.questions:
         await asyncio.sleep(STATE_RETRY_DELAY)  # it wants to be called again, but hardly at once
     state = msgspec.json.decode(jsonrpc.encode(wanted.state))

@@ -28,16 +28,7 @@ DEFAULT_MIME_TYPE: Final = "application/octet-stream"
 
 
 class Media:
-    """The base of `Image`, `Audio` and `File`.
-
-    Args:
-        source: the bytes, or the path of a file that is read when the content is needed.
-        mime_type: what it is; guessed from the name of the file or from the first bytes if not given.
-        annotations: hints for whom it is.
-
-    Raises:
-        ValueError: the type cannot be guessed.
-    """
+    """The base of `Image`, `Audio` and `File`; raises ValueError if the type cannot be guessed."""
 
     family: ClassVar[str] = ""
     _block: ClassVar[type[ImageContent | AudioContent]]

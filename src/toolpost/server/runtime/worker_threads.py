@@ -99,23 +99,17 @@ class SlowCallbackMonitor:
         await self._stopped.wait()
 
     def _run(self) -> None:
-        try:
-            self._watch()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._stopped.set)
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(self._threshold):
-            sign = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             try:
-                self._loop.call_soon_threadsafe(sign.set)
-            except RuntimeError:  # the loop was closed
-                return
-            if sign.wait(self._threshold) or not self._report_blocking_function():
-                continue
-            while not sign.wait(self._threshold) and not self._stopping.is_set():
-                pass  # once is enough for each time
+                while not self._stopping.wait(self._threshold):
+                    sign = threading.Event()
+                    self._loop.call_soon_threadsafe(sign.set)
+                    if sign.wait(self._threshold) or not self._report_blocking_function():
+                        continue
+                    while not sign.wait(self._threshold) and not self._stopping.is_set():
+                        pass  # once is enough for each time
+            finally:
+                self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _report_blocking_function(self) -> bool:
         """Log the function that blocks the loop; return whether there is one."""

@@ -35,13 +35,10 @@ _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 
 RESULT_KEY: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
-
 _WRAPPED_META: Final = {"toolpost/wrapped": True}
 """In `_meta`, so that clients can unwrap the value."""
-
 _EXACT_TYPES: Final = frozenset({int, bool})
 """The types whose values are valid as they are, and equal after encoding and decoding."""
-
 _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
 """Bytes in foreign JSON that need a closer look: line breaks would break the framing of a channel."""
 
@@ -98,9 +95,9 @@ class ResultConverter:
             if not _is_content(annotation):
                 converter = cls(*_compile_output_type(annotation, scope))
                 converter._exact_type = annotation if annotation is int or annotation is bool else None
-                return converter
-        converter = cls(None)
-        converter._is_block_list = _is_block(annotation)
+            else:
+                converter = cls(None)
+                converter._is_block_list = _is_block(annotation)
         return converter
 
     @classmethod
