@@ -155,19 +155,33 @@ class SyncContext:
         return self._wait(make_error())
 
     progress = _wait_for(Context.progress)
+    """Report progress; see `Context.progress`."""
     log = _wait_for(Context.log)
+    """Send a log message, if the client wants this level."""
     debug = _wait_for(Context.debug)
+    """Log at level "debug"."""
     info = _wait_for(Context.info)
+    """Log at level "info"."""
     warning = _wait_for(Context.warning)
+    """Log at level "warning"."""
     error = _wait_for(Context.error)
+    """Log at level "error"."""
     notify = _wait_for(Context.notify)
+    """Send a notification of a method of your own, on the stream of this request."""
     notify_resource_updated = _wait_for(Context.notify_resource_updated)
+    """Notify all subscribers of a resource that it has changed."""
     close_stream = _wait_for(Context.close_stream)
+    """Close the HTTP stream of this request; see `Context.close_stream`."""
     read_resource = _wait_for(Context.read_resource)
+    """Read a resource of this server."""
     elicit = _wait_for(Context.elicit)
+    """Ask the user, and return the answer."""
     elicit_url = _wait_for(Context.elicit_url)
+    """Ask the user to visit a URL."""
     sample = _wait_for(Context.sample)
+    """Ask the client's model, and return what it says."""
     roots = _wait_for(Context.roots)
+    """Return the roots of the client."""
 
     @overload
     def step(self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...

@@ -145,11 +145,11 @@ async def _record_questions(context: "Context", wanted: InputRequired) -> NoRetu
     for name, (method, params) in wanted.questions.items():
         before = len(journal.open_questions)
         try:
-            said = await context.ask(method, params, key=name)
+            answer = await context.ask(method, params, key=name)
         except Unanswered:
             (key,) = list(journal.open_questions)[before:]
             journal.record.by_hand[key] = ManualQuestion(name, method)
         else:  # by middleware: the client need not be asked
-            answered = ManualQuestion(name, method, Raw(jsonrpc.encode(said)))
+            answered = ManualQuestion(name, method, Raw(jsonrpc.encode(answer)))
             journal.record.by_hand[f"{name} (answered)"] = answered
     raise Unanswered("what was asked by hand has no answer yet")

@@ -121,10 +121,9 @@ class ReplayJournal:
         key = self._next_key(_digest_question("step", name.encode()))
         return key, self.record.steps.get(key)
 
-    @property
-    def unused_keys(self) -> list[str]:
-        """The keys of new answers that this run has not asked for."""
-        return [key for key in self._new_answers if key not in self._used_keys]
+    def count_unused_answers(self) -> int:
+        """Return how many new answers this run has not asked for."""
+        return len(self._new_answers.keys() - self._used_keys)
 
     def record_step(self, key: str, name: str, value: Any) -> Raw:
         """Remember the value of a step. Raises LocalProtocolError if JSON cannot hold it."""
@@ -300,12 +299,9 @@ class CallReplay:
         assert self._incoming is not None, "only a request can ask"
         # What is too much for one round is asked in the next.
         journal.open_questions = dict(islice(journal.open_questions.items(), MAX_INPUT_RESPONSES))
-        if journal.unused_keys:
-            logger.info(
-                "%s: %d answers were not asked for again; a question has to be the same in each run",
-                method,
-                len(journal.unused_keys),
-            )
+        if unused := journal.count_unused_answers():
+            text = "%s: %d answers were not asked for again; a question has to be the same in each run"
+            logger.info(text, method, unused)
         state = await self._server.request_states.seal(journal, self._incoming, self._principal)
         return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
 

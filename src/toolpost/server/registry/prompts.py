@@ -18,7 +18,6 @@ from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.errors import SignatureError
 from toolpost.server.signature.function_schema import BoundFunction
-from toolpost.types.base import Role
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import CompleteResult, Completion, GetPromptResult, Prompt, PromptMessage
 from toolpost.types.resources import Resource, ResourceTemplate
@@ -122,13 +121,11 @@ def _count_completer_arguments(fn: Callable[..., Any]) -> int:
 
 
 def _limit_completion(found: Completion | Iterable[str]) -> Completion:
-    if isinstance(found, Completion):
-        values, total, more = found.values, found.total, found.has_more
-    else:
-        values, total, more = list(found), None, None
-    if len(values) > MAX_COMPLETION_VALUES:
-        return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
-    return Completion(values=values, total=total, has_more=more)
+    completion = found if isinstance(found, Completion) else Completion(values=list(found))
+    values, total = completion.values, completion.total
+    if len(values) <= MAX_COMPLETION_VALUES:
+        return completion
+    return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
 
 
 # --------------------------------------------------------------------- prompts
@@ -176,14 +173,11 @@ def _is_message_pair(value: Any) -> bool:
 def _to_prompt_message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
-    role: Role = "user"
-    said = value
-    if _is_message_pair(value):
-        role, said = value
-    if isinstance(said, str):
-        said = TextContent(said)
-    elif isinstance(said, Media):
-        said = said.content()
-    if not isinstance(said, Content):
-        raise TypeError(f"a prompt returns text, content blocks or messages, not {type(said).__name__}")
-    return PromptMessage(role, said)
+    role, content = value if _is_message_pair(value) else ("user", value)
+    if isinstance(content, str):
+        content = TextContent(content)
+    elif isinstance(content, Media):
+        content = content.content()
+    if not isinstance(content, Content):
+        raise TypeError(f"a prompt returns text, content blocks or messages, not {type(content).__name__}")
+    return PromptMessage(role, content)

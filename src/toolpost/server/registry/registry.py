@@ -302,9 +302,9 @@ class Registry(Generic[E]):
             view.mark_changed()
         self._on_changed(self.kind.changed_list)
 
-    def get_page(self, party: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
+    def get_page(self, local_peer: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
         """Return a page for the client of a request. Raises InvalidParams for an invalid cursor (PAGE-7)."""
-        audience = f"cursor of {self.kind.label} of {party.info.name}"
+        audience = f"cursor of {self.kind.label} of {local_peer.info.name}"
         after = 0 if cursor is None else self._open_cursor(cursor, audience)
         revision = incoming.peer.revision
         key = (revision.date, after)
@@ -322,10 +322,10 @@ class Registry(Generic[E]):
             listed: dict[str, Any] = {
                 self.kind.field: [entry.to_list_item(revision.structured) for _, entry in page],
                 "next_cursor": self.keys().seal(last, audience=audience) if more else None,
-                "meta": party.build_meta(revision) if revision.stateless else None,
+                "meta": local_peer.build_meta(revision) if revision.stateless else None,
             }
             result = apply_cache(getattr(types, self.kind.result)(**listed), self.cache)
-            stamped = ERAS[revision.era].stamp_result(party, incoming, result)
+            stamped = ERAS[revision.era].stamp_result(local_peer, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
 
