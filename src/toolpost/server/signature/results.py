@@ -32,7 +32,6 @@ _CONTENT_TYPES: Final = (Content, bytes)
 _LIST_TYPES: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """Return types without a schema: text, nothing, and no return at all."""
-
 RESULT_KEY: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
 _WRAPPED_META: Final = {"toolpost/wrapped": True}
@@ -44,8 +43,6 @@ _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
 
 OutputCheck: TypeAlias = Callable[[bytes], Any]
 """Raises if JSON breaks the output schema."""
-
-
 OutputEncoder: TypeAlias = tuple[Callable[[Any], bytes], Callable[[Any], JSON]]
 """Turns a value into JSON, encoded and not: encoding would turn NaN into null without notice."""
 
@@ -128,10 +125,7 @@ class ResultConverter:
     def encode_structured(self, value: Any) -> bytes | None:
         """Return the JSON of a value that has an output schema; None without one, or for a whole result."""
         if type(value) is self._exact_type:
-            try:
-                return ENCODER.encode(value)
-            except ValueError as error:  # it has more digits than Python writes
-                raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+            return _encode_output(value)
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode_output(value, self._encoder or _VALUE_ENCODER)
@@ -157,16 +151,16 @@ class ResultConverter:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_get_content_types())):
             return CallToolResult(content=[_to_content_block(value)])
-        items = cast("Iterable[Any]", value if isinstance(value, list | tuple) else ())
-        has_blocks = any(isinstance(item, _get_content_types()) for item in items)
-        if isinstance(value, list | tuple) and (self._is_block_list or has_blocks):
-            return CallToolResult(content=[_to_content_block(item) for item in items])
+        if isinstance(value, list | tuple):
+            items = cast("Iterable[Any]", value)
+            if self._is_block_list or any(isinstance(item, _get_content_types()) for item in items):
+                return CallToolResult(content=[_to_content_block(item) for item in items])
         text = _encode_output(value)
         plain: JSON = msgspec.json.decode(text)
-        content: list[Content] = [TextContent(plain if isinstance(plain, str) else text.decode())]
-        return CallToolResult(
-            content=content, structured_content=cast("JSON", plain) if isinstance(plain, dict) else UNSET
-        )
+        result = CallToolResult(content=[TextContent(plain if isinstance(plain, str) else text.decode())])
+        if isinstance(plain, dict):
+            result.structured_content = plain
+        return result
 
     def _verify(self, text: bytes) -> None:
         try:
