@@ -93,6 +93,7 @@ class Session:
         "checked_at",
         "early_cancellations",
         "id",
+        "is_initialized",
         "is_ready",
         "key",
         "opened_at",
@@ -121,6 +122,8 @@ class Session:
         self.checked_at = -inf
         self.is_ready = True
         """Whether the handshake is complete, as far as this worker knows."""
+        self.is_initialized = False
+        """Whether this worker has received `notifications/initialized`."""
         self.settings = _DEFAULT_SETTINGS
         self.calls: dict[RequestId, HttpReply] | None = None
         """The requests that this worker serves."""
