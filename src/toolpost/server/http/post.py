@@ -46,7 +46,7 @@ from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
 from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange, ResponseAborted
+from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
@@ -437,10 +437,14 @@ async def _run_call(
         data, error = await (
             work if is_shared else exchange.run_while_connected(work, session.touch, is_detached=True)
         )
-    except (asyncio.CancelledError, ResponseAborted) as cancelled:
-        if connection.incoming.get(incoming.id) is incoming:  # the client still waits for an answer
-            if isinstance(cancelled, ResponseAborted) and not stream.is_open:
+    except (ClientDisconnected, ResponseAborted):
+        if connection.incoming.get(incoming.id) is incoming:  # not cancelled by the client: the server stops
+            if not stream.is_open:
                 raise
+            error = InternalError("The request was given up: the server, or one of its workers, stops.")
+            data = connection.fail(incoming.id, error)
+    except asyncio.CancelledError as cancelled:
+        if connection.incoming.get(incoming.id) is incoming:  # the function has cancelled its own task
             task.uncancel()
             error = to_rpc_error(incoming, cancelled)
             data = connection.fail(incoming.id, error)

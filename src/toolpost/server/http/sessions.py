@@ -100,6 +100,7 @@ class Session:
         "owner",
         "peer",
         "reader",
+        "resumed_count",
         "scopes",
         "server",
         "settings",
@@ -130,6 +131,8 @@ class Session:
         self.early_cancellations: dict[RequestId, None] | None = None
         self.reader: GeneralStream | None = None
         """The general stream, if this worker has it."""
+        self.resumed_count = 0
+        """Streams of this session that a client continues here."""
         self.changes_seen: int | None = None
         """The last change of a list or resource that the client was notified of."""
         self.server: tuple[Handler, Any, AsyncExitStack] | None = None
@@ -141,8 +144,12 @@ class Session:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a request is being served, or the general stream is open."""
-        return bool(self.calls) or self.reader is not None
+        """Whether a client waits: for an answer, or for what comes on a stream."""
+        return (
+            self.reader is not None
+            or self.resumed_count > 0
+            or any(reply.has_client for reply in (self.calls or {}).values())
+        )
 
     def cancel_early(self, request_id: RequestId) -> None:
         """Remember a cancellation that has overtaken its request."""
