@@ -215,11 +215,6 @@ class Connection:
         """The negotiated revision, or before that the one we prefer."""
         return self._revision if self.peer is None else self.peer.revision
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the session is open, and no request is in flight."""
-        return self.lifecycle.state == "ready" and not (self.incoming or self.outgoing)
-
     def switch_revision(self, revision: Revision) -> None:
         """Switch to another revision, after a client found out which one its server speaks."""
         self._revision = revision

@@ -116,7 +116,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
 
     def _prepare(self, raw: Raw | bytes) -> Any:
         meta = ("meta", types.RequestMeta | None, field(name="_meta", default=None))
-        self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
+        self.kind = defstruct(self.kind.__name__, [meta], bases=(self.kind,), kw_only=True)
         return super()._prepare(raw)
 
 

@@ -225,8 +225,7 @@ def _accept_initialize(connection: "Connection", params: InitializeParams) -> Pe
     revision = negotiate(params.protocol_version, connection.local_peer.supported)
     if revision is None:
         raise connection.local_peer.make_unsupported_error(params.protocol_version)
-    if not connection.lifecycle.move(INITIALIZE):
-        raise InvalidRequest("Invalid request: the session is initialized already")
+    connection.lifecycle.move(INITIALIZE)
     return Peer(revision, params.capabilities, params.client_info)
 
 
