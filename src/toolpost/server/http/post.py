@@ -459,7 +459,7 @@ async def _take_message(
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
     if message.method == INITIALIZED:
-        session.is_ready = True
+        await worker.sessions.complete_handshake(session)
     elif message.method == CANCELLED:
         await _cancel(worker, session, message)
         return
