@@ -49,7 +49,7 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             writer.write(data)
             await writer.drain()
         writer.write_eof()
-    except (ConnectionError, RuntimeError):  # uvloop and asyncio differ in what a closed transport raises
+    except OSError:  # either end has gone
         writer.transport.abort()
 
 
