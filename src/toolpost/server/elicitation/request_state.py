@@ -43,6 +43,8 @@ class RequestStates:
     def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
         self._keys = keys
+        self.has_given_keys = keys is not None
+        """Whether processes without a common store may have the same keys."""
         self._lifetime = lifetime
         self._once = once
         self._stored_sizes: deque[tuple[float, int]] = deque()

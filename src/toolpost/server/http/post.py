@@ -230,7 +230,7 @@ async def _take_notification(
     connection = _connect(handler) if session is None else worker.connect(handler, session)
     if session is not None and message.method == INITIALIZED and not session.is_initialized:
         connection.lifecycle.state = "greeted"
-        session.is_ready = session.is_initialized = True
+        session.is_initialized = True
     event = connection.receive_message(message)
     if not isinstance(event, NotificationReceived) or not is_notification_handled(handler, event):
         return
@@ -465,7 +465,9 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == CANCELLED:
+    if message.method == INITIALIZED:
+        await worker.sessions.complete_handshake(session)
+    elif message.method == CANCELLED:
         await _cancel(worker, session, message)
         return
     handler = await worker.get_server(session, exchange)

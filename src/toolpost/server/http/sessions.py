@@ -22,6 +22,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
+from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.server.options import HttpOptions
 from toolpost.types.base import RequestId, Struct
@@ -46,6 +47,9 @@ MAX_EARLY_CANCELLATIONS: Final = 64
 
 MAX_ENDED_SESSIONS: Final = 100_000
 """Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
+
+MAX_NOTE_INTERVAL: Final = 60.0
+"""Seconds after which the use of a session is noted in the store again, for other workers."""
 
 FRESH_SECONDS: Final = 1.0
 """How old the settings of a session may be before a worker reads them again."""
@@ -96,6 +100,7 @@ class Session:
         "is_initialized",
         "is_ready",
         "key",
+        "noted_at",
         "opened_at",
         "owner",
         "peer",
@@ -104,6 +109,7 @@ class Session:
         "scopes",
         "server",
         "settings",
+        "subscribed",
         "used_at",
     )
 
@@ -120,12 +126,16 @@ class Session:
         """A request needs these scopes to be one of this session."""
         self.opened_at = opened
         self.used_at = time.monotonic()
+        self.noted_at = -inf
+        """The last use that is noted in the store."""
         self.checked_at = -inf
         self.is_ready = True
         """Whether the handshake is complete, as far as this worker knows."""
         self.is_initialized = False
         """Whether this worker has received `notifications/initialized`."""
         self.settings = _DEFAULT_SETTINGS
+        self.subscribed: tuple[str, ...] = ()
+        """The resources that it has subscribed to on this worker, where the hooks were called."""
         self.calls: dict[RequestId, HttpReply] | None = None
         """The requests that this worker serves."""
         self.early_cancellations: dict[RequestId, None] | None = None
@@ -179,6 +189,7 @@ class Sessions:
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         """Digests of sessions that have ended here."""
         self._peers: dict[bytes, Peer] = {}
+        self._name = secrets.token_bytes(8)
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -209,8 +220,11 @@ class Sessions:
         expires = int(time.time() + self._options.session_life)
         session_id = keys.seal(payload, audience=self._audience, binding=[owner], expires=expires)
         session = Session(session_id, self._share_peer(facts), owner, scopes, time.monotonic())
-        session.is_ready = False
+        # With keys of their own, workers may share no store: another may take the end of the handshake.
+        session.is_ready = self._handler.request_states.has_given_keys
+        session.noted_at = session.used_at
         self._remember(session)
+        self.get_key(session)  # other workers name it so
         return session
 
     def find_fresh(self, session_id: str, principal: Principal | None) -> Session | None:
@@ -238,12 +252,20 @@ class Sessions:
         if session.settings.is_ended:
             raise make_unknown_session()
         is_late = not session.is_ready and now - session.opened_at > options.handshake
-        if not session.is_in_use and (is_late or now - session.used_at > options.idle):
+        is_idle = now - session.used_at > options.idle
+        if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
             await self.end(session)
             raise make_unknown_session()
         session.used_at = now
         self._cache.move_to_end(session_id)
         return session
+
+    async def complete_handshake(self, session: Session) -> None:
+        """Note that the handshake is complete, also on the worker that has opened the session."""
+        if not session.is_ready:
+            session.is_ready = True
+        elif not self._handler.request_states.has_given_keys:
+            await self._announce("ready", self.get_key(session))
 
     async def _unseal(self, session_id: str, owner: str) -> Session:
         keys = await self._handler.request_states.get_keys()
@@ -303,37 +325,70 @@ class Sessions:
         now = time.monotonic()
         if now - session.checked_at <= FRESH_SECONDS:
             return
-        session.checked_at = now
         found = await self._handler.store.records.get(f"session/{self.get_key(session)}")
-        session.settings = _DEFAULT_SETTINGS if found is None else _SETTINGS(found)
+        session.checked_at = now
+        self._apply(session, _DEFAULT_SETTINGS if found is None else _SETTINGS(found))
 
-    async def change(self, session: Session, **changes: Any) -> None:
-        """Change settings of a session, on all workers."""
+    @staticmethod
+    def _apply(session: Session, settings: SessionSettings) -> None:
+        session.settings = settings
+        for reply in (session.calls or {}).values():
+            reply.connection.log_level = settings.log_level
+
+    async def change(
+        self,
+        session: Session,
+        update: Callable[[SessionSettings], SessionSettings] = lambda settings: settings,
+        **changes: Any,
+    ) -> None:
+        """Change settings of a session, on all workers; `update` gets those that hold at this moment."""
         records, key = self._handler.store.records, f"session/{self.get_key(session)}"
         while True:
             found = await records.get(key)
             settings = _DEFAULT_SETTINGS if found is None else _SETTINGS(found)
-            settings = msgspec.structs.replace(settings, **changes)
+            settings = msgspec.structs.replace(update(settings), **changes)
             if await records.swap(key, found, jsonrpc.encode(settings), self._options.session_life):
                 break
-        session.settings = settings
-        for reply in (session.calls or {}).values():
-            reply.connection.log_level = settings.log_level
+        self._apply(session, settings)
         await self._announce("changed", session.key)
 
-    def refresh(self, key: str) -> None:
-        """Read the settings of a session again when it is used next: another worker has changed them."""
-        session = self._by_key.get(key)
-        if session is not None:
-            session.checked_at = -inf
+    async def set_uris(self, session: Session, uris: tuple[str, ...]) -> None:
+        """Change the resources that a session subscribes to; another worker may change others meanwhile."""
+        before = session.settings.uris
+        added = tuple(uri for uri in uris if uri not in before)
+        removed = frozenset(before).difference(uris)
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            left = [uri for uri in settings.uris if uri not in removed and uri not in added]
+            return msgspec.structs.replace(settings, uris=(*left, *added))
+
+        await self.change(session, update)
+        session.subscribed = (*(uri for uri in session.subscribed if uri not in removed), *added)
+
+    async def add_url_elicitation(self, session: Session, elicitation_id: str) -> None:
+        """Remember an elicitation by URL: the client may be notified of its end."""
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            ids = (*settings.url_elicitations, elicitation_id)[-MAX_URL_ELICITATIONS:]
+            return msgspec.structs.replace(settings, url_elicitations=ids)
+
+        session.settings = update(session.settings)
+        await self.change(session, update)
+
+    async def remove_url_elicitation(self, session: Session, elicitation_id: str) -> None:
+        """Forget an elicitation by URL."""
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            ids = tuple(each for each in settings.url_elicitations if each != elicitation_id)
+            return msgspec.structs.replace(settings, url_elicitations=ids)
+
+        await self.change(session, update)
 
     # ----------------------------------------------------------------- ending
 
     async def end(self, session: Session) -> None:
         """End a session on all workers: from now on it is not found any more."""
-        uris = session.settings.uris
         await self.change(session, is_ended=True, uris=(), url_elicitations=(), log_level=None)
-        session.settings = msgspec.structs.replace(session.settings, uris=uris)  # for the hooks
         await self._announce("ended", session.key)
         await self.forget_ended(session)
 
@@ -356,19 +411,33 @@ class Sessions:
         await self._on_ended(session)
 
     async def end_idle(self) -> None:
-        """Forget sessions that were not used for too long."""
-        now = time.monotonic()
-        while self._cache:
-            session = next(iter(self._cache.values()))
+        """Forget sessions that were not used for too long; note the use of the others for other workers."""
+        now, idle = time.monotonic(), self._options.idle
+        interval = min(MAX_NOTE_INTERVAL, idle / 4)
+        for session in tuple(self._cache.values()):
             if session.is_in_use:
                 session.used_at = now
-                self._cache.move_to_end(session.id)
-            elif now - session.used_at <= self._options.idle:
-                return  # those behind it were used later
+            if session.used_at - session.noted_at > interval:
+                session.noted_at = session.used_at
+                await self._handler.store.records.put(
+                    self._get_use_key(session), self._name, idle + 2 * interval
+                )
+            if now - session.used_at <= idle:
+                continue
+            if await self._is_used_elsewhere(session):
+                session.used_at = now
             elif session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
             else:
                 await self.forget_ended(session)
+
+    def _get_use_key(self, session: Session) -> str:
+        return f"session/{self.get_key(session)}/used"
+
+    async def _is_used_elsewhere(self, session: Session) -> bool:
+        """Return whether another worker has used a session of late, as far as the store knows."""
+        found = await self._handler.store.records.get(self._get_use_key(session))
+        return found is not None and found != self._name
 
 
 def _digest(session_id: str) -> bytes:
