@@ -29,7 +29,6 @@ import pytest
 import specification
 from official_schema import Official
 from toolpost import web
-from toolpost.client.connection import dispatcher
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import jsonrpc, receive
 from toolpost.protocol.connection import Connection
@@ -143,28 +142,6 @@ def _on_request(
     outgoing = yield
     if params is None or isinstance(params, outgoing.row.params) or (_ours(caller) and type(params) is Raw):
         _sent(outgoing.revision, connection.role, outgoing.data)
-
-
-def _on_called(
-    _caller: str, connection: Connection, *_: Any
-) -> Generator[None, OutboundRequest | None, None]:
-    outgoing = yield
-    if outgoing is not None:
-        _sent(outgoing.revision, connection.role, outgoing.data)
-
-
-def _on_settled(
-    _caller: str, connection: Connection, _data: bytes
-) -> Generator[None, ResponseReceived | None, None]:
-    event = yield
-    if event is not None:
-        asked = event.request
-        method, body = asked.row.name, event.result.raw or b""
-        note(
-            Said(
-                "received", asked.revision.date, connection.peer_role, "result", method, type(asked.id), body
-            )
-        )
 
 
 def _on_reply(
@@ -324,8 +301,6 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (receive, "handle_message", _on_take),
     (receive, "handle_invalid", _on_broken),
     (jsonrpc, "encode_error", _on_failure),
-    (dispatcher, "make_tool_call", _on_called),
-    (dispatcher, "read_plain_response", _on_settled),
     (web, "call_bare", _on_bare),
     (conversation, "call_bare", _on_bare),
 ]

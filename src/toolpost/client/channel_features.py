@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from toolpost.errors import AuthError, TransportError
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.types.base import RequestId
@@ -16,11 +17,11 @@ HeaderParameterLookup: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]]
 
 
 @runtime_checkable
-class SupportsOffer(Protocol):
-    """A channel that can take most messages at once, with nobody waiting."""
+class SupportsRequests(Protocol):
+    """A channel that takes requests as records, without waiting: it need not parse what was just encoded."""
 
-    def offer(self, data: bytes, /) -> bool:
-        """Take a request, if that needs no waiting; False if `send` has to be asked, which may know why."""
+    def send_request(self, outgoing: OutboundRequest, /) -> bool:
+        """Take a request; False if that needs waiting, and `send` has to do it."""
         ...
 
 
@@ -33,15 +34,6 @@ class SupportsMessageCallback(Protocol):
 
     def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object], /) -> None:
         """Have each message told from now on: its bytes, or what they were read as."""
-        ...
-
-
-@runtime_checkable
-class SupportsResponseCallback(Protocol):
-    """A channel that has to find out which message is the answer to a request, unless it is told."""
-
-    def on_response(self, settle: Callable[[bytes], bool], /) -> None:
-        """Have what may be a plain answer to a call told first: True if it is, and nothing is left to do."""
         ...
 
 

@@ -13,14 +13,10 @@ from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.json_schema import make_validator
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.protocol.methods import PlainToolResult
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
-ToolOutcome: TypeAlias = CallToolResult | PlainToolResult
-"""The result of a tool."""
-
-ResultCheck: TypeAlias = Callable[[ToolOutcome], None]
+ResultCheck: TypeAlias = Callable[[CallToolResult], None]
 """Returns if a result keeps to its schema, raises `RemoteProtocolError` otherwise."""
 
 MAX_ERROR_TEXT: Final = 500
@@ -102,7 +98,7 @@ class OutputSchemas:
                 "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
             )
 
-        def check(result: ToolOutcome) -> None:
+        def check(result: CallToolResult) -> None:
             if result.is_error:
                 return
             if result.structured_content is UNSET:
@@ -124,7 +120,7 @@ class OutputSchemas:
 
         return check
 
-    def _count_unchecked(self, result: ToolOutcome) -> None:  # noqa: ARG002 - takes the place of a check
+    def _count_unchecked(self, result: CallToolResult) -> None:  # noqa: ARG002 - takes the place of a check
         self._stats.unchecked += 1
 
 

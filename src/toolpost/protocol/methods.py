@@ -149,7 +149,8 @@ class PlainToolResult(Result):
     is_error: bool | None = None
 
 
-PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
+_PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
+_OPEN_RESULT_READER: Final = JSONReader(CallToolResult)
 
 
 class _ToolResultReader(JSONReader[Result]):
@@ -157,21 +158,13 @@ class _ToolResultReader(JSONReader[Result]):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(CallToolResult)
-
-    def __call__(self, raw: Raw | bytes | Unset) -> Result:
+    def _prepare(self, raw: Raw | bytes) -> Result:
         try:
-            plain = PLAIN_RESULT_READER.decode(b"{}" if raw is UNSET else raw)
+            plain = _PLAIN_RESULT_READER.decode(raw)
         except DECODE_ERRORS:
-            return super().__call__(raw)  # other content types, or invalid
-        return CallToolResult(
-            plain.content,
-            plain.structured_content,
-            plain.is_error,
-            meta=plain.meta,
-            result_type=plain.result_type,
-        )
+            return _OPEN_RESULT_READER.decode(raw)  # other content types, or invalid
+        content, structured, is_error = plain.content, plain.structured_content, plain.is_error
+        return CallToolResult(content, structured, is_error, meta=plain.meta, result_type=plain.result_type)
 
 
 class _ParamsWithMetaReader(JSONReader[Any]):
@@ -254,7 +247,9 @@ class Row:
         self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)
         self.results: dict[str | None, JSONReader[Result]] = {}
         if result is not None:
-            self.results["complete"] = _ToolResultReader() if result is CallToolResult else JSONReader(result)
+            self.results["complete"] = (
+                _ToolResultReader(result) if result is CallToolResult else JSONReader(result)
+            )
             if self.can_require_input:
                 self.results["input_required"] = JSONReader(InputRequiredResult)
             if "task" in params.__struct_fields__:

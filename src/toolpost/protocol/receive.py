@@ -101,11 +101,29 @@ def handle_message(
     connection: "Connection", message: JSONRPCResponse | JSONRPCNotification | JSONRPCErrorResponse
 ) -> ConnectionEvent:
     """Return the event for a message that is not a request."""
-    if isinstance(message, JSONRPCResponse):
-        return _handle_response(connection, message)
     if isinstance(message, JSONRPCNotification):
         return _handle_notification(connection, message)
-    return _handle_error(connection, message)
+    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
+    if outgoing is None and message.id is not None:
+        return _drop_unexpected_response(connection, message.id)
+    if isinstance(message, JSONRPCErrorResponse):
+        return _handle_error(connection, message, outgoing)
+    assert outgoing is not None, "a result has an id"
+    row, raw = outgoing.row, message.result
+    try:
+        result = _decode_result(outgoing, raw)
+        if isinstance(result, InitializeResult):
+            _complete_initialize(connection, result)
+        elif isinstance(result, DiscoverResult):
+            _adopt_discovered_server(connection, result, raw)
+        elif isinstance(result, InputRequiredResult):
+            _check_input_requests(row, result)
+    except InvalidJSONValue as error:
+        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
+        return _fail_request(connection, outgoing, wrong)
+    except RemoteProtocolError as error:
+        return _fail_request(connection, outgoing, error)
+    return ResponseReceived(outgoing, result)
 
 
 def handle_request(
@@ -283,36 +301,16 @@ def _handle_progress(connection: "Connection", params: ProgressParams) -> Connec
     return ProgressReceived(outgoing, params)
 
 
-def _handle_response(connection: "Connection", message: JSONRPCResponse) -> ConnectionEvent:
-    outgoing = connection.outgoing.pop(message.id, None)
-    if outgoing is None:
-        return _drop_unexpected_response(connection, message.id)
-    row = outgoing.row
-    try:
-        result = _decode_result(outgoing, message.result)
-        if isinstance(result, InitializeResult):
-            _complete_initialize(connection, result)
-        elif isinstance(result, DiscoverResult):
-            _adopt_discovered_server(connection, result, message.result)
-        elif isinstance(result, InputRequiredResult):
-            _check_input_requests(row, result)
-    except InvalidJSONValue as error:
-        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
-        return _fail_request(connection, outgoing, wrong)
-    except RemoteProtocolError as error:
-        return _fail_request(connection, outgoing, error)
-    return ResponseReceived(outgoing, result)
-
-
 def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
     """Decode the result of a request. Nearly all are complete, so that is tried first."""
     if not outgoing.task:
         try:
-            result = outgoing.row.read_result(raw, "complete")
-        except RemoteProtocolError:
+            result = outgoing.row.results["complete"].decode(raw)
+        except DECODE_ERRORS:
             pass  # another kind, or invalid
         else:
             if not outgoing.revision.stateless or result.result_type == "complete":
+                vars(result)["raw"] = raw
                 return result
     return outgoing.row.read_result(raw, _read_result_type(outgoing, raw))
 
@@ -365,10 +363,9 @@ def _read_server_info(raw: Raw) -> Implementation | None:
     return None if tagged is None else tagged.info
 
 
-def _handle_error(connection: "Connection", message: JSONRPCErrorResponse) -> ConnectionEvent:
-    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
-    if outgoing is None and message.id is not None:
-        return _drop_unexpected_response(connection, message.id)
+def _handle_error(
+    connection: "Connection", message: JSONRPCErrorResponse, outgoing: OutboundRequest | None
+) -> ConnectionEvent:
     revision = connection.revision if outgoing is None else outgoing.revision
     error = make_rpc_error(
         message.code,

@@ -38,8 +38,6 @@ class BoundedMessageQueue(MessageQueue):
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
         self._tell_message: Callable[[JSONRPCMessage], object] | None = None
-        self.settle: Callable[[bytes], bool] = lambda _data: False
-        """Gets what may be the plain answer to a call; returns whether it has handed it on."""
         self._limiter = SendLimiter(lambda: len(self.arrived) < MAX_QUEUED_MESSAGES)
 
     def set_listener(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import OversizedLine
 
 _log = logging.getLogger("toolpost.transports")
@@ -219,6 +220,10 @@ class MemoryChannel:
             return False
         theirs.put(data)
         return True
+
+    def send_request(self, outgoing: OutboundRequest) -> bool:
+        """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
+        return self.offer(outgoing.data)
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
         """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
