@@ -144,6 +144,20 @@ def _on_request(
         _sent(outgoing.revision, connection.role, outgoing.data)
 
 
+def _on_plain_response(
+    _caller: str, connection: Connection, _data: bytes
+) -> Generator[None, ResponseReceived | None, None]:
+    event = yield
+    if event is not None:
+        asked = event.request
+        method, body = asked.row.name, event.result.raw or b""
+        note(
+            Said(
+                "received", asked.revision.date, connection.peer_role, "result", method, type(asked.id), body
+            )
+        )
+
+
 def _on_reply(
     caller: str, connection: Connection, request_id: Any, result: Any
 ) -> Generator[None, bytes | None, None]:
@@ -299,6 +313,7 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "cancel", _on_cancel),
     (receive, "handle_request", _on_take),
     (receive, "handle_message", _on_take),
+    (receive, "read_plain_response", _on_plain_response),
     (receive, "handle_invalid", _on_broken),
     (jsonrpc, "encode_error", _on_failure),
     (web, "call_bare", _on_bare),

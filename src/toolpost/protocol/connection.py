@@ -275,6 +275,10 @@ class Connection:
 
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Return the events for the peer's bytes: one for a message, several for a batch."""
+        if self.outgoing:
+            response = receive_module.read_plain_response(self, data)
+            if response is not None:
+                return [response]
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
                 messages = jsonrpc.decode_batch(data, depth=self.depth)

@@ -301,6 +301,48 @@ def _handle_progress(connection: "Connection", params: ProgressParams) -> Connec
     return ProgressReceived(outgoing, params)
 
 
+_ENVELOPE_START: Final = b'{"jsonrpc":"2.0","id"'
+_MAX_ID_DIGITS: Final = 18
+"""How many digits an id of ours has at most."""
+_ZERO: Final = ord("0")
+
+
+def read_plain_response(connection: "Connection", data: bytes) -> ResponseReceived | None:
+    """Read a result in an envelope as nearly everybody writes it, without decoding that; None if it is other.
+
+    The result is one whole JSON value, so the envelope has no other member.
+    """
+    envelope, _, rest = data.partition(b',"result":')
+    before, _, digits = envelope.rpartition(b":")
+    if (
+        before != _ENVELOPE_START
+        or not digits.isdigit()
+        or len(digits) > _MAX_ID_DIGITS
+        or digits[0] == _ZERO
+        or rest[:1] != b"{"
+        or rest[-2:] != b"}}"
+        or not data.isascii()
+    ):
+        return None
+    outgoing, depth = connection.outgoing.get(int(digits)), connection.depth
+    if outgoing is None or outgoing.task:
+        return None
+    if len(rest) > 2 * depth and rest.count(b"[") + rest.count(b"{") >= depth:
+        return None  # it may nest too deeply
+    raw = rest[:-1]
+    try:
+        result = outgoing.row.results["complete"].decode(raw)
+    except DECODE_ERRORS:
+        return None
+    if outgoing.revision.stateless and result.result_type != "complete":
+        return None
+    if isinstance(result, InitializeResult | DiscoverResult):
+        return None  # the connection learns from these
+    vars(result)["raw"] = raw
+    del connection.outgoing[outgoing.id]
+    return ResponseReceived(outgoing, result)
+
+
 def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
     """Decode the result of a request. Nearly all are complete, so that is tried first."""
     if not outgoing.task:

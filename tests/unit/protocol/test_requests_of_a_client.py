@@ -23,10 +23,11 @@ from conversation import (
 
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import Peer
+from toolpost.protocol.eras import ERAS, Peer
 from toolpost.protocol.events import ErrorReceived, InboundRequest, MessageDropped, ResponseReceived
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, Row
+from toolpost.protocol.receive import read_plain_response
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -294,3 +295,75 @@ def test_a_wish_for_input_is_a_result_of_its_own():
     asking = b'{"resultType":"input_required","requestState":"s","_meta":{}}'
     data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, asking)
     assert isinstance(one(client.receive(data), ResponseReceived).result, InputRequiredResult)
+
+
+ODD = [
+    # what stands around the result
+    b'{"jsonrpc":"2.0","result":%b,"id":ID}' % SAID,
+    b'{"jsonrpc": "2.0", "id": ID, "result": %b}' % SAID,
+    b'{"jsonrpc":"1.0","id":ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":"ID","result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":0ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":+ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":-ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID.0,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":12345678901234567890123,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID000,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"result":%b}' % (SAID, SAID),
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"id":{}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"x":{}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b]' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b} ' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"no","data":{}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":[]}',
+    b'{"jsonrpc":"2.0","id":ID}',
+    b'{"jsonrpc":"2.0","id":ID',
+    b'{"jsonrpc":"2.0","id":',
+    b"",
+    # the result itself
+    b'{"jsonrpc":"2.0","id":ID,"result":{}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":"text","resultType":"complete","_meta":{}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"_meta":{"a":1e400}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"\xff","_meta":{}}}',
+    '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"ü","_meta":{}}}'.encode(),
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":%b,"_meta":{}}}' % (b"[" * 99 + b"]" * 99),
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"%b","_meta":{}}}' % (b"[" * 99),
+]
+
+
+@pytest.mark.parametrize("data", ODD)
+def test_a_response_that_is_not_plain_is_decoded_as_a_whole(data):
+    client = called(LATEST).client
+    outgoing = client.request("tools/call", ADD)
+    assert read_plain_response(client, data.replace(b"ID", b"%d" % outgoing.id)) is None
+    assert client.outgoing[outgoing.id] is outgoing
+
+
+@every_revision
+def test_a_plain_response_is_read_as_any_other(revision):
+    client = called(revision).client
+    outgoing = client.request("tools/call", ADD)
+    data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, SAID)
+    plain = read_plain_response(client, data)
+    assert plain is not None
+    client.outgoing[outgoing.id] = outgoing
+    decoded = one(client.receive(data.replace(b":", b" : ", 1)), ResponseReceived)
+    assert plain.request is decoded.request is outgoing
+    assert plain.result == decoded.result
+    assert plain.result.raw == decoded.result.raw
+
+
+@every_revision
+def test_a_result_from_which_the_connection_learns_is_not_plain(revision):
+    client = Connection(CLIENT_PARTY, revision=revision)
+    opening = ERAS[revision.era].open(client)
+    server = talk(revision).server if revision.stateless else Connection(party(SERVER_CAN))
+    asked = one(server.receive(opening.data), InboundRequest)
+    data = server.reply(asked.id, server.local_peer.introduce(asked.peer.revision))
+    assert data is not None
+    assert read_plain_response(client, data) is None
+    one(client.receive(data), ResponseReceived)
+    assert client.peer is not None
