@@ -206,23 +206,19 @@ class MultiRoundRunner:
         If the server has no question but wants the request again, it is repeated with growing pauses.
         """
         pause, loop = MIN_REPEAT_DELAY, asyncio.get_running_loop()
-        session, reader = self._session, self._session.reader
+        request, reader = self._session.request, self._session.reader
         while True:
             limits = call.remaining_limits() if call.elapsed else call.limits
             tool = call.params.name if isinstance(call.params, CallToolParams) else None
             began, known = loop.time(), None if tool is None else reader.header_parameters.find(tool)
             retry = True if call.retry is None and tool in reader.retry_safe_tools else call.retry
             try:
-                result = await session.request(
-                    call.method, call.params, limits, call.meta, call.party, retry=retry
-                )
+                result = await request(call.method, call.params, limits, call.meta, call.party, retry=retry)
             except HeaderMismatch:
                 # A tool whose headers have changed is called once more (HDR-28).
                 if tool is None or not await reader.refresh_header_parameters(tool, known, limits):
                     raise
-                result = await session.request(
-                    call.method, call.params, limits, call.meta, call.party, retry=retry
-                )
+                result = await request(call.method, call.params, limits, call.meta, call.party, retry=retry)
             if not isinstance(result, InputRequiredResult):
                 return result
             call.elapsed += loop.time() - began
