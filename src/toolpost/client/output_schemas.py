@@ -71,9 +71,7 @@ class OutputSchemas:
     def get_check(self, name: str) -> ResultCheck | None:
         """Return the check of a tool's results; None if no schema of it is known.
 
-        Raises:
-            RemoteProtocolError: the schema is invalid, of an unknown dialect, or refers to something
-                elsewhere (JSCH-3, JSCH-10).
+        Raises `RemoteProtocolError` for a schema that cannot be used (JSCH-3, JSCH-10).
         """
         schema = self.schemas.get(name)
         if schema is None:

@@ -231,11 +231,7 @@ class SyncClient(ServerFacts):
     # ----------------------------------------------------------------- the connection
 
     def connect(self) -> Self:
-        """Connect to the server, unless that was done; the client itself.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-        """
+        """Connect to the server, unless that was done; the client itself. Raises as `Client.connect` does."""
         with self._lock:
             self._connecting += 1
         try:

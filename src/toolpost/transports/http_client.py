@@ -104,12 +104,7 @@ class HttpChannel:
                 scope.reschedule(until)
 
     async def receive(self) -> bytes:
-        """Return the next message of the server, from any stream. Cancelling it loses no message.
-
-        Raises:
-            SessionLost: the server has forgotten the session.
-            ChannelClosed: the channel was closed.
-        """
+        """Return the next message of the server, from any stream. Cancelling it loses no message."""
         try:
             return await self._queue.receive()
         except ChannelClosed as error:

@@ -98,12 +98,7 @@ class HttpCall(Struct, eq=False):
     # ----------------------------------------------------------------- one body
 
     async def read_whole(self, response: Response) -> None:
-        """Hand on the answer from a response that is not a stream.
-
-        Raises:
-            RequestFailed: it is no answer.
-            SessionLost: the server has forgotten the session.
-        """
+        """Hand on the answer from a response that is not a stream; raise RequestFailed if it is none."""
         has_json = response.headers.get("content-type") == JSON or is_json(response)
         if response.status in _AUTH_STATUSES or not has_json:
             raise await self._make_refusal(response)
@@ -184,12 +179,7 @@ class HttpCall(Struct, eq=False):
         await self.queue.put_when_room(data, message)
 
     async def resume_stream(self, cut: RequestFailed | None) -> None:
-        """Reconnect for the answer, as often as makes sense (HTTPL-4, HTTPL-20); `cut` is how it ended.
-
-        Raises:
-            RequestFailed: the answer cannot come any more.
-            SessionLost: the server has forgotten the session.
-        """
+        """Reconnect for the answer, as often as makes sense (HTTPL-4, HTTPL-20); `cut` is how it ended."""
         session, stream = self.session, self.stream
         assert stream is not None
         while not stream.is_complete:

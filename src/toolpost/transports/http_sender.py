@@ -267,10 +267,12 @@ class HttpSender:
             if self._requires_encryption:
                 check_encrypted(here)
             while True:
-                request, sent = None, dict[str, str]()
+                request = None
+                sent: Mapping[str, str] = {}
                 if authorizer is not None:
                     request = OutgoingRequest(self._http.url, method, here, is_unattended())
-                    sent = await _get_auth_headers(authorizer, request)
+                    with _wrap_auth_errors(authorizer):
+                        sent = await authorizer.headers(request)
                 whole = {**headers, **sent} if sent else headers
                 async with self._backend.send(method, here, whole, body) as response:
                     if response.status in _REDIRECT_STATUSES:
@@ -327,11 +329,6 @@ def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
             f"auth={type(authorizer).__name__} failed: {type(error).__name__}",
             hint="the cause of this error tells more",
         ) from error
-
-
-async def _get_auth_headers(authorizer: Authorizer, request: OutgoingRequest) -> Mapping[str, str]:
-    with _wrap_auth_errors(authorizer):
-        return await authorizer.headers(request)
 
 
 def _is_credentials_rejection(rejection: CredentialsRejection) -> bool:

@@ -64,12 +64,7 @@ class MessageQueue:
         self._end: asyncio.Event | None = None
 
     async def receive(self) -> bytes:
-        """Return the next message; wait for it if needed. Cancelling the wait loses nothing.
-
-        Raises:
-            ChannelClosed: everything was read, and there will be no more.
-            LocalProtocolError: another task is waiting already.
-        """
+        """Return the next message; wait for it if needed. Cancelling the wait loses nothing."""
         if self._waiting is not None:
             raise LocalProtocolError(
                 "another task is already receiving from this channel",

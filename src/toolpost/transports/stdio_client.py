@@ -342,13 +342,9 @@ class ChildProcessChannel:
 
 
 async def open_child(stdio: Stdio) -> ChildProcessChannel:
-    """Start a server, and return the channel to it.
+    """Start a server, and return the channel to it; raise ConnectFailed if it could not be started.
 
-    It runs in a session of its own, so that Ctrl-C in our terminal does not reach it. If it exits, also right
-    at the start, the channel reports that.
-
-    Raises:
-        ConnectFailed: it could not be started.
+    It runs in a session of its own, so that Ctrl-C in our terminal does not reach it.
     """
     loop = asyncio.get_running_loop()
     environment = stdio.environment()

@@ -127,16 +127,7 @@ class Dispatcher:
         return self.run(outgoing, limits)
 
     async def run(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> Result:
-        """Send a prepared request and return the server's answer.
-
-        Raises:
-            RPCError: the server refused.
-            RemoteProtocolError: the answer is malformed.
-            RequestTimeout: no answer came in time. The server was notified.
-            RequestFailed: the request was lost; the connection is still usable.
-            ChannelClosed: the channel closed before the answer came.
-            RuntimeError: the caller runs in another event loop.
-        """
+        """Send a prepared request and return the server's answer."""
         call = self._register_call(outgoing, limits)
         try:
             if self._paused_calls is not None:

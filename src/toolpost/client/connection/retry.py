@@ -199,13 +199,10 @@ class Retrier:
         *,
         safe: bool | None = None,
     ) -> T:
-        """Run some work over the connection, and again where `RetryPolicy` allows it.
+        """Run some work over the connection, and again where `RetryPolicy` allows it, all within `limits`.
 
-        Args:
-            work: what to do.
-            limits: how long it may take, all tries together.
-            safe: whether it may be done again although the server may have got it. None means unknown: it is
-                repeated only if it was certainly not served. False means never.
+        `safe` is whether it may be done again although the server may have got it. None means unknown: it is
+        repeated only if it was certainly not served. False means never.
         """
         loop, policy, left = asyncio.get_running_loop(), None, limits
         first = started = loop.time()

@@ -285,11 +285,7 @@ class ClientSession:
         *,
         retry: bool | None = None,
     ) -> Awaitable[Result]:
-        """Send a request, with retries; return a result or an input-required result.
-
-        `retry` is whether it may be sent again although the server may have received it. By default the
-        method decides: one that is not known to be repeatable is repeated only if it was surely not served.
-        """
+        """Send a request, with retries; return a result or an input-required result. See `Retrier.run`."""
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
         return self.run_with_retry(
