@@ -17,7 +17,7 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 0.002)
     monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 

@@ -37,13 +37,13 @@ def test_a_stream_that_is_resumed_has_one_reader_the_last_that_came():
                 reader, head = await site.begin("GET", resumed(session, last))
                 assert head.status == 200
                 readers.append(reader)
-                await until(lambda: len(site.app._life.listening) == 1)
+                await until(lambda: len(site.app._worker.listening) == 1)
             for old in readers[:-1]:
                 assert not [event for event in await old.events() if event.data and "result" in event.json]
             stage.go.set()
             told = [event.json for event in await readers[-1].events() if event.data]
             assert told[-1]["result"]["content"][0]["text"] == "said"
-            streams = site.app._life.legacy._streams
+            streams = site.app._worker.legacy._streams
             await until(lambda: not streams._readers)
 
     run(main)
@@ -59,7 +59,7 @@ def test_many_who_come_back_at_once_leave_one():
             last = (await wire.event()).id
             await wire.abort()
             await asyncio.gather(*(site.begin("GET", resumed(session, last)) for _ in range(20)))
-            await until(lambda: len(site.app._life.listening) == 1)
+            await until(lambda: len(site.app._worker.listening) == 1)
             stage.go.set()
 
     run(main)

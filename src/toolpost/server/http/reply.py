@@ -84,6 +84,11 @@ class HttpReply:
             return self.session.id
         return "" if self._exchange is None else self._exchange.address
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the client still waits for the response to its POST."""
+        return self._exchange is not None and not self._exchange.is_disconnected
+
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of the request."""
         del incoming

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from hashlib import sha256
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED_SESSIONS: Final = 50_000
 """Sessions that a worker remembers. One that it has forgotten is opened from its id again."""
+
+EVICTION_TRIES: Final = 8
+"""Sessions that are looked at to find one that may be forgotten; those in use may not."""
 
 MAX_FACTS_BYTES: Final = 2048
 """Facts that an id carries; larger ones stay in the store, and the id is their handle."""
@@ -136,8 +140,13 @@ class Session:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a request is being served, or the general stream is open."""
-        return bool(self.calls) or self.reader is not None
+        """Whether the client waits for a response, or reads the general stream."""
+        return self.reader is not None or any(reply.is_awaited for reply in (self.calls or {}).values())
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether this worker has to release something when the session ends."""
+        return bool(self.calls or self.settings.uris) or self.server is not None
 
     def cancel_early(self, request_id: RequestId) -> None:
         """Remember a cancellation that has overtaken its request."""
@@ -196,7 +205,7 @@ class Sessions:
         session_id = keys.seal(payload, audience=self._audience, binding=[owner], expires=expires)
         session = Session(session_id, self._share_peer(facts), owner, scopes, time.monotonic())
         session.is_ready = False
-        self._remember(session)
+        await self._remember(session)
         return session
 
     def find_fresh(self, session_id: str, principal: Principal | None) -> Session | None:
@@ -215,7 +224,7 @@ class Sessions:
         session = self._cache.get(session_id)
         if session is None:
             session = await self._unseal(session_id, get_owner(principal))
-            self._remember(session)
+            await self._remember(session)
         _check_owner(session, principal)
         now, options = time.monotonic(), self._options
         await self.ensure_fresh(session)
@@ -257,12 +266,17 @@ class Sessions:
             self._peers[key] = peer
         return peer
 
-    def _remember(self, session: Session) -> None:
+    async def _remember(self, session: Session) -> None:
         self._cache[session.id] = session
-        if len(self._cache) > MAX_CACHED_SESSIONS:
-            oldest = next((each for each in self._cache.values() if not each.is_in_use), None)
-            if oldest is not None:
-                self.forget(oldest)
+        for oldest in tuple(islice(self._cache.values(), EVICTION_TRIES)):
+            if len(self._cache) <= MAX_CACHED_SESSIONS:
+                return
+            if oldest.calls or oldest.reader is not None:
+                self._cache.move_to_end(oldest.id)
+                continue
+            self.forget(oldest)
+            if oldest.holds_something:
+                await self._on_ended(oldest)
 
     def forget(self, session: Session) -> None:
         """Remove a session from the cache."""
@@ -337,7 +351,7 @@ class Sessions:
         for session in tuple(self._cache.values()):
             if now - session.used_at <= options.idle:
                 continue
-            if not session.is_in_use and (session.settings.uris or session.server is not None):
+            if session.holds_something and not session.is_in_use:
                 await self.end(session)
                 await asyncio.sleep(0)
 
