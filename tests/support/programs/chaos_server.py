@@ -1,6 +1,7 @@
 """A server that things are done to: over stdin and stdout, or over HTTP if its first argument says so.
 
-The argument is JSON: what `server.run` takes, and `drain` for stdio. `holdings` tells what the process holds.
+The argument is JSON: what `server.run` takes, `drain` for stdio, and the `key` of sessions, if it is not to
+be a random one. `holdings` tells what the process holds.
 """
 
 import asyncio
@@ -14,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import toolpost.run
-from toolpost import Context, Server, SyncContext
+from toolpost import Context, KeyRing, Server, SyncContext
 from toolpost.server.http import serve, uvicorn
 from toolpost.server.http.sessions import Session
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
 serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
 uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
-server = Server("victim")
+key: str | None = settings.pop("key", None)
+server = Server("victim", keys=None if key is None else KeyRing([key]))
 running: Counter[str] = Counter()
 """The calls that are being served, by tool."""
 

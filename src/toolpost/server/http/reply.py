@@ -8,14 +8,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec.structs import replace
-
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import ErrorReceived, InboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.methods import Row
-from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.sessions import Session
 from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request
@@ -78,16 +75,16 @@ class HttpReply:
         self._pending_requests: PendingClientRequests | None = None
 
     @property
+    def has_client(self) -> bool:
+        """Whether the client waits for the response."""
+        return self._exchange is not None and not self._exchange.has_ended
+
+    @property
     def identity(self) -> object:
         """What a rate is limited by, if the principal is not known: the session, or the address."""
         if self.session is not None:
             return self.session.id
         return "" if self._exchange is None else self._exchange.address
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the client still waits for the response to its POST."""
-        return self._exchange is not None and not self._exchange.is_disconnected
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of the request."""
@@ -110,7 +107,7 @@ class HttpReply:
     async def set_uris(self, uris: tuple[str, ...]) -> None:
         """Change the resources that the session subscribes to."""
         if self.session is not None:
-            await self._worker.sessions.change(self.session, uris=uris)
+            await self._worker.sessions.set_uris(self.session, uris)
 
     async def set_log_level(self, level: LogLevel) -> None:
         """Change the log level of the session."""
@@ -120,11 +117,9 @@ class HttpReply:
 
     def add_url_elicitation(self, elicitation_id: str) -> None:
         """Remember an elicitation by URL: the client may be notified of its end."""
-        session = self.session
-        if session is not None:
-            ids = (*session.settings.url_elicitations, elicitation_id)[-MAX_URL_ELICITATIONS:]
-            session.settings = replace(session.settings, url_elicitations=ids)
-            self._worker.run_in_background(self._worker.sessions.change(session, url_elicitations=ids))
+        if self.session is not None:
+            work = self._worker.sessions.add_url_elicitation(self.session, elicitation_id)
+            self._worker.run_in_background(work)
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another server serve the later requests of this session."""

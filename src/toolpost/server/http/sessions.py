@@ -4,7 +4,6 @@ Any worker with the keys serves any request of a session. What changes later (lo
 end) is a record in the store, written only when it is used. A worker caches what it has opened.
 """
 
-import asyncio
 import hmac
 import secrets
 import time
@@ -24,6 +23,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
+from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.http.security import HTTPRefusal
 from toolpost.server.options import HttpOptions
 from toolpost.types.base import RequestId, Struct
@@ -48,6 +48,12 @@ MAX_SHARED_PEERS: Final = 256
 
 MAX_EARLY_CANCELLATIONS: Final = 64
 """Cancellations of one session whose requests may still be on their way."""
+
+MAX_ENDED_SESSIONS: Final = 100_000
+"""Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
+
+MAX_NOTE_INTERVAL: Final = 60.0
+"""Seconds after which the use of a session is noted in the store again, for other workers."""
 
 FRESH_SECONDS: Final = 1.0
 """How old the settings of a session may be before a worker reads them again."""
@@ -95,15 +101,19 @@ class Session:
         "checked_at",
         "early_cancellations",
         "id",
+        "is_initialized",
         "is_ready",
         "key",
+        "noted_at",
         "opened_at",
         "owner",
         "peer",
         "reader",
+        "resumed_count",
         "scopes",
         "server",
         "settings",
+        "subscribed",
         "used_at",
     )
 
@@ -120,15 +130,23 @@ class Session:
         """A request needs these scopes to be one of this session."""
         self.opened_at = opened
         self.used_at = time.monotonic()
+        self.noted_at = -inf
+        """The last use that is noted in the store."""
         self.checked_at = -inf
         self.is_ready = True
         """Whether the handshake is complete, as far as this worker knows."""
+        self.is_initialized = False
+        """Whether this worker has received `notifications/initialized`."""
         self.settings = _DEFAULT_SETTINGS
+        self.subscribed: tuple[str, ...] = ()
+        """The resources that it has subscribed to on this worker, where the hooks were called."""
         self.calls: dict[RequestId, HttpReply] | None = None
         """The requests that this worker serves."""
         self.early_cancellations: dict[RequestId, None] | None = None
         self.reader: GeneralStream | None = None
         """The general stream, if this worker has it."""
+        self.resumed_count = 0
+        """Streams of this session that a client continues here."""
         self.changes_seen: int | None = None
         """The last change of a list or resource that the client was notified of."""
         self.server: tuple[Handler, Any, AsyncExitStack] | None = None
@@ -140,13 +158,12 @@ class Session:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether the client waits for a response, or reads the general stream."""
-        return self.reader is not None or any(reply.is_awaited for reply in (self.calls or {}).values())
-
-    @property
-    def holds_something(self) -> bool:
-        """Whether this worker has to release something when the session ends."""
-        return bool(self.calls or self.settings.uris) or self.server is not None
+        """Whether a client waits: for an answer, or for what comes on a stream."""
+        return (
+            self.reader is not None
+            or self.resumed_count > 0
+            or any(reply.has_client for reply in (self.calls or {}).values())
+        )
 
     def cancel_early(self, request_id: RequestId) -> None:
         """Remember a cancellation that has overtaken its request."""
@@ -173,7 +190,10 @@ class Sessions:
         self._audience = f"session of {handler.info.name}"
         self._cache: OrderedDict[str, Session] = OrderedDict()
         self._by_key: dict[str, Session] = {}
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of sessions that have ended here."""
         self._peers: dict[bytes, Peer] = {}
+        self._name = secrets.token_bytes(8)
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -204,8 +224,11 @@ class Sessions:
         expires = int(time.time() + self._options.session_life)
         session_id = keys.seal(payload, audience=self._audience, binding=[owner], expires=expires)
         session = Session(session_id, self._share_peer(facts), owner, scopes, time.monotonic())
-        session.is_ready = False
+        # With keys of their own, workers may share no store: another may take the end of the handshake.
+        session.is_ready = self._handler.request_states.has_given_keys
+        session.noted_at = session.used_at
         await self._remember(session)
+        self.get_key(session)  # other workers name it so
         return session
 
     def find_fresh(self, session_id: str, principal: Principal | None) -> Session | None:
@@ -223,6 +246,8 @@ class Sessions:
         """Return a session. Raises HTTPRefusal(404) if it has ended, or belongs to another principal."""
         session = self._cache.get(session_id)
         if session is None:
+            if _digest(session_id) in self._ended:
+                raise make_unknown_session()
             session = await self._unseal(session_id, get_owner(principal))
             await self._remember(session)
         _check_owner(session, principal)
@@ -231,12 +256,20 @@ class Sessions:
         if session.settings.is_ended:
             raise make_unknown_session()
         is_late = not session.is_ready and now - session.opened_at > options.handshake
-        if not session.is_in_use and (is_late or now - session.used_at > options.idle):
+        is_idle = now - session.used_at > options.idle
+        if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
             await self.end(session)
             raise make_unknown_session()
         session.used_at = now
         self._cache.move_to_end(session_id)
         return session
+
+    async def complete_handshake(self, session: Session) -> None:
+        """Note that the handshake is complete, also on the worker that has opened the session."""
+        if not session.is_ready:
+            session.is_ready = True
+        elif not self._handler.request_states.has_given_keys:
+            await self._announce("ready", self.get_key(session))
 
     async def _unseal(self, session_id: str, owner: str) -> Session:
         keys = await self._handler.request_states.get_keys()
@@ -271,12 +304,11 @@ class Sessions:
         for oldest in tuple(islice(self._cache.values(), EVICTION_TRIES)):
             if len(self._cache) <= MAX_CACHED_SESSIONS:
                 return
-            if oldest.calls or oldest.reader is not None:
+            if oldest.calls or oldest.is_in_use:
                 self._cache.move_to_end(oldest.id)
-                continue
-            self.forget(oldest)
-            if oldest.holds_something:
-                await self._on_ended(oldest)
+            else:
+                self.forget(oldest)
+                await self._on_ended(oldest)  # it goes on, but holds nothing here
 
     def forget(self, session: Session) -> None:
         """Remove a session from the cache."""
@@ -301,39 +333,72 @@ class Sessions:
         now = time.monotonic()
         if now - session.checked_at <= FRESH_SECONDS:
             return
-        session.checked_at = now
         found = await self._handler.store.records.get(f"session/{self.get_key(session)}")
-        session.settings = _DEFAULT_SETTINGS if found is None else _SETTINGS(found)
+        session.checked_at = now
+        self._apply(session, _DEFAULT_SETTINGS if found is None else _SETTINGS(found))
 
-    async def change(self, session: Session, **changes: Any) -> None:
-        """Change settings of a session, on all workers."""
+    @staticmethod
+    def _apply(session: Session, settings: SessionSettings) -> None:
+        session.settings = settings
+        for reply in (session.calls or {}).values():
+            reply.connection.log_level = settings.log_level
+
+    async def change(
+        self,
+        session: Session,
+        update: Callable[[SessionSettings], SessionSettings] = lambda settings: settings,
+        **changes: Any,
+    ) -> None:
+        """Change settings of a session, on all workers; `update` gets those that hold at this moment."""
         records, key = self._handler.store.records, f"session/{self.get_key(session)}"
         while True:
             found = await records.get(key)
             settings = _DEFAULT_SETTINGS if found is None else _SETTINGS(found)
-            settings = msgspec.structs.replace(settings, **changes)
+            settings = msgspec.structs.replace(update(settings), **changes)
             if await records.swap(key, found, jsonrpc.encode(settings), self._options.session_life):
                 break
-        session.settings = settings
-        for reply in (session.calls or {}).values():
-            reply.connection.log_level = settings.log_level
+        self._apply(session, settings)
         await self._announce("changed", session.key)
 
-    def refresh(self, key: str) -> None:
-        """Read the settings of a session again when it is used next: another worker has changed them."""
-        session = self._by_key.get(key)
-        if session is not None:
-            session.checked_at = -inf
+    async def set_uris(self, session: Session, uris: tuple[str, ...]) -> None:
+        """Change the resources that a session subscribes to; another worker may change others meanwhile."""
+        before = session.settings.uris
+        added = tuple(uri for uri in uris if uri not in before)
+        removed = frozenset(before).difference(uris)
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            left = [uri for uri in settings.uris if uri not in removed and uri not in added]
+            return msgspec.structs.replace(settings, uris=(*left, *added))
+
+        await self.change(session, update)
+        session.subscribed = (*(uri for uri in session.subscribed if uri not in removed), *added)
+
+    async def add_url_elicitation(self, session: Session, elicitation_id: str) -> None:
+        """Remember an elicitation by URL: the client may be notified of its end."""
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            ids = (*settings.url_elicitations, elicitation_id)[-MAX_URL_ELICITATIONS:]
+            return msgspec.structs.replace(settings, url_elicitations=ids)
+
+        session.settings = update(session.settings)
+        await self.change(session, update)
+
+    async def remove_url_elicitation(self, session: Session, elicitation_id: str) -> None:
+        """Forget an elicitation by URL."""
+
+        def update(settings: SessionSettings) -> SessionSettings:
+            ids = tuple(each for each in settings.url_elicitations if each != elicitation_id)
+            return msgspec.structs.replace(settings, url_elicitations=ids)
+
+        await self.change(session, update)
 
     # ----------------------------------------------------------------- ending
 
     async def end(self, session: Session) -> None:
         """End a session on all workers: from now on it is not found any more."""
-        uris = session.settings.uris
         await self.change(session, is_ended=True, uris=(), url_elicitations=(), log_level=None)
-        session.settings = msgspec.structs.replace(session.settings, uris=uris)  # for the hooks
         await self._announce("ended", session.key)
-        await self._on_ended(session)
+        await self.forget_ended(session)
 
     async def discard(self, session: Session) -> None:
         """Forget a session whose handshake has failed."""
@@ -345,15 +410,46 @@ class Sessions:
         for session in tuple(self._cache.values()):
             await self._on_ended(session)
 
+    async def forget_ended(self, session: Session) -> None:
+        """Release a session that has ended, and remember no more of it than that."""
+        self.forget(session)
+        self._ended[_digest(session.id)] = None
+        if len(self._ended) > MAX_ENDED_SESSIONS:
+            self._ended.popitem(last=False)
+        await self._on_ended(session)
+
     async def end_idle(self) -> None:
-        """End sessions that hold something and were not used for too long. Others are refused on use."""
-        now, options = time.monotonic(), self._options
+        """Forget sessions that were not used for too long; note the use of the others for other workers."""
+        now, idle = time.monotonic(), self._options.idle
+        interval = min(MAX_NOTE_INTERVAL, idle / 4)
         for session in tuple(self._cache.values()):
-            if now - session.used_at <= options.idle:
+            if session.is_in_use:
+                session.used_at = now
+            if session.used_at - session.noted_at > interval:
+                session.noted_at = session.used_at
+                await self._handler.store.records.put(
+                    self._get_use_key(session), self._name, idle + 2 * interval
+                )
+            if now - session.used_at <= idle:
                 continue
-            if session.holds_something and not session.is_in_use:
+            if await self._is_used_elsewhere(session):
+                session.used_at = now
+            elif session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
-                await asyncio.sleep(0)
+            else:
+                await self.forget_ended(session)
+
+    def _get_use_key(self, session: Session) -> str:
+        return f"session/{self.get_key(session)}/used"
+
+    async def _is_used_elsewhere(self, session: Session) -> bool:
+        """Return whether another worker has used a session of late, as far as the store knows."""
+        found = await self._handler.store.records.get(self._get_use_key(session))
+        return found is not None and found != self._name
+
+
+def _digest(session_id: str) -> bytes:
+    return sha256(session_id.encode()).digest()[:16]
 
 
 def get_owner(principal: Principal | None) -> str:

@@ -174,10 +174,12 @@ async def resume_stream(worker: "Worker", exchange: HttpExchange, session: Sessi
     worker.resumed[resumed.log] = exchange
     if before is not None:
         before.abort()
+    session.resumed_count += 1
     try:
         await exchange.run_while_connected(resumed.relay(entries), session.touch)
         await exchange.end_stream()
     finally:
+        session.resumed_count -= 1
         if worker.resumed.get(resumed.log) is exchange:
             del worker.resumed[resumed.log]
 
@@ -219,7 +221,8 @@ class _ResumedStream:
 
     async def relay(self, entries: list[LogEntry]) -> None:
         """Send all events until the last one, as they come."""
-        is_first, is_alive = True, True
+        is_first = is_alive = True
+        has_news = False  # whether it is known already that the writer is alive, and reports new events
         while not self._is_complete:
             for entry in entries:
                 if await self._send(entry, can_interrupt=not is_first):
@@ -230,11 +233,12 @@ class _ResumedStream:
                 return
             nudge = self._worker.expect_nudge(self._name)
             try:
-                is_alive = self._watch_local() or await self._watch_remote()
+                is_alive = has_news or self._watch_local() or await self._watch_remote()
                 entries = await self._read_more()
                 if not entries and is_alive:
                     await asyncio.wait([nudge], timeout=POLL_INTERVAL)
                     entries = await self._read_more()
+                has_news = is_alive and nudge.done()
             finally:
                 self._worker.forget_nudge(self._name, nudge)
 
@@ -397,8 +401,7 @@ class GeneralStream:
         if isinstance(params, ElicitationCompleteParams):
             if params.elicitation_id not in settings.url_elicitations:
                 return  # another client's (ELIC-16), or sent before
-            left = tuple(each for each in settings.url_elicitations if each != params.elicitation_id)
-            await self._worker.sessions.change(self._session, url_elicitations=left)
+            await self._worker.sessions.remove_url_elicitation(self._session, params.elicitation_id)
         context = Context(
             self._server, self._reply, method, lifespan=self._lifespan, principal=self._exchange.principal
         )

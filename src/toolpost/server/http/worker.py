@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from math import inf
 from typing import Any, Final, cast
 
 import msgspec
@@ -90,13 +91,14 @@ class Worker:
         self._nudges: dict[str, set[asyncio.Future[None]]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._next = secrets.randbits(24)  # at random, so that a number that is used again confuses nobody
-        self._receivers: dict[str, Callable[[_WorkerMessage], None]] = {
+        self._receivers: dict[str, Callable[[_WorkerMessage], object]] = {
             "answer": self._on_answer,
             "cancel": self._on_cancel,
             "change": self._on_change_elsewhere,
-            "changed": lambda message: self.sessions.refresh(message.about),
+            "changed": self._on_changed,
             "ended": self._on_ended,
             "general": self._on_general,
+            "ready": self._on_ready,
             "post": lambda message: receive_post(self, message.about, message.data),
             "nudge": lambda message: self._on_nudge(message.about),
             "taken": self._on_taken,
@@ -268,8 +270,7 @@ class Worker:
         if session.reader is not None:
             session.reader.stop()
         handler, lifespan = (self.handler, self.lifespan) if session.server is None else session.server[:2]
-        uris = session.settings.uris
-        session.settings = msgspec.structs.replace(session.settings, uris=())
+        uris, session.subscribed = session.subscribed, ()
         for uri in uris:
             reply = HttpReply(self, self.connect(handler, session), None, session)
             context = Context(handler, reply, RESOURCES_UNSUBSCRIBE, lifespan=lifespan)
@@ -293,7 +294,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 2))
+            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 4))
             try:
                 await self.sessions.end_idle()
             except Exception:
@@ -365,11 +366,23 @@ class Worker:
             self.cancel_call(session, reply)
         return reply is not None
 
+    def _on_changed(self, message: _WorkerMessage) -> None:
+        """Read the settings of a session again: now if requests are being served, else on its next use."""
+        session = self.sessions.find_by_key(message.about)
+        if session is not None:
+            session.checked_at = -inf
+            if session.calls:
+                self.run_in_background(self.sessions.ensure_fresh(session))
+
     def _on_ended(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)
         if session is not None:
-            session.settings = msgspec.structs.replace(session.settings, is_ended=True)
-            self.run_in_background(self._release_session(session))
+            self.run_in_background(self.sessions.forget_ended(session))
+
+    def _on_ready(self, message: _WorkerMessage) -> None:
+        session = self.sessions.find_by_key(message.about)
+        if session is not None:
+            session.is_ready = True
 
     def _on_general(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)

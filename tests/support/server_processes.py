@@ -47,7 +47,7 @@ LOOKS, LOOK = 12, 0.02
 SLACK = {"descriptors": 1}
 """What a look may find more than another: the connection of the look itself may not be closed yet."""
 
-PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+PROGRAMS = Path(__file__).parent / "programs"
 FIRST, NEW, OLD = DATES[0], LATEST.date, LATEST_SESSION.date
 
 WAYS = {"stateless": (NEW, False), "session": (OLD, False), "sse": (FIRST, True)}
