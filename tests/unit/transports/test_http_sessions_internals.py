@@ -1,6 +1,5 @@
 """Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
 
-import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -22,19 +21,11 @@ from hosted import (
 )
 from session_site import ELICITS, GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.protocol import jsonrpc
 from toolpost.server import context
-from toolpost.server.http import capacity, disconnect
-from toolpost.server.http import (
-    session as session_module,
-)
-from toolpost.server.http import (
-    sessions as sessions_module,
-)
-from toolpost.server.http import (
-    streams as streams_module,
-)
-from toolpost.server.http.capacity import RequestCounts
+from toolpost.server.http import disconnect
+from toolpost.server.http import sessions as sessions_module
+from toolpost.server.http import streams as streams_module
+from toolpost.server.http import worker as worker_module
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 

@@ -249,7 +249,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
 
 
 def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         async with guarded() as site:
@@ -257,11 +257,10 @@ def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: 
             await until(lambda: site.app._worker.listening)
             (exchange,) = site.app._worker.listening
             tell = exchange.scope[CONNECTION_MONITOR]
-            await until(lambda: exchange._watcher is not None)
+            await until(lambda: exchange._task is not None)
             await wire.abort()
-            await until(lambda: CONNECTION_MONITOR not in exchange.scope)
-            exchange.scope[CONNECTION_MONITOR] = tell  # as in a scope that somebody has copied
-            exchange._watcher.on_first_check()
+            await until(lambda: tell._served is None)
+            exchange.start_watching(site.app._worker.timer)
             await until(lambda: not site.app._worker.listening)
 
     run(main)
@@ -314,7 +313,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         stage = Stage()
@@ -322,7 +321,7 @@ def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, ca
             exchange = await begin(site, stage, wire, "wait", behind)
             await wire.abort()
             await until(lambda: CONNECTION_MONITOR not in exchange.scope)
-            exchange._watcher.on_first_check()
+            exchange.start_watching(site.app._worker.timer)
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
             await until(lambda: not site.app._worker.running)

@@ -440,8 +440,7 @@ async def _run_call(
     context = Context(
         handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=exchange.principal
     )
-    if session.calls is None:
-        session.calls = {}
+    session.calls = session.calls or {}
     session.calls[incoming.id] = reply
     data, error = None, None
     try:
