@@ -10,7 +10,7 @@ from toolpost import Auth
 from toolpost.auth.server import admission as denying
 from toolpost.auth.server.admission import LogThrottle
 from toolpost.server.options import HTTP
-from toolpost.web import _add_public_url, serve_http
+from toolpost.server.http.serve import _add_public_url, serve_http
 
 ISSUER = "https://login.example.com"
 

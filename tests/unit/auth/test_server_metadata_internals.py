@@ -51,7 +51,7 @@ def test_which_urls_are_the_same(one, same):
 
 def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
     """`run(http=…)` says it, so that nobody else has to."""
-    from toolpost.web import _add_public_url, make_endpoint  # noqa: PLC0415 - what `run` does, without running
+    from toolpost.server.http.serve import _add_public_url, make_endpoint  # noqa: PLC0415 - what `run` does, without running
 
     server = kitchen(auth())
     for address, resource in [

@@ -6,7 +6,7 @@ import pytest
 
 from hosted import OLD, modern, run
 from protected_server import RESOURCE, bearer, guarded
-from toolpost.server.http import app
+from toolpost.server.http import worker
 from toolpost.testing import TokenIssuer
 
 EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
@@ -22,7 +22,7 @@ def token(mint: TokenIssuer, subject: str = "alice", **more: Any) -> dict[str, s
 
 @pytest.mark.requirement("SEC-5")
 def test_a_stream_of_news_ends_with_its_token_and_goes_on_with_another(monkeypatch):
-    monkeypatch.setattr(app, "MIN_STREAM_LIFETIME", 0.0)
+    monkeypatch.setattr(worker, "MIN_STREAM_LIFETIME", 0.0)
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
@@ -40,7 +40,7 @@ def test_a_stream_of_news_ends_with_its_token_and_goes_on_with_another(monkeypat
 
 @pytest.mark.requirement("SEC-5")
 def test_a_subscription_ends_with_its_token(monkeypatch):
-    monkeypatch.setattr(app, "MIN_STREAM_LIFETIME", 0.0)
+    monkeypatch.setattr(worker, "MIN_STREAM_LIFETIME", 0.0)
 
     async def main() -> None:
         async with guarded() as (site, mint, server):

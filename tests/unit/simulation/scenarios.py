@@ -146,8 +146,8 @@ async def over_http(world: World) -> list[Player]:
         calming.append(lambda backend=backend: setattr(backend, "faults", WEB_CALM))
     await _perform(world, server, players, calming)
     await asyncio.sleep(4 * IDLE)  # what a client could not end, ends
-    if app._life is not None and app._life.sessions._held:
-        ledger.wrong.append(f"sessions that nobody uses: {app._life.sessions._held}")
+    if app._worker is not None and app._worker.sessions._held:
+        ledger.wrong.append(f"sessions that nobody uses: {app._worker.sessions._held}")
     if ledger.hanging:
         ledger.wrong.append(f"these hang though nobody waits: {ledger.hanging}")
     await inner.close()

@@ -55,7 +55,7 @@ def test_mounted(mount, wired_up):
         stage = Stage()
         mcp: Any = kitchen(stage).asgi()
         async with serving(mount(mcp, wired_up)) as site:
-            assert (mcp._life is not None) is wired_up
+            assert (mcp._worker is not None) is wired_up
             for target in ("/api/mcp", "/api/mcp/"):
                 answer = await site.post(*modern("tools/call", call("echo", text="hi")), target=target)
                 assert answer.json["result"]["content"][0]["text"] == "hi"
@@ -84,7 +84,7 @@ def test_mounted(mount, wired_up):
             await leaving.abort()
             await stage.ended.wait()
             await old.abort()
-            await until(lambda: not (mcp._life.running or mcp._life.listening))
+            await until(lambda: not (mcp._worker.running or mcp._worker.listening))
             if not wired_up:
                 await mcp.stop()
 

@@ -15,7 +15,8 @@ import pytest
 from hosted import Stage, call, hosted, kitchen, modern, serving
 from raw_http import Wire, wired
 from raw_server import run as run_in
-from toolpost import Context, Server, web
+from toolpost import Context, Server
+from toolpost.server.http import serve
 from toolpost.server.http.request import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
 from toolpost.server.http.uvicorn import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
 from waiting import until
@@ -66,7 +67,7 @@ async def guarded(server: Server | None = None, **config: Any):
     app = (server or kitchen()).asgi()
     settings: dict[str, Any] = {
         "http": make_bounded_protocol(),
-        "timeout_keep_alive": web.KEEP_ALIVE_TIMEOUT,
+        "timeout_keep_alive": serve.KEEP_ALIVE_TIMEOUT,
         **config,
     }
     async with serving(app, **settings) as site:
@@ -112,7 +113,7 @@ def test_a_head_behind_a_response_has_its_time_from_its_first_byte():
             for _ in range(2):
                 await wire.ask("POST", "/mcp", *LIST)
                 assert (await wire.answer()).status == 200
-                await asyncio.sleep(web.KEEP_ALIVE_TIMEOUT - 1)
+                await asyncio.sleep(serve.KEEP_ALIVE_TIMEOUT - 1)
             begun = now()
             await wire.send(b"P")
             assert (await wire.answer()).status == 408
@@ -128,7 +129,7 @@ def test_a_connection_without_a_request_is_kept_for_a_while():
             await wire.ask("POST", "/mcp", *LIST)
             await wire.answer()
             assert await wire.ended()
-            assert web.KEEP_ALIVE_TIMEOUT <= now() < web.KEEP_ALIVE_TIMEOUT + 1
+            assert serve.KEEP_ALIVE_TIMEOUT <= now() < serve.KEEP_ALIVE_TIMEOUT + 1
 
     run(main)
 
@@ -287,7 +288,7 @@ async def length(wire: Wire) -> int:
 
 
 def state(site: Any) -> Any:
-    return site.app._life
+    return site.app._worker
 
 
 def test_who_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
@@ -296,7 +297,7 @@ def test_who_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
         async with guarded(flood(stage)) as site, deaf(site, "events") as wire:
             await stage.ended.wait()
             assert STALL_TIMEOUT <= now() <= 2 * STALL_TIMEOUT  # it may have taken a little at first
-            await until(lambda: not state(site).load.calls)
+            await until(lambda: not state(site).counts.calls)
             assert await length(wire)
 
     run(main)
@@ -329,7 +330,8 @@ def test_who_reads_slowly_is_served_to_the_end():
 
 
 @pytest.mark.parametrize(
-    ("connection", "ends"), [("keep-alive", web.KEEP_ALIVE_TIMEOUT + STALL_TIMEOUT), ("close", STALL_TIMEOUT)]
+    ("connection", "ends"),
+    [("keep-alive", serve.KEEP_ALIVE_TIMEOUT + STALL_TIMEOUT), ("close", STALL_TIMEOUT)],
 )
 def test_a_little_that_is_not_read_holds_no_connection_either(connection, ends):
     """Less than makes uvicorn wait: it closes when its time has come, but waits for the last bytes."""

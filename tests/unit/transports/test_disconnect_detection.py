@@ -8,7 +8,7 @@ import pytest
 
 from hosted import run
 from toolpost.server.http import disconnect
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher
+from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectTimer, DisconnectWatcher
 from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
 from waiting import until
 
@@ -17,7 +17,7 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 0.002)
     monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
@@ -43,11 +43,14 @@ class Peer:
         self.guests.append(guest)
         return self._tells is True
 
-    def take_body(self, receive: Any) -> None:
-        pass
-
     def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
         self.dismissed.append(guest)
+
+    def serve(self, work: Any, *arguments: Any, **options: Any) -> "asyncio.Task[Any]":
+        """Serve the request, as the endpoint does."""
+        timer = DisconnectTimer(asyncio.get_running_loop())
+        timer.add(self.exchange)
+        return asyncio.create_task(self.exchange.run_while_connected(work, *arguments, **options))
 
     async def _receive(self) -> dict[str, Any]:
         self.asked += 1
@@ -65,9 +68,7 @@ async def forever() -> None:
 def test_a_server_that_tells_is_not_asked():
     async def main():
         peer, unwanted = Peer(tells=True), []
-        work = asyncio.create_task(
-            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
-        )
+        work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
         await until(lambda: peer.guests)
         before = asyncio.all_tasks()
         (guest,) = peer.guests
@@ -85,9 +86,7 @@ def test_a_server_that_tells_is_not_asked():
 def test_a_server_that_does_not_tell_is_asked(tells):
     async def main():
         peer, unwanted = Peer(tells=tells), []
-        work = asyncio.create_task(
-            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
-        )
+        work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
         await until(lambda: peer.asked)
         peer.gone.set()
         with pytest.raises(ClientDisconnected):
@@ -105,7 +104,7 @@ def test_work_that_ends_is_told_of_no_departure():
             await go_on.wait()
             return "done"
 
-        working = asyncio.create_task(peer.exchange.run_while_connected(work()))
+        working = peer.serve(work())
         await until(lambda: peer.guests)
         go_on.set()
         assert await working == "done"
@@ -115,20 +114,32 @@ def test_work_that_ends_is_told_of_no_departure():
     run(main)
 
 
-def test_who_was_hung_up_on_has_not_left():
+def test_a_client_that_goes_after_its_request_was_aborted():
     async def main():
         peer, unwanted = Peer(tells=True), []
-        work = asyncio.create_task(
-            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
-        )
+        work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
         await until(lambda: peer.guests)
         (guest,) = peer.guests
         peer.exchange.abort()
         guest.on_disconnect()
+        with pytest.raises(ClientDisconnected):
+            await work
+        assert not unwanted  # it was cancelled before
+
+    run(main)
+
+
+def test_a_request_may_be_aborted():
+    async def main():
+        peer, unwanted = Peer(tells=True), []
+        work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
+        await until(lambda: peer.guests)
+        peer.exchange.abort()
+        peer.exchange.abort()
         with pytest.raises(ResponseAborted):
             await work
-        assert not peer.exchange.is_disconnected
-        assert not unwanted
+        assert work.cancelling() == 0
+        assert not (peer.exchange.is_disconnected or unwanted)
 
     run(main)
 
@@ -143,7 +154,7 @@ def test_a_pulse_beats_in_the_context_of_its_own_request():
             async def pulse() -> None:
                 heard[name].add(WHO.get())
 
-            await Peer(tells=True).exchange.run_while_connected(forever(), pulse)
+            await Peer(tells=True).serve(forever(), pulse)
 
         working = [asyncio.create_task(attended(name)) for name in heard]
         await until(lambda: all(heard.values()))
@@ -167,10 +178,7 @@ def test_a_pulse_that_takes_long_is_waited_for():
         async def other() -> None:
             beats.append("other")
 
-        working = [
-            asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), pulse))
-            for pulse in (slow, other)
-        ]
+        working = [Peer(tells=True).serve(forever(), pulse) for pulse in (slow, other)]
         await until(lambda: beats.count("other") > 3)
         assert beats.count("slow") == 1
         go_on.set()
@@ -185,7 +193,7 @@ def test_a_pulse_that_takes_long_is_waited_for():
 def test_a_server_whose_client_has_gone_is_told_no_more():
     async def main():
         peer, go_on = Peer(tells=True), asyncio.Event()
-        working = asyncio.create_task(peer.exchange.run_while_connected(go_on.wait()))
+        working = peer.serve(go_on.wait())
         await until(lambda: peer.guests)
         del peer.exchange.scope[CONNECTION_MONITOR]
         go_on.set()
@@ -213,7 +221,7 @@ def test_a_pulse_beats_on_where_tasks_begin_at_once():
                 return done
             raise AssertionError("it does not wait")
 
-        working = asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), pulse))
+        working = Peer(tells=True).serve(forever(), pulse)
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         loop.set_task_factory(eager)
@@ -235,9 +243,31 @@ def test_a_pulse_that_fails_beats_on():
             beats.append(1)
             raise OSError("no store")
 
-        working = asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), failing))
+        working = Peer(tells=True).serve(forever(), failing)
         await until(lambda: len(beats) > 2)
         working.cancel()
         await asyncio.wait([working])
+
+    run(main)
+
+
+def test_detached_work_goes_on_without_its_client_and_without_a_pulse():
+    async def main():
+        peer, go_on, beats = Peer(tells=True), asyncio.Event(), []
+
+        async def pulse() -> None:
+            beats.append(1)
+
+        working = peer.serve(go_on.wait(), pulse, is_detached=True)
+        await until(lambda: beats)
+        (guest,) = peer.guests
+        guest.on_disconnect()
+        await asyncio.sleep(0.01)
+        count = len(beats)
+        await asyncio.sleep(0.02)
+        assert len(beats) == count
+        go_on.set()
+        assert await working is True
+        assert peer.exchange.is_disconnected
 
     run(main)

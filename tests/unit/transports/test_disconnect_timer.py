@@ -1,177 +1,147 @@
-"""The timer of watched requests: one for all, soon after the start and then at intervals."""
+"""The timer of long requests: one for all of a worker; it watches those that are there at two checks."""
 
 import asyncio
-import gc
-import weakref
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from hosted import run
 from toolpost.server.http import disconnect
-from toolpost.server.http.disconnect import DisconnectTimer, DisconnectWatcher
+from toolpost.server.http.disconnect import DisconnectTimer
 from waiting import until
+
+WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 0.002)
     monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
-class One(DisconnectWatcher):
-    """Somebody, and the visits to them."""
+class Request:
+    """A request, and what the timer did with it."""
 
-    def __init__(self, name: str = "", visits: list[str] | None = None) -> None:
+    def __init__(self, name: str = "", visits: list[str] | None = None, *, fails: bool = False) -> None:
         self.name = name
         self.visits: list[str] = [] if visits is None else visits
+        self.fails = fails
 
-    def on_first_check(self) -> None:
-        self.visits.append(f"{self.name}look")
+    def start_watching(self, timer: Any) -> None:
+        if self.fails:
+            raise OSError("no")
+        self.visits.append(f"{self.name}watch")
+        timer.keep_alive(self)
 
     def on_keep_alive(self) -> None:
         self.visits.append(f"{self.name}beat")
 
 
-def test_one_is_looked_at_once_and_then_beats():
+def make_timer() -> Any:
+    return DisconnectTimer(asyncio.get_running_loop())
+
+
+def test_a_request_is_watched_once_and_then_kept_alive():
     async def main():
-        one = One()
-        DisconnectTimer.for_running_loop().add(one)
+        timer, one = make_timer(), Request()
+        timer.add(one)
         assert not one.visits
         await until(lambda: len(one.visits) > 3)
-        assert one.visits[:4] == ["look", "beat", "beat", "beat"]
-        DisconnectTimer.for_running_loop().remove(one)
+        assert one.visits[:4] == ["watch", "beat", "beat", "beat"]
+        timer.forget(one)
+        timer.forget(one)  # no error
+        heard = len(one.visits)
+        await asyncio.sleep(0.02)
+        assert len(one.visits) == heard
 
     run(main)
 
 
-def test_who_comes_first_is_visited_first():
+def test_a_request_that_ends_soon_is_not_watched():
+    async def main():
+        timer, short, stays = make_timer(), Request(), Request()
+        timer.add(short)
+        timer.add(stays)
+        timer.remove(short)
+        await until(lambda: timer._older or stays.visits)
+        timer.add(late := Request())
+        await until(lambda: stays.visits)
+        timer.remove(stays)
+        timer.remove(late)
+        timer.remove(late)  # no error
+        await asyncio.sleep(0.02)
+        assert (short.visits, late.visits) == ([], [])
+        timer.forget(stays)
+
+    run(main)
+
+
+def test_requests_are_kept_alive_in_their_order():
     async def main():
         visits: list[str] = []
-        everybody = [One(str(number), visits) for number in range(20)]
-        for one in everybody:
-            DisconnectTimer.for_running_loop().add(one)
+        timer, requests = make_timer(), [Request(f"{number} ", visits) for number in range(20)]
+        for request in requests:
+            timer.add(request)
         await until(lambda: len(visits) >= 60)
-        for turn, what in enumerate(("look", "beat", "beat")):
-            assert [said for said in visits if what in said][20 * (turn == 2) :][:20] == [
-                f"{number}{what}" for number in range(20)
-            ]
-        for one in everybody:
-            DisconnectTimer.for_running_loop().remove(one)
+        assert visits[:20] == [f"{number} watch" for number in range(20)]
+        assert visits[20:60] == [f"{number} beat" for number in range(20)] * 2
+        for request in requests:
+            timer.forget(request)
 
     run(main)
 
 
-def test_who_has_left_is_not_visited_any_more():
-    async def main():
-        early, late, stays = One(), One(), One()
-        for one in (early, late, stays):
-            DisconnectTimer.for_running_loop().add(one)
-        DisconnectTimer.for_running_loop().remove(early)
-        await until(lambda: late.visits)
-        DisconnectTimer.for_running_loop().remove(late)
-        heard = list(late.visits)
-        await until(lambda: len(stays.visits) > 4)
-        assert not early.visits
-        assert late.visits == heard
-        DisconnectTimer.for_running_loop().remove(stays)
-        DisconnectTimer.for_running_loop().remove(stays)  # nobody minds
-
-    run(main)
-
-
-def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
-
+def test_all_have_one_timer_which_ends_with_them(monkeypatch: pytest.MonkeyPatch):
     async def main():
         loop: Any = asyncio.get_running_loop()
-        set_for: list[float] = []
+        timer, set_for = make_timer(), []
         call_at = loop.call_at
 
         def counted(when: float, *args: Any, **more: Any) -> Any:
-            set_for.append(when)
+            set_for.extend([when] if args[0] == timer._check else [])
             return call_at(when, *args, **more)
 
-        loop.call_at = counted
-        everybody = [One() for _ in range(100)]
-        for one in everybody:
-            DisconnectTimer.for_running_loop().add(one)
-            DisconnectTimer.for_running_loop().remove(one)
-        for one in everybody:
-            DisconnectTimer.for_running_loop().add(one)
+        monkeypatch.setattr(loop, "call_at", counted)
+        for _ in range(2):
+            for request in [Request() for _ in range(100)]:
+                timer.add(request)
+                timer.remove(request)
         assert len(set_for) == 1
-        for one in everybody:
-            DisconnectTimer.for_running_loop().remove(one)
+        await until(lambda: not timer._is_checking)
+        count = len(set_for)
+        await asyncio.sleep(0.02)
+        assert len(set_for) == count
+        timer.add(one := Request())
+        assert len(set_for) == count + 1
+        timer.remove(one)
 
     run(main)
 
 
-def test_one_who_cannot_be_visited_keeps_nobody_from_it(caplog: pytest.LogCaptureFixture):
-    class Odd(One):
-        def on_first_check(self) -> None:
-            raise OSError("nobody there")
-
+def test_a_request_that_cannot_be_watched_keeps_no_other_from_it(caplog: pytest.LogCaptureFixture):
     async def main():
-        odd, one = Odd(), One()
-        DisconnectTimer.for_running_loop().add(odd)
-        DisconnectTimer.for_running_loop().add(one)
+        timer, one = make_timer(), Request()
+        timer.add(Request(fails=True))
+        timer.add(one)
         await until(lambda: len(one.visits) > 2)
-        for each in (odd, one):
-            DisconnectTimer.for_running_loop().remove(each)
+        timer.forget(one)
 
     run(main)
-    assert "somebody could not be looked after" in caplog.text
+    assert "a request could not be watched" in caplog.text
 
 
-def test_loops_that_begin_meanwhile_in_other_threads_hurt_nobody():
-    async def here() -> None:
-        DisconnectTimer.for_running_loop()
+def test_the_timer_has_no_context_of_a_request():
+    async def main():
+        WHO.set("ann")
+        seen: list[str] = []
 
-    class Busy(asyncio.SelectorEventLoop):
-        """While somebody looks whether it is closed, another one begins."""
+        class Curious(Request):
+            def start_watching(self, timer: Any) -> None:
+                seen.append(WHO.get())
 
-        watched = False
+        make_timer().add(Curious())
+        await until(lambda: seen)
+        assert seen == ["nobody"]
 
-        def is_closed(self) -> bool:
-            if self.watched:
-                begun.append(asyncio.new_event_loop())
-                disconnect._TIMERS[begun[-1]] = DisconnectTimer()
-            return super().is_closed()
-
-    begun: list[asyncio.AbstractEventLoop] = []
-    busy = Busy()
-    busy.run_until_complete(here())
-    busy.watched = True
-    asyncio.run(here())
-    busy.watched = False
-    assert begun
-    for loop in (busy, *begun):
-        loop.close()
-
-
-def test_each_loop_has_its_own_and_none_is_kept():
-    class Stuck(One):
-        loop: Any
-
-    left_behind = Stuck()
-    loops: list[weakref.ref[Any]] = []
-
-    async def first():
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        stuck = Stuck()  # nobody but the patrol holds it, and it holds the loop
-        stuck.loop = asyncio.get_running_loop()
-        for one in (left_behind, stuck):
-            DisconnectTimer.for_running_loop().add(one)
-
-    async def second():
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        one = One()
-        DisconnectTimer.for_running_loop().add(one)
-        await until(lambda: len(one.visits) > 2)
-        DisconnectTimer.for_running_loop().remove(one)
-
-    asyncio.run(first())
-    asyncio.run(second())
-    assert not left_behind.visits
-    gc.collect()
-    assert [loop() for loop in loops] == [None, None]
+    run(main)

@@ -5,15 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from toolpost import Server, run, threads, web
+from toolpost import Server, run, threads
 from toolpost.auth.server import admission, dpop, introspection
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, middleware, per_client
+from toolpost.server import client_requests, context, handler, middleware, per_client, state
 from toolpost.server.elicitation import journal, request_state
-from toolpost.server.http import capacity, request, security, session, uvicorn
+from toolpost.server.http import capacity, request, security, serve, sessions, sse, streams, uvicorn
 from toolpost.server.options import HTTP, SERVER
 from toolpost.server.registry import prompts
-from toolpost.server.runtime import delivery
+from toolpost.server.runtime import change_broadcast, delivery
 from toolpost.stores import memory
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
@@ -42,9 +42,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "notices being served": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake is answered": (connection.MAX_IN_FLIGHT,),
     "answers that the peer has not taken": (delivery.MAX_UNSENT_BYTES,),
-    "posts that wait for a conversation": (session.MAX_QUEUED_POSTS,),
-    "bytes of posts that wait for a conversation": (session.MAX_QUEUED_POST_BYTES,),
-    "unread on the stream of HTTP+SSE": (session.MAX_UNREAD_BYTES,),
+    "posts that wait for a conversation over HTTP+SSE": (sse.MAX_QUEUED_POSTS,),
+    "bytes of posts that wait for a conversation over HTTP+SSE": (sse.MAX_QUEUED_BYTES,),
     "resources that a session watches": (context.MAX_SUBSCRIBED_URIS,),
     "resources that a subscription names": (context.MAX_SUBSCRIBED_URIS,),
     "characters of their URIs, together": (context.MAX_SUBSCRIBED_URI_CHARS,),
@@ -55,7 +54,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "a client that takes nothing of a response": (uvicorn.STALL_TIMEOUT,),
     "handshake": (HTTP.handshake,),
     "a session that nobody uses": (HTTP.idle,),
-    "a connection without a request": (web.KEEP_ALIVE_TIMEOUT,),
+    "a connection without a request": (serve.KEEP_ALIVE_TIMEOUT,),
     "URLs that a user was sent to": (client_requests.MAX_URL_ELICITATIONS,),
     "questions of one call, and tries for one answer": (
         journal.MAX_ROUNDS,
@@ -68,14 +67,16 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     ),
     "calls in flight": (HTTP.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
-    "sessions": (HTTP.max_sessions,),
-    "sessions of one principal": (1 / capacity.PRINCIPAL_SHARE,),
+    "sessions that a worker caches": (sessions.MAX_CACHED_SESSIONS,),
+    "facts of a handshake in a session id": (sessions.MAX_FACTS_BYTES,),
+    "how long a session may be used": (HTTP.session_life / 86400,),
+    "ended sessions that a worker remembers": (sessions.MAX_ENDED_SESSIONS,),
+    "changes that are kept for clients that were away": (change_broadcast.MAX_KEPT_CHANGES,),
+    "a value of `ctx.state`, and how long it is kept": (state.MAX_VALUE_BYTES, state.STATE_TTL / 86400),
     "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
     "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
-    "streams that are over": (capacity.MAX_FINISHED_BYTES, session.STREAM_RETENTION),
-    "bytes of posts that wait, of all sessions": (capacity.MAX_QUEUED_BYTES,),
+    "streams that are over": (streams.STREAM_RETENTION,),
     "journals in the store": (request_state.MAX_STORED_JOURNAL_BYTES,),
-    "principals whose `ctx.state` is kept without a session": (handler.MAX_PRINCIPAL_STATES,),
     "choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),
     "functions in threads": (threads.MAX_THREADS,),
     "threads in calls that were given up": (threads.STUCK_THREADS_FACTOR,),
@@ -85,7 +86,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "clients whose rate is known": (middleware.MAX_CLIENTS,),
     "calls at once": (),
     "tokens that are remembered": (introspection.MAX_CACHED_TOKENS,),
-    "connections that wait to be accepted": (web.LISTEN_BACKLOG,),
+    "connections that wait to be accepted": (serve.LISTEN_BACKLOG,),
 }
 
 

@@ -15,7 +15,7 @@ def tool(name: str, id: Any, **arguments: Any) -> bytes:  # noqa: A002 - the pro
 
 
 def load_of(site: Any) -> Any:
-    return site.app._life.load
+    return site.app._worker.counts
 
 
 def adding(stage: Stage | None = None) -> Server:

@@ -1,6 +1,5 @@
 """Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
 
-import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -22,19 +21,11 @@ from hosted import (
 )
 from session_site import ELICITS, GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.protocol import jsonrpc
 from toolpost.server import context
-from toolpost.server.http import capacity, disconnect
-from toolpost.server.http import (
-    session as session_module,
-)
-from toolpost.server.http import (
-    sessions as sessions_module,
-)
-from toolpost.server.http import (
-    streams as streams_module,
-)
-from toolpost.server.http.capacity import RequestCounts
+from toolpost.server.http import disconnect
+from toolpost.server.http import sessions as sessions_module
+from toolpost.server.http import streams as streams_module
+from toolpost.server.http import worker as worker_module
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 
@@ -42,7 +33,7 @@ READY = message("notifications/initialized")
 
 
 def sessions_of(site: Any) -> Any:
-    return site.app._life.sessions
+    return site.app._worker.sessions
 
 
 # --------------------------------------------------------------------- how they end
@@ -69,7 +60,7 @@ def test_delete_ends_all_that_belongs_to_a_session():
             for verb, body in (("POST", message("ping", id=1)), ("GET", None), ("DELETE", None)):
                 headers = {**legacy(session), **(GET if verb == "GET" else {})}
                 assert (await site.ask(verb, "/mcp", headers, body)).status == 404
-            assert not [name for name in kept(site.app._host.store) if session in name]
+            assert not [name for name in kept(site.app._handler.store) if session in name]
             assert (await site.post(legacy(other), message("ping", id=1))).status == 200
 
     run(main)
@@ -80,7 +71,7 @@ def test_nothing_is_kept_for_a_request_that_is_over():
 
     async def main():
         async with hosted(kitchen()) as site:
-            store = site.app._host.store
+            store = site.app._handler.store
             session = await site.open()
             before = kept(store)
             wire = await site.wire()
@@ -175,7 +166,7 @@ def test_a_session_lives_while_it_is_listened_to_or_works(clock):
             await wire.event()
             await clock.passes(40)
             await wire.abort()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: not site.app._worker.listening)
             working = await site.wire()
             await working.ask("POST", "/mcp", legacy(session), tool("quiet", 1))
             await stage.begun.wait()
@@ -199,80 +190,12 @@ def test_a_session_whose_client_never_comes_back_ends(clock):
             await wire.ask("POST", "/mcp", legacy(session), tool("quiet", 1))
             await stage.begun.wait()
             await wire.abort()
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
             await clock.passes(60)
             assert [*sessions_of(site)._held] == [session]
             clock.now += 60
             await stage.ended.wait()
             await until(lambda: not sessions_of(site)._held)
-
-    run(main)
-
-
-def test_who_listens_is_not_idle(clock):
-    async def main():
-        async with hosted(kitchen(store=clock.store), max_sessions=2) as site:
-            listens, idle = await site.open(), await site.open()
-            wire, _ = await site.begin("GET", listening(listens))
-            await wire.event()
-            await clock.passes(1)
-            third = await site.open()
-            assert {*sessions_of(site)._held} == {listens, third}
-            assert (await site.post(legacy(idle), message("ping", id=1))).status == 404
-
-    run(main)
-
-
-def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
-    looks = [0]
-    busy = session_module.HttpSession.is_busy.fget
-    assert busy is not None
-
-    def counted(session: Any) -> bool:
-        looks[0] += 1
-        return busy(session)
-
-    monkeypatch.setattr(session_module.HttpSession, "is_busy", property(counted))
-
-    async def main():
-        async with hosted(kitchen(), max_sessions=20) as site:
-            for _ in range(20):
-                await site.open()
-            assert looks == [0]
-            for _ in range(30):
-                await site.open()
-            assert looks == [30]
-
-    run(main)
-
-
-def test_streams_that_are_over_have_a_bound(monkeypatch):
-    """Who reads slowly still gets all of it; who comes back too late gets nothing."""
-    monkeypatch.setattr(capacity, "MAX_FINISHED_BYTES", 3 * (capacity.STREAM_OVERHEAD + 2000))
-    store = MemoryStore()
-
-    async def main():
-        async with hosted(kitchen(store=store)) as site:
-            session = await site.open()
-            ids: list[Any] = []
-            wires: list[Any] = []
-            for number in range(6):
-                wire, _ = await site.begin(
-                    "POST", legacy(session), tool("steps", number, token=number, count=5)
-                )
-                ids.append((await wire.event()).id)
-                wires.append(wire)
-                await until(lambda: not sessions_of(site).find_live(session).is_busy)
-                assert len([name for name in kept(store) if "/stream/" in name]) == min(number + 1, 3)
-            for wire in wires:
-                assert text((await wire.events())[-1]) == "done"
-            for number in range(6):
-                wire, begun = await site.begin("GET", listening(session, ids[number]))
-                assert begun.status == (200 if number > 2 else 400)
-            for number in range(20):
-                assert (await site.post(legacy(session), tool("echo", number, text="x" * 3000))).status == 200
-            wire, begun = await site.begin("GET", listening(session, ids[5]))
-            assert begun.status == 200  # plain answers are not kept, and take no room
 
     run(main)
 
@@ -291,34 +214,6 @@ def test_a_handshake_has_to_be_completed(clock, said):
             assert [*sessions_of(site)._held] == [ready]
             assert (await site.post(legacy(session), READY)).status == 404
             assert (await site.post(legacy(ready), message("ping", id=1))).status == 200
-
-    run(main)
-
-
-def test_the_session_that_was_idle_for_longest_makes_room():
-    async def main():
-        async with stage_and_site(max_sessions=2) as (stage, site):
-            busy, idle = await site.open(), await site.open()
-            wire = await site.wire()
-            await wire.ask("POST", "/mcp", legacy(busy), tool("quiet", 1))
-            await stage.begun.wait()
-            assert (await site.post(legacy(idle), message("ping", id=1))).status == 200
-            third = await site.open()
-            assert (await site.post(legacy(idle), message("ping", id=1))).status == 404
-            stage.go.set()
-            assert text(await wire.answer()) == "waited"
-            assert (await site.post(legacy(third), message("ping", id=1))).status == 200
-            assert len(sessions_of(site)._held) == 2
-
-    run(main)
-
-
-def test_many_who_come_at_once_keep_to_the_bound():
-    async def main():
-        async with hosted(kitchen(), max_sessions=3) as site:
-            answers = await asyncio.gather(*(site.post(legacy(), opening()) for _ in range(20)))
-            assert {answer.status for answer in answers} <= {200, 404, 503}
-            assert len(sessions_of(site)._held) <= 3
 
     run(main)
 
@@ -368,7 +263,7 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
                 _, told, answer = await wire.events()
                 assert told.json["params"]["progressToken"] == token
                 assert answer.json["id"] == each
-            site.app._host._handler.tools.remove("echo")
+            site.app._handler.tools.remove("echo")
             for wire in (general, foreign):
                 primed, changed = await wire.event(), await wire.event()
                 assert primed.data == ""
@@ -392,32 +287,6 @@ def test_more_notices_than_a_log_holds(monkeypatch):
     run(main)
 
 
-def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch):
-    monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
-    server = Server("flood")
-    told = 3000
-
-    @server.tool
-    async def flood(ctx: Context) -> str:
-        for number in range(told):
-            await ctx.progress(number + 1, message="x" * 10_000)
-        return "done"
-
-    async def main():
-        async with hosted(server) as site:
-            session = await site.open()
-            wire, _ = await site.begin("POST", legacy(session), tool("flood", 1, token=1))
-            await until(lambda: not next(iter(sessions_of(site)._held.values())).session.is_busy)
-            events = await wire.events()
-            assert text(events[-1]) == "done"
-            seen = steps(events)
-            assert len(seen) < told
-            assert seen == sorted(set(seen))
-
-    run(main)
-    assert "does not read" in caplog.text
-
-
 # --------------------------------------------------------------------- the general stream
 
 
@@ -431,7 +300,7 @@ def test_a_second_reader_is_turned_away():
             refused = await site.ask("GET", "/mcp", listening(session))
             assert refused.status == 409
             await wire.abort()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: not site.app._worker.listening)
             _, again = await site.begin("GET", listening(session))
             assert again.status == 200
 
@@ -459,12 +328,12 @@ def test_what_was_said_before_anybody_listened_is_not_lost():
         async with hosted(server) as site:
             session = await site.open()
             server.tools.remove("echo")
-            await until(lambda: any(name.endswith("/stream/0") for name in kept(site.app._host.store)))
+            await until(lambda: any(name.endswith("/stream/0") for name in kept(site.app._handler.store)))
             wire, _ = await site.begin("GET", listening(session))
             assert (await wire.event()).data == ""
             assert (await wire.event()).json["method"] == "notifications/tools/list_changed"
             await wire.abort()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: not site.app._worker.listening)
             # What was handed out is not handed out again.
             wire, _ = await site.begin("GET", listening(session))
             server.resources.remove("kitchen://menu")
@@ -621,7 +490,7 @@ def test_any_worker_serves_any_session():
             general, _ = await two.begin("GET", listening(session))
             await general.event()
             assert (await one.ask("GET", "/mcp", listening(session))).status == 409
-            one.app._host._handler.tools.remove("echo")
+            one.app._handler.tools.remove("echo")
             assert (await general.event()).json["method"] == "notifications/tools/list_changed"
             # A question on the stream of the one, its answer posted to the other.
             asking, _ = await one.begin("POST", legacy(session), tool("asked", 3))
@@ -658,157 +527,5 @@ def test_a_stream_is_resumed_on_another_worker():
             stage.go.set()
             rest = await back.events()
             assert [text(event) for event in rest] == ["said"]
-
-    run(main)
-
-
-def test_a_post_to_a_session_that_ends_meanwhile_is_answered():
-    async def main():
-        async with two_workers() as (_, one, two):
-            session = await one.open()
-            there = sessions_of(one)
-            here = two.app
-            assert (await two.post(legacy(session), message("ping", id=1))).status == 200
-            sessions = here._life.sessions
-            record = await sessions.find(session, None)
-            await there.end(session, record, "a test")
-            await until(lambda: not there._held)
-            # As if the other worker had looked just before.
-            await sessions.save_record(session, record)
-            await one.open()
-            answer = await two.post(legacy(session), message("ping", id=2))
-            assert answer.status in {202, 404}
-            await sessions.store.records.delete(f"session/{session}")
-
-    run(main)
-
-
-def test_sessions_of_a_worker_that_has_died_are_gone():
-    """It leaves its sessions behind in the store, but no sign of life."""
-
-    async def main():
-        async with two_workers() as (_, one, two):
-            session = await one.open()
-            found = await sessions_of(one).find(session, None)
-            assert (await two.post(legacy(session), message("ping", id=1))).status == 200
-            record = await sessions_of(one).find(session, None)
-            assert record == found
-            store = two.app._host.store
-            dead = sessions_module.SessionRecord("gone")
-            await store.records.put("session/orphan", jsonrpc.encode(dead), 60)
-            answer = await two.post(legacy("orphan"), message("ping", id=1))
-            assert answer.status == 404
-            assert "session/orphan" not in kept(store)
-
-    run(main)
-
-
-def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.02)
-
-    async def main():
-        async with two_workers() as (stage, one, two):
-            session = await one.open()
-            wire = await two.wire()
-            await wire.ask("POST", "/mcp", legacy(session), tool("quiet", 1))
-            await stage.begun.wait()
-            store = two.app._host.store
-            await store.records.delete(f"worker/{sessions_of(one)._worker}")
-            assert (await wire.answer()).status == 503
-
-    run(main)
-
-
-def test_a_store_that_fails_for_a_while_hurts_nobody_else(monkeypatch, caplog):
-    monkeypatch.setattr(sessions_module, "SWEEP_INTERVAL", 0.01)
-
-    class Shaky(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            put, subscribe = self.records.put, self.topics.subscribe
-            fails = {"put": 3, "subscribe": 1}
-
-            def shaky(name, call):
-                def called(key, *rest):
-                    if "worker/" in key and fails[name]:
-                        fails[name] -= 1
-                        raise OSError("the store is away")
-                    return call(key, *rest)
-
-                return called
-
-            self.fails = fails
-            records: Any = self.records
-            topics: Any = self.topics
-            records.put, topics.subscribe = shaky("put", put), shaky("subscribe", subscribe)
-
-    async def main():
-        store = Shaky()
-        async with hosted(kitchen(store=store)) as site:
-            session = await site.open()
-            assert (await site.post(legacy(session), message("ping", id=1))).status == 200
-            await until(lambda: not any(store.fails.values()))
-            assert (await site.post(legacy(session), message("ping", id=2))).status == 200
-
-    run(main)
-    assert "trying again" in caplog.text
-
-
-def test_a_worker_that_cannot_keep_up_goes_on(caplog):
-    """Some posts of others are lost, and their clients hear it; later ones are served."""
-
-    async def main():
-        store = MemoryStore(entries=2)
-        async with hosted(kitchen(store=store)) as site:
-            session = await site.open()
-            sessions = sessions_of(site)
-            record = await sessions.find(session, None)
-            for _ in range(5):
-                await sessions._send_to_worker(record, sessions_module._WorkerMessage("none"))
-            await until(lambda: "some of it is lost" in caplog.text)
-            await until(lambda: store.topics._subscribers)  # pyright: ignore[reportAttributeAccessIssue] - looks inside
-            assert (await site.post(legacy(session), message("ping", id=1))).status == 200
-
-    run(main)
-
-
-def test_a_conversation_that_fails_ends_its_session(caplog, monkeypatch):
-    async def main():
-        async with hosted(kitchen()) as site:
-
-            async def serve(session, principal):
-                raise RuntimeError("no more")
-
-            other = await site.open()
-            monkeypatch.setattr(sessions_of(site), "_serve", serve)
-            refused = await site.post(legacy(), opening())
-            assert refused.status in {404, 503}
-            assert "mcp-session-id" not in refused.headers
-            assert (await site.post(legacy(other), message("ping", id=1))).status == 200
-
-    run(main)
-    assert "no more" in caplog.text
-
-
-def test_what_could_not_be_said_is_owed_to_nobody():
-    """Else the end of a server would wait for a client to take what it will never get."""
-
-    async def main():
-        store: Any = MemoryStore()
-        kept_streams = capacity.FinishedStreams(store.logs)
-        session = session_module.HttpSession("s", "", store, kept_streams, RequestCounts(), single=True)
-        said = message("notifications/message", {"level": "info", "data": "hi"})
-        await session.send(said)
-        assert session.has_pending_output
-        session.mark_read(len(said))
-        assert not session.has_pending_output
-
-        async def full(*_: Any) -> str:
-            raise OSError("no room")
-
-        store.logs.append = full
-        with pytest.raises(OSError, match="no room"):
-            await session.send(said)
-        assert not session.has_pending_output
 
     run(main)

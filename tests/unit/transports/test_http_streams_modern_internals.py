@@ -44,7 +44,7 @@ def test_who_leaves_cancels(how):
             await getattr(wire, how)()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
 
     run(main)
 
@@ -57,7 +57,7 @@ def test_who_leaves_a_stream_cancels():
             await stage.begun.wait()
             await wire.abort()
             await stage.ended.wait()
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
 
     run(main)
 
@@ -88,7 +88,7 @@ def test_a_function_that_goes_on_says_nothing_more():
             wire, _ = await site.begin("POST", *tool("stubborn", meta=TOKEN))
             await stage[0].begun.wait()
             await wire.abort()
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
             assert tried == [True, "said"]
 
     run(main)
@@ -101,9 +101,9 @@ def test_only_who_leaves_is_cancelled():
             for wire in (one, two):
                 await wire.ask("POST", "/mcp", *tool("wait"))
             await stage.begun.wait()
-            await until(lambda: len(site.app._life.running) == 2)
+            await until(lambda: len(site.app._worker.running) == 2)
             await one.abort()
-            await until(lambda: len(site.app._life.running) == 1)
+            await until(lambda: len(site.app._worker.running) == 1)
             stage.go.set()
             assert (await two.answer()).json["result"]["content"][0]["text"] == "waited"
             assert stage.log == ["cancelled"]
@@ -117,7 +117,7 @@ def test_requests_with_one_id_do_not_know_of_each_other():
             wires = [await site.wire() for _ in range(3)]
             for wire in wires:
                 await wire.ask("POST", "/mcp", *tool("wait", 1))
-            await until(lambda: len(site.app._life.running) == 3)
+            await until(lambda: len(site.app._worker.running) == 3)
             stage.go.set()
             assert [(await wire.answer()).status for wire in wires] == [200] * 3
 
@@ -131,8 +131,8 @@ def test_nothing_is_kept():
             for number in range(50):
                 await wire.ask("POST", "/mcp", *tool("echo", number, text="x"))
                 assert (await wire.answer()).status == 200
-            assert "store" not in site.app._host._handler.__dict__ or kept(site.app._host.store) == []
-            assert not site.app._life.running
+            assert kept(site.app._handler.store) == [str(site.app._worker.number)]
+            assert not site.app._worker.running
 
     run(main)
 
@@ -152,7 +152,7 @@ def test_a_quiet_stream_carries_comments(monkeypatch):
             # A response that has not begun stays open: nothing is said there.
             quiet = await site.wire()
             await quiet.ask("POST", "/mcp", *tool("quiet"))
-            await until(lambda: len(site.app._life.running) == 2)
+            await until(lambda: len(site.app._worker.running) == 2)
             for _ in range(2):
                 await wire.block()
             stage.go.set()
@@ -169,9 +169,9 @@ def test_a_subscription_ends_with_its_client():
             wire, _ = await site.begin("POST", *listen(toolsListChanged=True))
             await wire.event()
             await wire.abort()
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
             assert not server._subscriptions._active
-            assert not server.broadcaster._subscribers
+            assert [*server.broadcaster._subscribers] == [site.app._worker]
 
     run(main)
 

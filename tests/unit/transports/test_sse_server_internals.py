@@ -2,9 +2,9 @@
 
 import pytest
 
-from hosted import call, hosted, kept, kitchen, message, run
+from hosted import call, hosted, kitchen, message, run
 from sse_talk import JSON, talk, talking
-from toolpost.server.http import session
+from toolpost.server.http import sse
 from waiting import until
 
 
@@ -18,9 +18,7 @@ def test_who_leaves_ends_the_session(how):
             await getattr(client.wire, how)()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
-            await until(
-                lambda: not [name for name in kept(client.site.app._host.store) if client.session in name]
-            )
+            await until(lambda: not client.site.app._worker.conversations)
             assert (await client.post(message("ping", id=6))).status == 404
 
     run(main)
@@ -28,7 +26,7 @@ def test_who_leaves_ends_the_session(how):
 
 def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
     """A client that never reads its stream must not fill our memory."""
-    monkeypatch.setattr(session, "MAX_QUEUED_POSTS", 10)
+    monkeypatch.setattr(sse, "MAX_QUEUED_POSTS", 10)
 
     async def main():
         async with hosted(kitchen(max_in_flight=5)) as site:

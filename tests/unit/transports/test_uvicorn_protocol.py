@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-import toolpost.web
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
 from toolpost.protocol.framing import READ_SIZE
-from toolpost.server.http import disconnect
+from toolpost.server.http import disconnect, serve
 from toolpost.server.http.disconnect import CONNECTION_MONITOR
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.security import MAX_HEADERS
@@ -33,7 +32,7 @@ async def guarded(stage: Stage | None = None):
 
 def test_who_serves_by_itself_uses_it():
     app: Any = kitchen().asgi()
-    protocol: Any = toolpost.web._make_uvicorn_server(app).config.http
+    protocol: Any = serve._make_uvicorn_server(app).config.http
     assert protocol.__name__ == "BoundedHttpProtocol"
 
 
@@ -196,7 +195,7 @@ def listening(session: str) -> dict[str, str]:
 
 async def looked_after(site: Site) -> None:
     """Return when somebody is told as soon as the one client that listens goes."""
-    (exchange,) = site.app._life.listening
+    (exchange,) = site.app._worker.listening
     await until(lambda: exchange._watcher is not None and exchange._watcher._told)
 
 
@@ -207,7 +206,7 @@ def test_a_stream_ends_with_its_client_though_no_task_waits_for_that():
             wire, _ = await site.begin("GET", listening(await site.open()))
             await looked_after(site)
             await wire.abort()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: not site.app._worker.listening)
 
     run(main)
 
@@ -219,9 +218,9 @@ def test_an_open_stream_has_one_task_and_no_headers():
             before = len(asyncio.all_tasks())
             for session in sessions:
                 await site.begin("GET", listening(session))
-            open_now = site.app._life.listening
+            open_now = site.app._worker.listening
             await until(lambda: len(open_now) == 10 and all(each._watcher for each in open_now))
-            await until(lambda: all(each._watcher._told for each in open_now))
+            await until(lambda: all(each._watcher and each._watcher._told for each in open_now))
             assert len(asyncio.all_tasks()) == before + 10
             for exchange in open_now:
                 assert (exchange.method, exchange.path, exchange.headers) == ("GET", "/mcp", {})
@@ -239,7 +238,9 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
             headers, body = modern("tools/call", {**call("wait"), "_meta": {}}, meta={"x": "a" * 200_000})
             await wire.ask("POST", "/mcp", headers, body)
             await stage.begun.wait()
-            await until(lambda: all(each._watcher._told for each in site.app._life.running))
+            await until(
+                lambda: all(each._watcher and each._watcher._told for each in site.app._worker.running)
+            )
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -248,20 +249,19 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
 
 
 def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()))
-            await until(lambda: site.app._life.listening)
-            (exchange,) = site.app._life.listening
+            await until(lambda: site.app._worker.listening)
+            (exchange,) = site.app._worker.listening
             tell = exchange.scope[CONNECTION_MONITOR]
-            await until(lambda: exchange._watcher is not None)
+            await until(lambda: exchange._task is not None)
             await wire.abort()
-            await until(lambda: CONNECTION_MONITOR not in exchange.scope)
-            exchange.scope[CONNECTION_MONITOR] = tell  # as in a scope that somebody has copied
-            exchange._watcher.on_first_check()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: tell._served is None)
+            exchange.start_watching(site.app._worker.timer)
+            await until(lambda: not site.app._worker.listening)
 
     run(main)
 
@@ -272,10 +272,10 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
     async def main():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()), b"x" * 100_000)
-            (exchange,) = site.app._life.listening
+            (exchange,) = site.app._worker.listening
             await until(lambda: exchange._watcher is not None and exchange._watcher._watching is not None)
             await wire.abort()
-            await until(lambda: not site.app._life.listening)
+            await until(lambda: not site.app._worker.listening)
 
     run(main)
 
@@ -286,7 +286,7 @@ async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0)
     for _ in range(behind):
         await wire.ask("POST", "/mcp", *ECHO)
     await stage.begun.wait()
-    (exchange,) = site.app._life.running
+    (exchange,) = site.app._worker.running
     await until(lambda: len(exchange.scope[CONNECTION_MONITOR].pipeline) == behind)
     return exchange
 
@@ -300,7 +300,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait", before)
-            await until(lambda: exchange._watcher._told)
+            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
             for _ in range(after):
                 await wire.ask("POST", "/mcp", *ECHO)
             await until(lambda: len(exchange.scope[CONNECTION_MONITOR].pipeline) == before + after)
@@ -313,7 +313,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
-    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
         stage = Stage()
@@ -321,10 +321,10 @@ def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, ca
             exchange = await begin(site, stage, wire, "wait", behind)
             await wire.abort()
             await until(lambda: CONNECTION_MONITOR not in exchange.scope)
-            exchange._watcher.on_first_check()
+            exchange.start_watching(site.app._worker.timer)
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
-            await until(lambda: not site.app._life.running)
+            await until(lambda: not site.app._worker.running)
 
     run(main)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -335,7 +335,7 @@ def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "quiet")
-            await until(lambda: exchange._watcher._told)
+            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
             heads = exchange.scope[CONNECTION_MONITOR]
             for _ in range(MAX_PIPELINED - 1):
                 await wire.ask("POST", "/mcp", *ECHO)
@@ -356,7 +356,7 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait")
-            await until(lambda: exchange._watcher._told)
+            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
             exchange.scope[CONNECTION_MONITOR].unwatch_disconnect(object())
             await wire.abort()
             await stage.ended.wait()
@@ -371,7 +371,9 @@ def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
         async with guarded(stage) as site, wired(site.port) as wire:
             await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
             await stage.begun.wait()
-            await until(lambda: all(each._watcher._told for each in site.app._life.running))
+            await until(
+                lambda: all(each._watcher and each._watcher._told for each in site.app._worker.running)
+            )
             stage.go.set()
             assert (await wire.answer()).status == 200
             await wire.ask("POST", "/mcp", *ECHO)

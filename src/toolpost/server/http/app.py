@@ -150,10 +150,13 @@ class Endpoint:
                 exchange.principal = await self._authenticator.authenticate(exchange)
             await verb(exchange)
         except asyncio.CancelledError:
-            if not exchange.streaming:
+            if self._worker is not None and self._worker.is_over:
+                await self._answer_failure(exchange, ResponseAborted())
+            elif exchange.streaming:
+                # An ASGI server that stops cancels streams, and would log what we raise.
+                await exchange.end_stream()
+            else:
                 raise
-            # An ASGI server that stops cancels streams, and would log what we raise.
-            await exchange.end_stream()
         except Exception as error:  # noqa: BLE001 - each request fails alone
             await self._answer_failure(exchange, error)
 

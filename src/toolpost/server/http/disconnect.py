@@ -127,6 +127,7 @@ class DisconnectWatcher:
     def on_disconnect(self) -> None:
         """Report to the request that its client has gone."""
         self._told = False
+        self._timer.forget(self)
         self._exchange.on_disconnect()
 
     def on_keep_alive(self) -> None:

@@ -48,7 +48,7 @@ from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
 from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
-from toolpost.server.http.sessions import Session
+from toolpost.server.http.sessions import Session, make_unknown_session
 from toolpost.server.http.streams import SessionStream
 from toolpost.server.http.worker import make_stream_limit_refusal
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
@@ -89,7 +89,12 @@ async def serve_post(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes
 ) -> None:
     """Serve a POST; `message` is None for a batch."""
-    handler = worker.handler
+    handler, counts = worker.handler, worker.counts
+    is_new = message is None or isinstance(message, JSONRPCRequest)
+    if is_new and counts.calls >= counts.max_calls:  # answers and cancellations let calls end
+        raise HTTPRefusal(
+            503, f"{counts.max_calls} requests are being served, and no more can be (max_calls=)."
+        )
     route = classify(exchange.headers, message, handler.local_peer, handler.extra_methods)
     if isinstance(route, RejectedRoute):
         raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
@@ -109,6 +114,13 @@ async def serve_post(
         await _initialize(worker, exchange, message)
     else:
         await _serve_in_session(worker, exchange, message, data, route)
+
+
+def _get_peer(exchange: HttpExchange, session: Session | None = None) -> str:
+    """Return for whom a request counts: a principal in all its sessions; else the session, or the address."""
+    if exchange.principal is not None:
+        return exchange.principal.key
+    return exchange.address if session is None else session.id
 
 
 # --------------------------------------------------------------------- without a session
@@ -167,8 +179,7 @@ async def _run_in_asgi_task(
     worker: "Worker", exchange: HttpExchange, connection: Connection, incoming: InboundRequest
 ) -> tuple[bytes, RPCError | None]:
     """Serve a request that ends with its client; return the response, and the error in it if it is one."""
-    counts, principal = worker.counts, exchange.principal
-    peer = exchange.address if principal is None else principal.key
+    counts, principal, peer = worker.counts, exchange.principal, _get_peer(exchange)
     is_listen = incoming.row.name == SUBSCRIPTIONS_LISTEN
     if is_listen:
         if counts.streams >= counts.max_streams:
@@ -239,7 +250,7 @@ async def _take_notification(
     lifespan = worker.lifespan if session is None or session.server is None else session.server[1]
     work = dispatch_notification(handler, reply, lifespan, event, exchange.principal)
     if session is not None:
-        worker.take_in_background(session, work, event.method)
+        worker.take_in_background(_get_peer(exchange, session), work, event.method)
         return
     try:
         await work
@@ -326,7 +337,7 @@ async def _initialize(worker: "Worker", exchange: HttpExchange, message: JSONRPC
     if error is not None or answer is None:
         exchange.extra = before
         await worker.sessions.discard(session)
-    await _send_answer(worker, exchange, answer, error)
+    await _send_answer(worker, exchange, session, answer, error)
 
 
 async def _serve_in_session(
@@ -342,9 +353,8 @@ async def _serve_in_session(
     session = sessions.find_fresh(route.session, principal) or await sessions.find(route.session, principal)
     if isinstance(message, JSONRPCRequest):
         stream = SessionStream(worker, session, exchange, message.id)
-        await _send_answer(
-            worker, exchange, *await _answer(worker, exchange, session, message, stream=stream)
-        )
+        answer, error = await _answer(worker, exchange, session, message, stream=stream)
+        await _send_answer(worker, exchange, session, answer, error)
     elif message is not None:
         await _take_message(worker, exchange, session, message)
         await exchange.send_empty(202)
@@ -355,11 +365,13 @@ async def _serve_in_session(
 
 
 async def _send_answer(
-    worker: "Worker", exchange: HttpExchange, answer: bytes | None, error: RPCError | None
+    worker: "Worker", exchange: HttpExchange, session: Session, answer: bytes | None, error: RPCError | None
 ) -> None:
     """Send the response to one request, unless its event stream was the response."""
     if exchange.streaming:
         return
+    if answer is None and session.settings.is_ended:
+        raise make_unknown_session()
     if answer is None:
         await exchange.send_empty(202)  # it was cancelled
     elif isinstance(error, MissingScopes) and worker.needs_scopes:
@@ -413,7 +425,7 @@ async def _run_call(
     is_shared: bool = False,
 ) -> _Answer:
     """Serve a request of a session in the current task. It goes on when its client has gone."""
-    counts, peer = worker.counts, session.owner or session.id
+    counts, peer = worker.counts, _get_peer(exchange, session)
     refused = counts.begin(peer)
     if refused is not None:
         error = InternalError(refused)
@@ -428,8 +440,7 @@ async def _run_call(
     context = Context(
         handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=exchange.principal
     )
-    if session.calls is None:
-        session.calls = {}
+    session.calls = session.calls or {}
     session.calls[incoming.id] = reply
     data, error = None, None
     try:
@@ -445,6 +456,8 @@ async def _run_call(
             data = connection.fail(incoming.id, error)
     except asyncio.CancelledError as cancelled:
         if connection.incoming.get(incoming.id) is incoming:  # the function has cancelled its own task
+            if worker.is_over and not stream.is_open:
+                raise
             task.uncancel()
             error = to_rpc_error(incoming, cancelled)
             data = connection.fail(incoming.id, error)

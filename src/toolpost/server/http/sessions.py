@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from hashlib import sha256
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED_SESSIONS: Final = 50_000
 """Sessions that a worker remembers. One that it has forgotten is opened from its id again."""
+
+EVICTION_TRIES: Final = 8
+"""Sessions that are looked at to find one that may be forgotten; those in use may not."""
 
 MAX_FACTS_BYTES: Final = 2048
 """Facts that an id carries; larger ones stay in the store, and the id is their handle."""
@@ -223,7 +227,7 @@ class Sessions:
         # With keys of their own, workers may share no store: another may take the end of the handshake.
         session.is_ready = self._handler.request_states.has_given_keys
         session.noted_at = session.used_at
-        self._remember(session)
+        await self._remember(session)
         self.get_key(session)  # other workers name it so
         return session
 
@@ -245,7 +249,7 @@ class Sessions:
             if _digest(session_id) in self._ended:
                 raise make_unknown_session()
             session = await self._unseal(session_id, get_owner(principal))
-            self._remember(session)
+            await self._remember(session)
         _check_owner(session, principal)
         now, options = time.monotonic(), self._options
         await self.ensure_fresh(session)
@@ -295,12 +299,16 @@ class Sessions:
             self._peers[key] = peer
         return peer
 
-    def _remember(self, session: Session) -> None:
+    async def _remember(self, session: Session) -> None:
         self._cache[session.id] = session
-        if len(self._cache) > MAX_CACHED_SESSIONS:
-            oldest = next((each for each in self._cache.values() if not each.is_in_use), None)
-            if oldest is not None:
+        for oldest in tuple(islice(self._cache.values(), EVICTION_TRIES)):
+            if len(self._cache) <= MAX_CACHED_SESSIONS:
+                return
+            if oldest.calls or oldest.is_in_use:
+                self._cache.move_to_end(oldest.id)
+            else:
                 self.forget(oldest)
+                await self._on_ended(oldest)  # it goes on, but holds nothing here
 
     def forget(self, session: Session) -> None:
         """Remove a session from the cache."""

@@ -186,11 +186,9 @@ class Worker:
         for exchange in tuple(self.listening):
             exchange.abort()
         until = self.loop.time() + seconds
-        for channel in tuple(self.conversations.values()):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await channel.conversation.drain()
-            channel.end("the server stops")
+        await asyncio.gather(
+            *(_drain_conversation(channel, until) for channel in self.conversations.values())
+        )
         await self._wait(until - self.loop.time())
 
     async def end(self) -> None:
@@ -250,9 +248,8 @@ class Worker:
                 await self.hand_over(session, chosen)
         return self.handler if session.server is None else session.server[0]
 
-    def take_in_background(self, session: Session, work: Coroutine[Any, Any, None], method: str) -> None:
-        """Serve a notification of a session, unless too many are being served."""
-        peer = session.owner or session.id
+    def take_in_background(self, peer: str, work: Coroutine[Any, Any, None], method: str) -> None:
+        """Serve a notification of a peer, unless too many are being served."""
         if self.counts.begin(peer) is not None:
             work.close()
             logger.warning("dropped: %s, because too many messages of its client are being served", method)
@@ -438,6 +435,14 @@ class Worker:
         if stream is not None:
             stream.watchers |= {message.sender}
         self.nudge(message.sender, message.about)
+
+
+async def _drain_conversation(channel: SseServerChannel, until: float) -> None:
+    """End a conversation once its requests have their answers, or at this time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(until):
+            await channel.conversation.drain()
+    channel.end("the server stops")
 
 
 async def _run_logged(work: Coroutine[Any, Any, Any]) -> None:
