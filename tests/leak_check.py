@@ -45,6 +45,11 @@ class Holdings(leaks.HeldResources):
         yield
         self.add(Holdings() - before)
 
+    def add(self, more: dict[str, set[Any]]) -> None:
+        """Expect these as well."""
+        for kind, held in more.items():
+            vars(self)[kind] |= held
+
     def left(self) -> dict[str, set[Any]]:
         """What there is more than this, once everything that ends by itself has ended."""
         looks = leaks.LeakPoller(self, Holdings, PATIENCE)

@@ -50,7 +50,7 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCRequest,
     JSONRPCResponse,
 )
-from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
+from toolpost.protocol.methods import SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types import UNSET, CreateTaskResult, InputRequiredResult, Raw
 

@@ -174,6 +174,13 @@ class RPCError(MCPError):
     code: int = -32603
     kind: str = "error"
 
+    def __init_subclass__(cls, *, code: int | None = None, kind: str | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if code is not None:
+            cls.code = code
+        if kind is not None:
+            cls.kind = kind
+
     def __init__(
         self,
         message: str,
@@ -196,28 +203,19 @@ class RPCError(MCPError):
         return f"{type(self).__name__}({self.message!r}, code={self.code}, data={self.data!r})"
 
 
-class ParseError(RPCError):
+class ParseError(RPCError, code=-32700, kind="parse error"):
     """The bytes were not JSON."""
 
-    code = -32700
-    kind = "parse error"
 
-
-class InvalidRequest(RPCError):
+class InvalidRequest(RPCError, code=-32600, kind="invalid request"):
     """The JSON was not a message that may be sent now."""
 
-    code = -32600
-    kind = "invalid request"
 
-
-class MethodNotFound(RPCError):
+class MethodNotFound(RPCError, code=-32601, kind="method not found"):
     """The method does not exist in this revision, or its capability was not declared."""
 
-    code = -32601
-    kind = "method not found"
 
-
-class InvalidParams(RPCError):
+class InvalidParams(RPCError, code=-32602, kind="invalid params"):
     """The parameters do not fit the method.
 
     Examples:
@@ -225,18 +223,12 @@ class InvalidParams(RPCError):
         -32602
     """
 
-    code = -32602
-    kind = "invalid params"
 
-
-class InternalError(RPCError):
+class InternalError(RPCError, code=-32603, kind="internal error"):
     """The receiver failed while it worked on the request."""
 
-    code = -32603
-    kind = "internal error"
 
-
-class ResourceNotFound(RPCError):
+class ResourceNotFound(RPCError, code=-32002, kind="resource not found"):
     """No resource has this URI. −32002 in the session era, −32602 in the stateless one.
 
     Examples:
@@ -244,32 +236,20 @@ class ResourceNotFound(RPCError):
         -32002
     """
 
-    code = -32002
-    kind = "resource not found"
 
-
-class HeaderMismatch(RPCError):
+class HeaderMismatch(RPCError, code=-32020, kind="header mismatch"):
     """An HTTP header is missing, or says something else than the body."""
 
-    code = -32020
-    kind = "header mismatch"
 
-
-class MissingCapability(RPCError):
+class MissingCapability(RPCError, code=-32021, kind="missing client capability"):
     """The request needs a client capability that it did not declare."""
 
-    code = -32021
-    kind = "missing client capability"
 
-
-class UnsupportedRevision(RPCError):
+class UnsupportedRevision(RPCError, code=-32022, kind="unsupported protocol revision"):
     """The request names a protocol revision that the server does not speak."""
 
-    code = -32022
-    kind = "unsupported protocol revision"
 
-
-class UrlElicitationRequired(RPCError):
+class UrlElicitationRequired(RPCError, code=-32042, kind="URL elicitation required"):
     """The user has to visit a URL first; then the same request can be served (2025-11-25).
 
     A server raises what `ctx.url_required` gives. A client that catches it shows the URLs, and asks again.
@@ -278,9 +258,6 @@ class UrlElicitationRequired(RPCError):
         >>> UrlElicitationRequired("sign in first", {"elicitations": []}).elicitations
         []
     """
-
-    code = -32042
-    kind = "URL elicitation required"
 
     def __init__(self, message: str, data: Any = None, *, hint: str | None = None, **others: Any) -> None:
         urls = " and ".join(each["url"] for each in _read_elicitations(data))
@@ -306,7 +283,7 @@ def _select_strings(entry: Any) -> dict[str, str]:
     return {key: value for key, value in members if isinstance(value, str)}
 
 
-class UserRejected(RPCError):
+class UserRejected(RPCError, code=-1, kind="user rejected"):
     """The user said no: to a sampling request, or to a URL that had to be visited.
 
     Examples:
@@ -314,18 +291,13 @@ class UserRejected(RPCError):
         True
     """
 
-    code = -1
-    kind = "user rejected"
 
-
-class MissingScopes(RPCError, InsufficientScope):
+class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"):
     """The token of a request does not allow what it asks for; over HTTP, its client is told what would.
 
     The code is ours, outside the reserved (ERR-8). `ctx.require` raises it.
     """
 
-    code = 403
-    kind = "missing scopes"
     retry_safe = False  # the function may have begun
 
     @classmethod
@@ -343,7 +315,7 @@ class MissingScopes(RPCError, InsufficientScope):
         return _select_strings(self.data).get("scope", "").split()
 
 
-class RateLimited(RPCError):
+class RateLimited(RPCError, code=429, kind="rate limited"):
     """The client has asked too much in too short a time. The code is ours, outside the reserved (ERR-8).
 
     Examples:
@@ -351,29 +323,10 @@ class RateLimited(RPCError):
         3
     """
 
-    code = 429
-    kind = "rate limited"
     retry_safe = True
 
 
-CODES: Final[dict[int, type[RPCError]]] = {
-    kind.code: kind
-    for kind in (
-        ParseError,
-        InvalidRequest,
-        MethodNotFound,
-        InvalidParams,
-        InternalError,
-        ResourceNotFound,
-        HeaderMismatch,
-        MissingCapability,
-        UnsupportedRevision,
-        UrlElicitationRequired,
-        UserRejected,
-        RateLimited,
-        MissingScopes,
-    )
-}
+CODES: Final[dict[int, type[RPCError]]] = {kind.code: kind for kind in RPCError.__subclasses__()}
 """JSON-RPC code → class; the other direction is the class's `code`."""
 
 LEGACY_ERROR_KINDS: Final[dict[int, str]] = {

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from leak_check import Holdings
 from toolpost import Client, Handler, Stdio
-from toolpost.server.http import serve as web
 from toolpost.client.connection.negotiate import REVISION_CACHE
+from toolpost.server.http import serve as web
 from toolpost.testing import in_process
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
 

@@ -5,16 +5,18 @@ Names of files come from the user and never from the server, and no file is over
 
 import base64
 import binascii
+import mimetypes
 import re
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from toolpost.cli.errors import FAILED, CommandError, usage_error
 from toolpost.cli.output import CommandOutput
+from toolpost.client.tools import ToolResult
 from toolpost.types.base import UNSET
 from toolpost.types.content import (
     AudioContent,
@@ -24,9 +26,6 @@ from toolpost.types.content import (
     ResourceLink,
     TextContent,
 )
-
-if TYPE_CHECKING:
-    from toolpost.client.tools import ToolResult
 
 _UNSAFE_CHARACTERS: Final = re.compile(r"[^\w.-]+")
 
@@ -75,36 +74,30 @@ class OutputFolder:
                     continue
                 return path
         except OSError as error:
-            raise usage_error(
-                f"{self._path} cannot be written to: {error.strerror or error}",
-                "--save DIR names another folder",
-            ) from error
+            text = f"{self._path} cannot be written to: {error.strerror or error}"
+            raise usage_error(text, "--save DIR names another folder") from error
         raise AssertionError("a number is always free")
 
 
 def _guess_extension(mime: str | None) -> str:
     kind = (mime or "").partition(";")[0].strip().lower()
-    if kind in _FILE_EXTENSIONS:
-        return _FILE_EXTENSIONS[kind]
-    import mimetypes  # noqa: PLC0415 - reads the tables of the system
-
-    return mimetypes.guess_extension(kind) or ".bin"
+    return _FILE_EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ".bin"
 
 
-def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFolder) -> None:
+def show_result(page: CommandOutput, result: ToolResult[Any], folder: OutputFolder) -> None:
     """Print what a tool said. Text that repeats the structured result is left out."""
     blocks = result.content
     if result.structured_content is not UNSET:
         page.print_value(result.data)
         same = (result.structured_content, result.data)
-        blocks = [
-            each for each in blocks if not isinstance(each, TextContent) or _decode_json(each) not in same
-        ]
+        blocks = [each for each in blocks if _decode_json(each) not in same]
     show_blocks(page, blocks, folder)
 
 
-def _decode_json(block: TextContent) -> Any:
-    """The JSON in a text; the text itself if there is none."""
+def _decode_json(block: Content) -> Any:
+    """The JSON in a text; the text itself if there is none; anything else as it is."""
+    if not isinstance(block, TextContent):
+        return block
     try:
         return msgspec.json.decode(block.text)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -116,22 +109,18 @@ def show_blocks(page: CommandOutput, blocks: Iterable[Content], folder: OutputFo
     for block in blocks:
         match block:
             case TextContent(text=text):
-                _print_text_block(page, text)
+                page.print_raw(text if text.endswith("\n") else f"{text}\n")
             case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
                 _save_block(page, data, mime, folder)
             case EmbeddedResource(resource=resource) if resource.blob is not None:
                 _save_block(page, resource.blob, resource.mime_type, folder)
             case EmbeddedResource(resource=resource):
-                _print_text_block(page, resource.text or "")
+                show_blocks(page, [TextContent(resource.text or "")], folder)
             case ResourceLink():
                 about = block.title or block.description
                 page.print_text(f"{block.uri}  {block.name}{f': {about}' if about else ''}")
             case _:
                 page.print_value(block)
-
-
-def _print_text_block(page: CommandOutput, text: str) -> None:
-    page.print_raw(text if text.endswith("\n") else f"{text}\n")
 
 
 def _save_block(page: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
@@ -171,7 +160,6 @@ def _save_binaries(value: Any, folder: OutputFolder) -> Any:
 
 def _replace_data_by_path(value: dict[str, Any], key: str, data: str, folder: OutputFolder) -> dict[str, Any]:
     mime = value.get("mimeType")
-    path = folder.save(
-        decode_base64(data, f"content of type {mime}"), mime if isinstance(mime, str) else None
-    )
+    content = decode_base64(data, f"content of type {mime}")
+    path = folder.save(content, mime if isinstance(mime, str) else None)
     return {name: member for name, member in value.items() if name != key} | {"savedTo": str(path)}

@@ -9,30 +9,24 @@ import signal
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import click
 
-if TYPE_CHECKING:
-    from toolpost.errors import MCPError
+from toolpost import errors
+from toolpost.cli.output import escape_control_characters, is_plain
+from toolpost.errors import MCPError
 
 OK: Final = 0
-FAILED: Final = 1
-"""The server or the tool answered with an error, or a check failed."""
-USAGE: Final = 2
-"""The words on the command line make no sense; click's own code for it."""
-UNREACHABLE: Final = 3
-"""The target could not be started or reached, was lost, or did not answer in time."""
-UNAUTHORIZED: Final = 4
-"""The server wants a login, and there was none, or it was refused."""
-INTERRUPTED: Final = 130
-"""Ctrl-C."""
-CLOSED_PIPE: Final = 141
-"""Nobody reads our output any more, as after `| head`."""
+FAILED: Final = 1  # the server or the tool answered with an error, or a check failed
+USAGE: Final = 2  # the words on the command line make no sense; click's own code for it
+UNREACHABLE: Final = 3  # the target could not be started or reached, was lost, or did not answer in time
+UNAUTHORIZED: Final = 4  # the server wants a login, and there was none, or it was refused
+INTERRUPTED: Final = 130  # Ctrl-C
+CLOSED_PIPE: Final = 141  # nobody reads our output any more, as after `| head`
 
 
-_API_HINT_WORDS: Final = ("auth=", "headers=")
-"""Words of hints about Python code: the command line has options instead."""
+_API_HINT_WORDS: Final = ("auth=", "headers=")  # words of hints about Python code, instead of options
 
 
 class CommandError(click.ClickException):
@@ -53,8 +47,6 @@ class CommandError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it as text, by default to stderr."""
-        from toolpost.cli.output import escape_control_characters, is_plain  # noqa: PLC0415 - start-up time
-
         stream: IO[Any] = sys.stderr if file is None else file
         word = "Error:" if is_plain(stream) else click.style("Error:", fg="red", bold=True)
         click.echo(f"{word} {escape_control_characters(self.message)}", file=stream, color=True)
@@ -92,17 +84,13 @@ def show_error(error: click.ClickException, *, as_json: bool) -> None:
 @contextmanager
 def translate_errors(target: str | None = None) -> Generator[None]:
     """Turn an `MCPError` into a `CommandError`: what happened, where (`target`), what to do."""
-    from toolpost.errors import MCPError  # noqa: PLC0415 - start-up time
-
     try:
         yield
     except MCPError as error:
         raise _to_command_error(error, target) from error
 
 
-def _to_command_error(error: "MCPError", target: str | None) -> CommandError:
-    from toolpost import errors  # noqa: PLC0415 - as above
-
+def _to_command_error(error: MCPError, target: str | None) -> CommandError:
     unreachable = UNREACHABLE if isinstance(error, errors.TransportError) else FAILED
     code = UNAUTHORIZED if isinstance(error, errors.AuthError) else unreachable
     details: dict[str, Any] = {"kind": type(error).__name__}
@@ -120,10 +108,8 @@ def _to_command_error(error: "MCPError", target: str | None) -> CommandError:
     return CommandError(message, code, hint=hint or _suggest_hint(error, target), details=details)
 
 
-def _suggest_hint(error: "MCPError", target: str | None) -> str | None:
+def _suggest_hint(error: MCPError, target: str | None) -> str | None:
     """A hint for an error that has none, or one about Python code."""
-    from toolpost import errors  # noqa: PLC0415 - as above
-
     if isinstance(error, errors.RequestTimeout):
         return "--timeout SECONDS waits longer"
     if isinstance(error, errors.AuthError) or error.hint:

@@ -14,33 +14,29 @@ from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
 
 
-class LazyCommandGroup(click.Group):
-    """The commands of the table."""
+class _CommandGroup(click.Group):
+    """The commands of the table, each loaded when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's promise
-        """The names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        """Load a command; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         return import_module(f"toolpost.cli.{COMMANDS[cmd_name][0]}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """List them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click would say that something failed
             raise click.exceptions.Exit(errors.CLOSED_PIPE) from None
 
 
-@click.group(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="toolpost", message="%(prog)s %(version)s")
 def toolpost() -> None:
     """Run, call and examine servers of the Model Context Protocol.

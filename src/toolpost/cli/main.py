@@ -33,13 +33,7 @@ COMMANDS: Final = {
 Help loads no command: that is slow, and one may be broken.
 """
 
-_INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
-"""As in `cli.errors`, which needs click."""
-
-_TERMINATION_SIGNALS: Final = ("SIGTERM", "SIGHUP")
-"""Signals that end a run as Ctrl-C does, with a clean shutdown. A closed terminal sends SIGHUP."""
-
-_REQUIRED_PACKAGES: Final = ("click", "rich")
+_INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT  # as in `cli.errors`, which needs click
 
 
 def main() -> NoReturn:
@@ -69,21 +63,24 @@ def _reopen_closed_streams() -> None:
 
 
 def _trap_termination_signals() -> list[int]:
-    """Turn termination signals into Ctrl-C, unless they are ignored, as by nohup. Returns those received."""
+    """Turn termination signals into Ctrl-C, unless they are ignored, as by nohup. Returns those received.
+
+    A closed terminal sends SIGHUP.
+    """
     received: list[int] = []
 
     def record_signal(number: int, _frame: FrameType | None) -> None:
         received.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    for number in (getattr(signal, name) for name in _TERMINATION_SIGNALS if hasattr(signal, name)):
+    for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, record_signal)
     return received
 
 
 def _run_if_installed() -> int:
-    if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
+    if find_spec("click") is None or find_spec("rich") is None:
         sys.stderr.write("The command line needs click and rich: pip install 'toolpost[cli]'\n")
         return 1
     from toolpost.cli import group  # noqa: PLC0415 - it imports what may not be installed

@@ -6,19 +6,15 @@ Decides about colours and boxes, and escapes what a terminal would obey in the s
 import json as _json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-import click
+import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")
-"""What is not printable and shown nevertheless: line ends, tabs, and what joins letters and emoji."""
+_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")  # line ends, tabs, and what joins letters and emoji
 
 
 def escape_control_characters(text: str) -> str:
@@ -48,9 +44,7 @@ def is_plain(stream: IO[Any]) -> bool:
         return True
 
 
-def add_json_option(function: F) -> F:
-    """Gives a command the option `--json`, as its argument `json`."""
-    return click.option("--json", is_flag=True, help="Print one JSON document, for programs.")(function)
+JSON_HELP: Final = "Print one JSON document, for programs."
 
 
 class CommandOutput:
@@ -68,16 +62,6 @@ class CommandOutput:
     def is_terminal(self) -> bool:
         """Whether stdout is a terminal, so that control characters would be obeyed."""
         return sys.stdout.isatty()
-
-    @cached_property
-    def console(self) -> "Console":
-        """Rich's idea of stdout, for what needs more than lines and tables."""
-        return _create_console(sys.stdout)
-
-    @cached_property
-    def error_console(self) -> "Console":
-        """Rich's idea of stderr, for what moves: bars, spinners."""
-        return _create_console(sys.stderr)
 
     def print_text(self, text: str = "", *, style: str | None = None) -> None:
         """Print text for a person, on stdout. `style` is one of rich's, such as "bold red"."""
@@ -99,9 +83,9 @@ class CommandOutput:
         if self.json:
             return
         title = None if title is None else escape_control_characters(title)
-        heads = [escape_control_characters(column) for column in columns]
-        cells = [
-            ["" if cell is None else escape_control_characters(str(cell)) for cell in row] for row in rows
+        heads, *cells = [
+            ["" if cell is None else escape_control_characters(str(cell)) for cell in row]
+            for row in (columns, *rows)
         ]
         if self.is_plain:
             _write_and_flush(sys.stdout, _format_aligned_table(title, heads, cells))
@@ -115,7 +99,7 @@ class CommandOutput:
             table.add_column(head, style="cyan" if number == 0 else "", overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
-        self.console.print(table)
+        create_console(sys.stdout).print(table)
 
     def print_value(self, value: Any) -> None:
         """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
@@ -146,11 +130,8 @@ class CommandOutput:
 
     def _print_items(self, title: str | None, items: list[dict[str, Any]]) -> None:
         columns = list(dict.fromkeys(key for item in items for key in item))
-        self.print_table(
-            title,
-            columns,
-            [[_format_cell(each[key]) if key in each else None for key in columns] for each in items],
-        )
+        rows = [[_format_cell(each[key]) if key in each else None for key in columns] for each in items]
+        self.print_table(title, columns, rows)
 
     def print_record(self, value: Any, text: str, *, style: str | None = None) -> None:
         """Print one of many things as they come: an object on a line for programs, else the text."""
@@ -162,14 +143,13 @@ class CommandOutput:
 
 def to_json_value(value: Any) -> Any:
     """A value of nothing but JSON's types; the vocabulary's own are written as they go over the wire."""
-    import msgspec  # noqa: PLC0415 - only who has something to show needs it
-
-    from toolpost.types.base import enc_hook  # noqa: PLC0415 - as above
+    from toolpost.types.base import enc_hook  # noqa: PLC0415 - start-up time
 
     return msgspec.to_builtins(value, enc_hook=enc_hook)
 
 
-def _create_console(stream: IO[str]) -> "Console":
+def create_console(stream: IO[str]) -> "Console":
+    """Rich's idea of a stream, for what needs more than lines: boxes, bars."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
@@ -195,10 +175,7 @@ def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Seque
     table = [[column.upper() for column in columns], *rows]
     table = [[" ".join(cell.split()) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
     return "\n".join([*([title] if title else []), *lines]) + "\n"
 
 
@@ -218,8 +195,6 @@ def _format_cell(value: Any) -> str:
 
 
 def _encode_json(value: Any, indent: int | None = None) -> str:
-    import msgspec  # noqa: PLC0415 - as above
-
     data = msgspec.json.encode(value)
     return (data if indent is None else msgspec.json.format(data, indent=indent)).decode() + "\n"
 

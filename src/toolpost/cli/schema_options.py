@@ -1,26 +1,177 @@
-"""Options made from the fields of a tool or prompt: `call weather.py forecast --city Oslo`.
+"""Options made from the JSON Schema of a tool or prompt: `call weather.py forecast --city Oslo`.
 
-`SchemaCommand` parses the words behind the name, shows their help and finds out what is missing;
-`NamedItemCommand` is the command before it, which ends at the name, with the completion of both in a shell.
+Strings, numbers, choices, lists and the members of objects have options; anything else is typed as JSON. The
+server decides whether a value is valid in the end. `SchemaCommand` parses the words behind the name and shows
+their help; `NamedItemCommand` is the command before it, which ends at the name.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TextIO, TypeVar, cast
+import asyncio
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, first_line
-from toolpost.cli.schema_fields import NumberParam, SchemaField
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
+from toolpost.json_schema import as_list, as_object, get_types, is_number, read_choices, resolve_schema
+from toolpost.types.prompts import Prompt
+from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from toolpost.cli.terminal import TerminalPrompter
     from toolpost.client.client import Client
+
+MAX_FIELDS: Final = 200  # fields of one tool that have an option; the others are given by `--args`
+MAX_DEPTH: Final = 4  # objects within objects whose members have options
+_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")  # fields with other names are given by `--args`
+
+
+@dataclass(frozen=True)
+class SchemaField:
+    """One argument, and how it is typed: each word is converted by `kind`, to one item of a list if `many`.
+
+    `path` are the names that lead to it in the arguments. A member of an object is required if the object is
+    there. A `group` is an object whose members are fields, too.
+    """
+
+    path: tuple[str, ...]
+    kind: "click.ParamType[Any]"
+    many: bool = False
+    required: bool = False
+    description: str = ""
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    group: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return ".".join(self.path)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is typed without a value."""
+        return self.kind is click.BOOL and not self.many
+
+
+def extract_fields(schema: Mapping[str, Any]) -> list[SchemaField]:
+    """Return the fields of an object in its order; the members of an object come right after it."""
+    return list(islice(_iterate_fields(schema, schema, ()), MAX_FIELDS))
+
+
+def _iterate_fields(
+    schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[SchemaField]:
+    required = as_list(schema.get("required"))
+    for name, each in as_object(schema.get("properties")).items():
+        if not _OPTION_NAME.fullmatch(name) or (path and "." in name):
+            continue
+        inner = resolve_schema(each, root)
+        where = (*path, name)
+        group = inner.get("type") == "object" and bool(inner.get("properties")) and len(where) < MAX_DEPTH
+        items = resolve_schema(inner.get("items"), root) if inner.get("type") == "array" else None
+        text = inner.get("description") or inner.get("title")
+        yield SchemaField(
+            where,
+            kind=_choose_param_type(inner if items is None else items),
+            many=items is not None,
+            required=name in required,
+            description=escape_control_characters(text).strip() if isinstance(text, str) else "",
+            schema=inner,
+            group=group,
+        )
+        if group:
+            yield from _iterate_fields(inner, root, where)
+
+
+def _choose_param_type(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
+    choices = read_choices(schema, ("enum", "const", "oneOf", "anyOf"))
+    if choices:
+        return _ChoiceParam(dict.fromkeys(choices.values))
+    match schema.get("type"):
+        case "string":
+            return _TextParam(schema.get("format"))
+        case "boolean":
+            return click.BOOL
+        case "integer" | "number" as kind:
+            return _NumberParam(schema, whole=kind == "integer")
+        case kind:
+            return _JsonParam(or_text=kind is None or "string" in get_types(schema))
+
+
+class _TextParam(click.ParamType[str]):
+    """A string, of the `format` of a schema, such as "date"."""
+
+    def __init__(self, form: Any = None) -> None:
+        self.name = form if isinstance(form, str) and form.isprintable() else "text"
+
+
+class _ChoiceParam(click.Choice[Any]):
+    """One of some values, each typed as in JSON, but strings without quotes."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        del ctx
+        return escape_control_characters(choice) if isinstance(choice, str) else _format_value(choice)
+
+
+class _NumberParam(click.ParamType[float]):
+    """A number, or an integer if it is `whole`, within the limits of a schema."""
+
+    def __init__(self, schema: Mapping[str, Any], *, whole: bool) -> None:
+        self.name = "integer" if whole else "number"
+        self._whole = whole
+        bounds = (schema.get(key) for key in ("minimum", "maximum"))
+        self._minimum, self._maximum = (bound if is_number(bound) else None for bound in bounds)
+
+    @property
+    def range(self) -> str:
+        if self._minimum is not None and self._maximum is not None:
+            return f"{self._minimum} to {self._maximum}"
+        if self._minimum is not None:
+            return f"at least {self._minimum}"
+        return "" if self._maximum is None else f"at most {self._maximum}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = int(value)
+        except ValueError:
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if self._whole or not math.isfinite(number):
+                self.fail(f"{value!r} is no {self.name}", param, ctx)
+        least, most = self._minimum, self._maximum
+        if (least is not None and number < least) or (most is not None and number > most):
+            self.fail(f"{value} is out of range: {self.range}", param, ctx)
+        return number
+
+
+class _JsonParam(click.ParamType[Any]):
+    """A piece of JSON; with `or_text`, a word that is not JSON is a string."""
+
+    name = "json"
+
+    def __init__(self, *, or_text: bool = False) -> None:
+        self._or_text = or_text
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+            if self._or_text:
+                return value
+            self.fail(f"this is no JSON: {error}", param, ctx)
+
+
+# --------------------------------------------------------------------- one tool or prompt as a command
 
 
 class ParsedArguments(NamedTuple):
@@ -121,7 +272,7 @@ def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> li
         if not each.required or (holder is not None and last in holder):
             continue
         if holder is not None and "default" in each.schema:
-            holder[last] = each.default
+            holder[last] = each.schema["default"]
         elif holder is not None or tuple(above) in gone:
             gone[each.path] = each
     stood_for = {path[:-1] for path in gone}
@@ -168,7 +319,6 @@ def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Opt
 
 
 def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, str]:
-    """How help shows a field."""
     name = f"--{field.name}"
     if field.is_flag:
         typed = " / ".join([name, *option.secondary_opts[:1]])
@@ -176,13 +326,14 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
         typed = f"{name} [{'|'.join(map(_format_value, field.kind.choices))}]"
     else:
         typed = f"{name} {field.kind.name.upper()}"
+    default = field.schema.get("default")
     required = "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
     facts = [
         required if field.required else "",
         "may be repeated" if field.many else "",
-        field.kind.range if isinstance(field.kind, NumberParam) else "",
+        field.kind.range if isinstance(field.kind, _NumberParam) else "",
         "or its members, below" if field.group else "",
-        "" if field.default is None else f"default: {_format_value(field.default)}",
+        "" if default is None else f"default: {_format_value(default)}",
     ]
     extra = "; ".join(filter(None, facts))
     description = " ".join(field.description.split())
@@ -190,9 +341,8 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
 
 
 def _format_value(value: Any) -> str:
-    return escape_control_characters(
-        value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
-    )
+    text = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
+    return escape_control_characters(text)
 
 
 def _preserve_line_breaks(text: str) -> str:
@@ -203,55 +353,35 @@ def _preserve_line_breaks(text: str) -> str:
 
 # --------------------------------------------------------------------- commands about one tool or prompt
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-COMPLETION_TIMEOUT: Final = 3.0
-"""Seconds that somebody who has pressed Tab waits, before they type on."""
-
-MAX_SUGGESTED_NAMES: Final = 30
-"""How many names an error tells: a server may have hundreds."""
-
+COMPLETION_TIMEOUT: Final = 3.0  # seconds that somebody who has pressed Tab waits, before they type on
+MAX_SUGGESTED_NAMES: Final = 30  # how many names an error tells: a server may have hundreds
 _REST_KEY: Final = "toolpost.rest"
-_ARGS_HELP: Final = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
-_SAVE_HELP: Final = "Folder for pictures, sounds and files; by default this one."
 
 
-def add_args_and_save_options(function: F) -> F:
-    """Gives a command the options `--args` and `--save`, for before the name."""
-    function = click.option("--save", metavar="DIR", help=_SAVE_HELP)(function)
-    return click.option("--args", metavar="JSON", help=_ARGS_HELP)(function)
-
-
-def _create_trailing_options() -> list[click.Option]:
-    """The options of ours that may stand behind the name as well."""
+def _create_item_options() -> list[click.Option]:
+    """The options that may stand before the name and behind it."""
+    args_help = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
+    save_help = "Folder for pictures, sounds and files; by default this one."
     return [
-        click.Option(["--args"], metavar="JSON", help=_ARGS_HELP),
-        click.Option(["--save"], metavar="DIR", help=_SAVE_HELP),
-        click.Option(["--json"], is_flag=True, help="Print the result as one JSON document."),
+        click.Option(["--args"], metavar="JSON", help=args_help),
+        click.Option(["--save"], metavar="DIR", help=save_help),
     ]
 
 
-def get_remaining_words(ctx: click.Context) -> list[str]:
-    """The words after the name."""
-    return list(ctx.meta.get(_REST_KEY, ()))
+class NamedItemCommand(TargetCommand):
+    """A command whose words, after TARGET and the name of a tool or a prompt, belong to what is named."""
 
-
-class NamedItemCommand(TargetCommand, ABC):
-    """A command whose words, after TARGET and a name, belong to what is named.
-
-    Subclasses list the items by `fetch`, and return the JSON Schema of one by `get_schema`.
-    """
-
-    item_kind: ClassVar[str]
+    def __init__(
+        self, *args: Any, kind: Literal["tool", "prompt"], params: list[click.Parameter], **settings: Any
+    ) -> None:
+        self.kind = kind
+        name = click.Argument(["name"], metavar=kind.upper(), required=False, shell_complete=_complete_name)
+        super().__init__(*args, params=[name, *_create_item_options(), *params], **settings)
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words up to the name."""
-        values = {
-            opt
-            for param in self.get_params(ctx)
-            if isinstance(param, click.Option) and not param.is_flag
-            for opt in param.opts
-        }
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        values = {opt for option in options if not option.is_flag for opt in option.opts}
         place = names = 0
         while place < len(args) and names < 2:
             word = args[place]
@@ -265,48 +395,25 @@ class NamedItemCommand(TargetCommand, ABC):
         """The pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
 
-    @abstractmethod
-    async def fetch(self, client: "Client") -> Sequence[Any]:
+    async def fetch(self, client: "Client") -> Sequence[Tool | Prompt]:
         """All that may be named."""
+        return await client.list_tools() if self.kind == "tool" else await client.list_prompts()
 
-    @abstractmethod
-    def get_schema(self, item: Any) -> Mapping[str, Any]:
-        """The JSON Schema of what one of them wants to know."""
-
-    async def read_item(
-        self,
-        client: "Client",
-        reach: TargetConnector,
-        prompter: "TerminalPrompter",
-        name: str | None,
-        args: str | None,
-    ) -> tuple[Any, "ParsedArguments"]:
-        """Find the item of this name, and read its arguments from the words behind it."""
-        item = find_item(await self.fetch(client), name, self.item_kind, reach)
-        form = self.create_schema_command(item, reach.target)
-        words = get_remaining_words(click.get_current_context())
-        typed = await prompter.run_in_thread(lambda: prompter.read_arguments(form, words, args))
-        reach.output.json = reach.json or bool(typed.options.get("json"))
-        return item, typed
-
-    def create_schema_command(self, item: Any, target: "TargetSpec") -> "SchemaCommand":
+    def create_schema_command(self, item: Tool | Prompt, target: TargetSpec) -> SchemaCommand:
         """The options of one of them."""
-        from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - with what it needs, for no help of ours
-
+        json = click.Option(["--json"], is_flag=True, help="Print the result as one JSON document.")
         return SchemaCommand(
             self.name or "",
             item.name,
             target,
-            fields=extract_fields(self.get_schema(item)),
-            own=_create_trailing_options(),
+            fields=extract_fields(item.input_schema if isinstance(item, Tool) else _build_schema(item)),
+            own=[*_create_item_options(), json],
             elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
             description=item.description or item.title,
         )
 
     def fetch_candidates(self, ctx: click.Context) -> Sequence[Any]:
         """All that may be named, or nothing if that takes too long or fails."""
-        import asyncio  # noqa: PLC0415 - for completion only
-
         try:
             reach = build_connector(ctx)
             reach.timeout = COMPLETION_TIMEOUT
@@ -319,9 +426,9 @@ class NamedItemCommand(TargetCommand, ABC):
         except Exception:  # noqa: BLE001 - whatever it is, somebody is in the middle of a word
             return ()
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What may follow: our own options before the name, its own behind it."""
-        name, rest = ctx.params.get("name"), get_remaining_words(ctx)
+        name, rest = ctx.params.get("name"), ctx.meta.get(_REST_KEY)
         if name is None:
             return super().shell_complete(ctx, incomplete)
         item = next((each for each in self.fetch_candidates(ctx) if each.name == name), None)
@@ -335,38 +442,47 @@ class NamedItemCommand(TargetCommand, ABC):
         return form.shell_complete(inner, incomplete)
 
 
-class ItemNameParam(click.ParamType[str]):
-    """The name of one of them, completed by asking the server."""
+async def read_item(
+    client: "Client",
+    reach: TargetConnector,
+    prompter: "TerminalPrompter",
+    name: str | None,
+    args: str | None,
+) -> tuple[str, ParsedArguments]:
+    """Find the item of this name, and read its arguments from the words behind it."""
+    ctx = click.get_current_context()
+    command = cast("NamedItemCommand", ctx.command)
+    item = _find_item(await command.fetch(client), name, command.kind, reach)
+    form = command.create_schema_command(item, reach.target)
+    typed = await prompter.threads.run_in_thread(
+        lambda: prompter.read_arguments(form, ctx.meta[_REST_KEY], args)
+    )
+    reach.output.json = reach.output.json or bool(typed.options.get("json"))
+    return item.name, typed
 
-    name = "name"
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        """The names that begin so."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
-
-        del param
-        assert isinstance(ctx.command, NamedItemCommand), "nobody else takes names"
-        return [
-            CompletionItem(each.name, help=first_line(each.description) or None)
-            for each in ctx.command.fetch_candidates(ctx)
-            if each.name.startswith(incomplete)
-        ]
+def _build_schema(prompt: Prompt) -> Mapping[str, Any]:
+    """The JSON Schema of the arguments of a prompt: all of them are texts."""
+    arguments = prompt.arguments or ()
+    texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
+    return {"properties": texts, "required": [each.name for each in arguments if each.required]}
 
 
-def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
-    """The one of this name."""
+def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names that begin so, by asking the server."""
+    assert isinstance(ctx.command, NamedItemCommand), "no other command takes names"
+    return [
+        CompletionItem(each.name, help=first_line(each.description) or None)
+        for each in ctx.command.fetch_candidates(ctx)
+        if each.name.startswith(incomplete)
+    ]
+
+
+def _find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
     names = [each.name for each in items]
     if name in names:
         return items[names.index(name)]
-    from difflib import SequenceMatcher  # noqa: PLC0415 - for mistakes only
-
     problem = f"name a {what}" if name is None else f"{reach.target.label} has no {what} {name!r}"
     close = sorted(names, key=lambda each: -SequenceMatcher(None, each.lower(), (name or "").lower()).ratio())
-    shown = [
-        *(close if name else names)[:MAX_SUGGESTED_NAMES],
-        *(["…"] if len(names) > MAX_SUGGESTED_NAMES else []),
-    ]
-    there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
-    raise usage_error(problem, there)
+    shown = (close if name else names)[:MAX_SUGGESTED_NAMES] + ["…"] * (len(names) > MAX_SUGGESTED_NAMES)
+    raise usage_error(problem, f"there are: {', '.join(shown)}" if names else f"the server has no {what}s")

@@ -10,36 +10,31 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
+from msgspec.structs import replace
 
 from toolpost.cli.errors import translate_errors, usage_error
-from toolpost.cli.output import CommandOutput, add_json_option
+from toolpost.cli.output import JSON_HELP, CommandOutput
+from toolpost.client import mcp_json
+from toolpost.errors import MCPError
+from toolpost.protocol.methods import DATES
+from toolpost.transports.targets import Http, Stdio, display_url
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from toolpost.client.client import Client
-    from toolpost.transports.targets import Http, Stdio
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT: Final = 60.0
-"""Seconds to wait for an answer, unless `--timeout` says something else."""
-
-CONNECT_TIMEOUT: Final = 30.0
-"""Seconds for a server to start and to agree, likewise."""
-
+DEFAULT_TIMEOUT: Final = 60.0  # seconds to wait for an answer, unless `--timeout` says something else
+CONNECT_TIMEOUT: Final = 30.0  # seconds for a server to start and to agree, likewise
 CONFIG_PATHS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
 """Where names are looked for, in this order, unless `--config` says where."""
 
-_COMMAND_SEPARATOR: Final = "--"
-"""The word before a command at the end of the line."""
-
+_COMMAND_SEPARATOR: Final = "--"  # the word before a command at the end of the line
 _URL_PREFIX: Final = re.compile(r"https?://", re.IGNORECASE)
 _MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _HOST_PORT_PATTERN: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
@@ -66,8 +61,6 @@ def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
             raise usage_error("there is no command after the --", "for example: -- npx some-server")
         return TargetSpec("command", tuple(rest), _label_command(rest))
     if _URL_PREFIX.match(first):
-        from toolpost.transports.targets import display_url  # noqa: PLC0415 - for URLs only
-
         return TargetSpec("url", (first,), display_url(first))
     found = _FILE_PATTERN.fullmatch(first)
     if found is not None and not Path(found["path"]).is_file():
@@ -85,13 +78,11 @@ def _label_command(command: Sequence[str]) -> str:
 
 
 def _find_in_configs(name: str, config: str | None) -> TargetSpec:
-    from toolpost.client.mcp_json import read_servers  # noqa: PLC0415 - for names only
-
     files = [config] if config is not None else [each for each in CONFIG_PATHS if Path(each).is_file()]
     known: list[str] = []
     for file in files:
         with translate_errors():
-            servers = read_servers(file)
+            servers = mcp_json.read_servers(file)
         if name in servers:
             return TargetSpec("name", (name, str(file)), name)
         known += servers
@@ -101,14 +92,11 @@ def _find_in_configs(name: str, config: str | None) -> TargetSpec:
 
 
 def _suggest_target(name: str, known: Sequence[str]) -> str:
-    """A hint for a target that is unknown."""
     if _HOST_PORT_PATTERN.fullmatch(name):
         return f"a URL begins so: http://{name}"
     if name.endswith(".json"):
         return f"name one of the servers in it: --config {name} NAME"
     if known:
-        from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
-
         close = get_close_matches(name, known, n=3)
         return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
     return "TARGET is http://…, server.py, a name from an mcp.json, or at the end of the line: -- command …"
@@ -116,13 +104,10 @@ def _suggest_target(name: str, known: Sequence[str]) -> str:
 
 def list_config_names(config: str | None = None) -> list[str]:
     """The names in the `mcp.json` that are looked at; none where one cannot be read."""
-    from toolpost.client.mcp_json import read_servers  # noqa: PLC0415 - as above
-    from toolpost.errors import MCPError  # noqa: PLC0415 - as above
-
     names: list[str] = []
     for file in (config,) if config is not None else CONFIG_PATHS:
         try:
-            names += read_servers(file)
+            names += mcp_json.read_servers(file)
         except MCPError:
             continue
     return names
@@ -142,20 +127,12 @@ class TargetConnector:
     hidden_line_count: int = 0
 
     @property
-    def json(self) -> bool:
-        """Whether stdout is for programs."""
-        return self.output.json
-
-    @property
     def is_interactive(self) -> bool:
         """Whether there is a person to ask."""
         return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
 
-    def resolve_target(self) -> "Http | Stdio":
+    def resolve_target(self) -> Http | Stdio:
         """Where the server is, or how it is started, with all that the options say."""
-        from toolpost.client import mcp_json  # noqa: PLC0415 - start-up time
-        from toolpost.transports.targets import Stdio  # noqa: PLC0415 - as above
-
         with translate_errors():
             if self.target.kind in {"command", "file"}:
                 command, *args = self.target.words
@@ -173,7 +150,6 @@ class TargetConnector:
     def create_client(self, **options: Any) -> "Client":
         """A client of the server, not yet opened. Takes the options of `Client`."""
         from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
-        from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
 
         settings: dict[str, Any] = {
             "revision": self.revision,
@@ -190,7 +166,7 @@ class TargetConnector:
             return Client(place, **(settings | options))
 
     def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
-        """What comes of some work with the server, which is connected to for it and left afterwards."""
+        """Connect, and return the result of some work with the server."""
         import asyncio  # noqa: PLC0415 - start-up time
 
         client = self.create_client(**options)
@@ -202,9 +178,7 @@ class TargetConnector:
         with translate_errors(self.target.label):
             return asyncio.run(connect_and_work())
 
-    def _prepare_stdio(self, stdio: "Stdio") -> "Stdio":
-        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
-
+    def _prepare_stdio(self, stdio: Stdio) -> Stdio:
         if self.headers:
             raise usage_error("--header is for a server with a URL", "a command gets --env NAME=VALUE")
         return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._show_stderr_line)
@@ -215,13 +189,10 @@ class TargetConnector:
         else:
             self.hidden_line_count += 1
 
-    def _build_http(self, entry: "Mapping[str, Any]") -> "Http":
+    def _build_http(self, entry: Mapping[str, Any]) -> Http:
         if self.env:
-            raise usage_error(
-                "--env is for a server that is started", "one with a URL gets --header NAME:VALUE"
-            )
-        from toolpost.transports.targets import Http  # noqa: PLC0415 - for URLs only
-
+            hint = "one with a URL gets --header NAME:VALUE"
+            raise usage_error("--env is for a server that is started", hint)
         given = cast("dict[str, str]", entry.get("headers") or {})
         headers = {key.lower(): value for key, value in given.items()} | self.headers
         return Http.from_target({**entry, "headers": headers})
@@ -229,9 +200,23 @@ class TargetConnector:
 
 # --------------------------------------------------------------------- options of the command line
 
+_TARGET_HELP: Final = (
+    "TARGET is a URL, a Python file (weather.py, weather.py:server), a name from an mcp.json, or a command: "
+    "leave it out then, and end the line with -- and the command."
+)
+_COMMAND_PLACEHOLDER: Final = "\0"  # the TARGET if there is a command instead; no argument can be this
+
 
 class TargetCommand(click.Command):
-    """A command with a TARGET, which may be a command at the end of the line, after two hyphens."""
+    """A command with a TARGET and the options about it, in front of its own.
+
+    The command's function gets them as a `TargetConnector`, `reach`. TARGET may be a command at the end of
+    the line, after two hyphens.
+    """
+
+    def __init__(self, *args: Any, params: list[click.Parameter], **settings: Any) -> None:
+        self._target_params = _create_target_params()
+        super().__init__(*args, params=[*self._target_params, *params], **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the command off the line first: nothing in it is meant for us."""
@@ -242,9 +227,17 @@ class TargetCommand(click.Command):
         return super().parse_args(ctx, self.take_own_args(ctx, args))
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words that are for the command itself; for those who want to keep the rest."""
+        """The words that are for the command itself; a subclass may keep the rest."""
         del ctx
         return args
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, with a `TargetConnector` instead of TARGET and its options."""
+        reach = build_connector(ctx)
+        for param in self._target_params:
+            del ctx.params[param.name or ""]
+        ctx.params["reach"] = reach
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Say what TARGET may be, and then what the command itself has to say."""
@@ -254,46 +247,96 @@ class TargetCommand(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-_TARGET_HELP: Final = (
-    "TARGET is a URL, a Python file (weather.py, weather.py:server), a name from an mcp.json, or a command: "
-    "leave it out then, and end the line with -- and the command."
-)
-_COMMAND_PLACEHOLDER: Final = "\0"
-"""Stands for TARGET if there is a command instead. No word of a command line can be this one."""
+def build_connector(ctx: click.Context) -> TargetConnector:
+    """The target and its options, as they stand in the context of a command."""
+    given = ctx.params
+    words = [given["target"]]
+    if words == [_COMMAND_PLACEHOLDER]:
+        words = [_COMMAND_SEPARATOR, *cast("list[str]", ctx.meta[_COMMAND_SEPARATOR])]
+    return TargetConnector(
+        parse_target(words, given["config"]),
+        CommandOutput(json=given["json"]),
+        revision=given["revision"],
+        headers=given["headers"],
+        env=given["env"],
+        timeout=given["timeout"] or None,
+        verbose=given["verbose"],
+    )
 
 
-class TargetParam(click.ParamType[str]):
-    """The word that names a target, with what may be completed: Python files, names of an `mcp.json`."""
+def _create_target_params() -> list[click.Parameter]:
+    """The argument and the options of all commands with a target, in the order in which help shows them."""
+    return [
+        click.Argument(["target"], type=click.UNPROCESSED, shell_complete=_complete_target),
+        click.Option(
+            ["--revision"],
+            metavar="DATE",
+            callback=_parse_revision,
+            shell_complete=_complete_revision,
+            help="Protocol revision to speak; found out by default.",
+        ),
+        click.Option(
+            ["--header", "headers"],
+            multiple=True,
+            metavar="NAME:VALUE",
+            callback=_parse_headers,
+            help="Send this header with each HTTP request.",
+        ),
+        click.Option(
+            ["--env"],
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            callback=parse_env,
+            help="Give a server that is started this variable; without a value, ours.",
+        ),
+        click.Option(
+            ["--config"],
+            type=click.Path(exists=True, dir_okay=False),
+            is_eager=True,
+            help="The mcp.json in which TARGET is a name.",
+        ),
+        click.Option(
+            ["--timeout"],
+            type=SecondsParam(),
+            default=DEFAULT_TIMEOUT,
+            help=f"How long to wait for the server: {DEFAULT_TIMEOUT:g}, or so many; 0 is for ever.",
+        ),
+        click.Option(
+            ["-v", "--verbose"], is_flag=True, help="Show what a server that is started says on stderr."
+        ),
+        click.Option(["--json"], is_flag=True, help=JSON_HELP),
+    ]
 
-    name = "target"
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        """The names that begin so, and files if the shell finds any."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
-
-        del param
-        names = [name for name in list_config_names(ctx.params.get("config")) if name.startswith(incomplete)]
-        return [CompletionItem(each) for each in (*names, *_complete_paths(incomplete))]
-
-
-def _complete_paths(incomplete: str) -> list[str]:
-    """The Python files that begin so, and the folders that may hold some."""
+def _complete_target(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of an `mcp.json` that begin so, Python files, and the folders that may hold some."""
     folder = Path(incomplete + "_").parent
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     files = [str(each) for each in inside if each.suffix == ".py"]
     folders = [f"{each}{os.sep}" for each in inside if each.is_dir() and each.name[0] not in "._"]
-    return [path for path in (*files, *folders) if path.startswith(incomplete)]
+    words = (*list_config_names(ctx.params.get("config")), *files, *folders)
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _complete_revision(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [date for date in DATES if date.startswith(incomplete)]
+
+
+def _parse_revision(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The whole date of a revision, of which the beginning may be given."""
+    found = [date for date in DATES if value is not None and date.startswith(value)]
+    if value is not None and len(found) != 1:
+        raise click.BadParameter(f"{value!r} is none of {', '.join(DATES)}")
+    return found[0] if found else None
 
 
 class SecondsParam(click.ParamType[float]):
-    """A time in seconds."""
+    """A time in seconds, finite and not below zero."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, which is finite and not below zero."""
+        """The number."""
         try:
             seconds = float(value)
         except ValueError:
@@ -301,32 +344,6 @@ class SecondsParam(click.ParamType[float]):
         if not 0 <= seconds < math.inf:
             self.fail(f"{value!r} is no number of seconds", param, ctx)
         return seconds
-
-
-class RevisionParam(click.ParamType[str]):
-    """A revision of the protocol, or the beginning of its date."""
-
-    name = "date"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The whole date."""
-        from toolpost.protocol.methods import DATES  # noqa: PLC0415 - for those who pin one
-
-        found = [date for date in DATES if date.startswith(value)]
-        if len(found) != 1:
-            self.fail(f"{value!r} is none of {', '.join(DATES)}", param, ctx)
-        return found[0]
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        """The dates that begin so."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
-
-        from toolpost.protocol.methods import DATES  # noqa: PLC0415 - as above
-
-        del ctx, param
-        return [CompletionItem(date) for date in DATES if date.startswith(incomplete)]
 
 
 def _parse_headers(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -348,81 +365,3 @@ def parse_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, .
             raise click.BadParameter(f"{name} is not set here; give it a value: {name}=VALUE")
         env[name] = value if equals else os.environ[name]
     return env
-
-
-_TARGET_OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[reportGeneralTypeIssues] - each takes any
-    click.argument("target", type=TargetParam()),
-    click.option(
-        "--revision", type=RevisionParam(), help="Protocol revision to speak; found out by default."
-    ),
-    click.option(
-        "--header",
-        "headers",
-        multiple=True,
-        metavar="NAME:VALUE",
-        callback=_parse_headers,
-        help="Send this header with each HTTP request.",
-    ),
-    click.option(
-        "--env",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        callback=parse_env,
-        help="Give a server that is started this variable; without a value, ours.",
-    ),
-    click.option(
-        "--config",
-        type=click.Path(exists=True, dir_okay=False),
-        is_eager=True,
-        help="The mcp.json in which TARGET is a name.",
-    ),
-    click.option(
-        "--timeout",
-        type=SecondsParam(),
-        default=DEFAULT_TIMEOUT,
-        help=f"How long to wait for the server: {DEFAULT_TIMEOUT:g}, or so many; 0 is for ever.",
-    ),
-    click.option("-v", "--verbose", is_flag=True, help="Show what a server that is started says on stderr."),
-    add_json_option,
-)
-"""The argument and the options of all commands with a target, in the order in which help shows them."""
-
-
-_TARGET_PARAMETERS: Final = frozenset(
-    ["target", "config", "json", "revision", "headers", "env", "timeout", "verbose"]
-)
-
-
-def build_connector(ctx: click.Context) -> TargetConnector:
-    """The target and its options, as they stand in the context of a command."""
-    given = ctx.params
-    words = [given["target"]]
-    if words == [_COMMAND_PLACEHOLDER]:
-        words = [_COMMAND_SEPARATOR, *cast("list[str]", ctx.meta[_COMMAND_SEPARATOR])]
-    return TargetConnector(
-        parse_target(words, given["config"]),
-        CommandOutput(json=given["json"]),
-        revision=given["revision"],
-        headers=given["headers"],
-        env=given["env"],
-        timeout=given["timeout"] or None,
-        verbose=given["verbose"],
-    )
-
-
-def add_target_options(function: Callable[..., T]) -> Callable[..., T]:
-    """Add TARGET and its options to a command; its function gets them as a `TargetConnector`, `reach`.
-
-    It stands right below `@click.command(cls=TargetCommand)`, above the command's own options.
-    """
-
-    def with_connector(**given: Any) -> T:
-        reach = build_connector(click.get_current_context())
-        return function(
-            reach=reach, **{key: value for key, value in given.items() if key not in _TARGET_PARAMETERS}
-        )
-
-    decorated: Any = update_wrapper(with_connector, function)
-    for option in reversed(_TARGET_OPTIONS):
-        decorated = option(decorated)
-    return decorated

@@ -5,28 +5,34 @@ Plain output is in `output`, results of calls in `content`.
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+import msgspec
 
-from toolpost.cli.output import CommandOutput, escape_control_characters, is_plain
-from toolpost.cli.schema_fields import SchemaField
-from toolpost.cli.schema_options import ParsedArguments, SchemaCommand, find_missing, set_argument
+from toolpost.cli.output import CommandOutput, create_console, escape_control_characters, is_plain
+from toolpost.cli.schema_options import (
+    ParsedArguments,
+    SchemaCommand,
+    SchemaField,
+    find_missing,
+    set_argument,
+)
 from toolpost.cli.target import TargetConnector
+from toolpost.prompting import terminal
 from toolpost.threads import ThreadPool
+from toolpost.types.base import Number
+from toolpost.types.client_requests import ElicitParams, ElicitResult
+from toolpost.types.initialize import ClientCapabilities, ElicitationCapability
+from toolpost.types.notifications import LogParams, ProgressParams
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from toolpost.types.base import Number
-    from toolpost.types.client_requests import ElicitParams, ElicitResult
-    from toolpost.types.notifications import LogParams, ProgressParams
-
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_PROGRESS: Final = 1e300
-"""Larger numbers are shown as this one: an integer on the wire may be too large to divide or format."""
+MAX_PROGRESS: Final = 1e300  # larger numbers are shown as this one: some are too large to divide or format
 
 LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
@@ -50,7 +56,7 @@ class ProgressDisplay:
         self._bar: Progress | None = None
         self._task: Any = None
 
-    async def show_progress(self, params: "ProgressParams") -> None:
+    async def show_progress(self, params: ProgressParams) -> None:
         """Show a progress notification. A callback for `progress=`."""
         text = escape_control_characters(format_progress(params))
         if is_plain(sys.stderr):
@@ -62,12 +68,11 @@ class ProgressDisplay:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
 
             columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=self._output.error_console, transient=True)
+            self._bar = Progress(*columns, console=create_console(sys.stderr), transient=True)
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
-        self._bar.update(
-            self._task, completed=_clamp_number(params.progress), total=total, description=text, refresh=True
-        )
+        done = _clamp_number(params.progress)
+        self._bar.update(self._task, completed=done, total=total, description=text, refresh=True)
 
     def print_note(self, text: str, *, style: str | None = None) -> None:
         """Print a line on stderr, above the bar."""
@@ -81,14 +86,11 @@ class ProgressDisplay:
     @contextmanager
     def pause(self) -> Generator[None]:
         """Hide the bar during a prompt."""
-        bar = self._bar
-        if bar is not None:
-            bar.stop()
-        try:
+        with ExitStack() as stack:
+            if self._bar is not None:
+                self._bar.stop()
+                stack.callback(self._bar.start)
             yield
-        finally:
-            if bar is not None:
-                bar.start()
 
     def close(self) -> None:
         """Take the bar away."""
@@ -97,13 +99,13 @@ class ProgressDisplay:
             self._bar = None
 
 
-def format_progress(params: "ProgressParams") -> str:
+def format_progress(params: ProgressParams) -> str:
     """Progress on one line, such as `1/3 half done`."""
     total = "" if params.total is None else f"/{_clamp_number(params.total):g}"
     return " ".join([f"{_clamp_number(params.progress):g}{total}", *(params.message or "").split()])
 
 
-def _clamp_number(number: "Number") -> "Number":
+def _clamp_number(number: Number) -> Number:
     return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
 
 
@@ -113,17 +115,10 @@ def add_log_level_option(function: F) -> F:
     return click.option("--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help=text)(function)
 
 
-def format_log_line(line: "LogParams") -> str:
+def format_log_line(line: LogParams) -> str:
     """A line of a server's log."""
-    import msgspec  # noqa: PLC0415 - help needs none of it
-
     data = line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode()
     return f"{line.level}: {f'{line.logger}: ' if line.logger else ''}{data}"
-
-
-# --------------------------------------------------------------------- questions
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -133,7 +128,7 @@ def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
     try:
         yield prompter
     finally:
-        prompter.close()
+        prompter.threads.close()
         prompter.progress.close()
 
 
@@ -143,15 +138,7 @@ class TerminalPrompter:
     def __init__(self, progress: ProgressDisplay, interactive: bool) -> None:
         self.progress = progress
         self._interactive = interactive
-        self._threads = ThreadPool(1)
-
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Run work that may wait for a person, while the conversation with the server goes on."""
-        return await self._threads.run_in_thread(work)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._threads.close()
+        self.threads = ThreadPool(1)  # for what waits for a person, while the conversation goes on
 
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
         """Parse the words behind the name, and ask for required arguments that are missing."""
@@ -169,35 +156,26 @@ class TerminalPrompter:
 
     def client_options(self) -> dict[str, Any]:
         """Options for a client that sends elicitations here."""
-        from toolpost.types.initialize import ClientCapabilities, ElicitationCapability  # noqa: PLC0415 - as below
-
         both = ElicitationCapability(form={}, url={})
         return {
             "on_elicitation": self.elicit if self._interactive else self.decline,
             "capabilities": ClientCapabilities(elicitation=both),
         }
 
-    def elicit(self, params: "ElicitParams") -> "ElicitResult":
+    def elicit(self, params: ElicitParams) -> ElicitResult:
         """Ask the person."""
-        from toolpost.prompting import terminal  # noqa: PLC0415 - few are asked
-
         with self.progress.pause():
             return terminal(params)
 
-    async def decline(self, params: "ElicitParams") -> "ElicitResult":
+    async def decline(self, params: ElicitParams) -> ElicitResult:
         """Decline, with a note of what was asked."""
-        from toolpost.types.client_requests import ElicitResult  # noqa: PLC0415 - few are asked
-
         where = f" (at {params.url})" if params.url else ""
-        self.progress.print_note(
-            f"The server asks: {params.message}{where}\nDeclined: there is no terminal to ask on."
-        )
+        asked = f"The server asks: {params.message}{where}"
+        self.progress.print_note(f"{asked}\nDeclined: there is no terminal to ask on.")
         return ElicitResult(action="decline")
 
     def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:
         """Send the person to pages that have to be visited first. Returns whether all were."""
-        from toolpost.types.client_requests import ElicitParams  # noqa: PLC0415 - few are asked
-
         if not self._interactive or not elicitations:
             return False
         for each in elicitations:

@@ -1,7 +1,6 @@
-"""Hosts and origins: whom a server answers to, so that no web page reaches it under a rebound name.
+"""Allowed hosts and origins, so that no web page reaches a server under a rebound name.
 
-Owns the rules about `Host` and `Origin`. Pure functions that say what was refused and what to set; knows
-nothing of other headers, of sessions or of status codes.
+Owns the rules about `Host` and `Origin`. Pure functions; knows nothing of sessions or of status codes.
 """
 
 import re
@@ -10,11 +9,11 @@ from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
 from toolpost.protocol.headers import quote_value
+from toolpost.protocol.urls import DEFAULT_PORTS
 
 MAX_SITE_LENGTH: Final = 300
 """A host name of 255 characters, with a scheme and a port."""
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SITE_PATTERN: Final = re.compile(
     r"(?:([a-z][a-z0-9+.-]*)://)?(?:\[([0-9a-f:.]+)\]|([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?)(?::([0-9]{1,5}))?",
     re.ASCII | re.IGNORECASE,
@@ -37,11 +36,11 @@ class _Site(NamedTuple):
     port: int | None
 
     def covers(self, other: "_Site") -> bool:
-        """Whether this rule allows that place."""
+        """Return whether this rule allows that place."""
         by_name = other.host == self.host or (self.host[:2] == "*." and other.host.endswith(self.host[1:]))
         by_scheme = None in {self.scheme, other.scheme} or self.scheme == other.scheme
         # A `Host` without a port means the default port of a scheme that it does not tell.
-        by_default = other.port is None and self.port in _DEFAULT_PORTS.values()
+        by_default = other.port is None and self.port in DEFAULT_PORTS.values()
         return by_name and by_scheme and (self.port is None or self.port == other.port or by_default)
 
 
@@ -62,16 +61,10 @@ def parse_allowed_hosts(
     origins: Iterable[str] = (),
     loopback: bool = True,
 ) -> AllowedHosts:
-    """The record of what is allowed, checked once.
+    """Parse what is allowed; ValueError names an entry that cannot be understood.
 
-    Args:
-        public_url: where clients reach the server; allows its host and its origin.
-        hosts: more hosts: `name` (any port), `name:port`, `*.name`, or `*` for all, which ends the check.
-        origins: more origins: `https://name`, `https://*.name`, `null`, or `*` for all, which ends the check.
-        loopback: whether `localhost`, 127.0.0.0/8 and `[::1]` are allowed, on any port.
-
-    Raises:
-        ValueError: an entry cannot be understood; the text names it.
+    `public_url` allows its host and its origin, `loopback` allows `localhost`, 127.0.0.0/8 and `[::1]` on any
+    port. Hosts and origins take the forms of `_RULE_FORMS`; a host without a port allows any.
     """
     # A lone text means one entry, not its letters.
     names = (hosts,) if isinstance(hosts, str) else tuple(hosts)
@@ -91,7 +84,7 @@ def parse_allowed_hosts(
 
 
 def explain_refused_host(allowed: AllowedHosts, host: str | None) -> str | None:
-    """None if the `Host` header names this server, else a sentence on what was refused and what to set."""
+    """Return None if the `Host` header names this server, else what was refused and what to set."""
     if allowed.any_host:
         return None
     if host is None:
@@ -108,27 +101,21 @@ def explain_refused_host(allowed: AllowedHosts, host: str | None) -> str | None:
 
 
 def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str | None) -> str | None:
-    """None if the `Origin` header is fine, else a sentence on what was refused and what to set (HTTP-1).
+    """Return None if the `Origin` header is fine, else what was refused and what to set (HTTP-1).
 
     A page may call the host that it came from, if that host is allowed by name: `*` proves nothing, since a
     rebound name is its own origin.
-
-    Args:
-        allowed: what the server answers to.
-        origin: the value of `Origin`; None if there is none, as from anything but a browser.
-        host: the value of `Host`.
     """
-    if origin is None or allowed.any_origin:
+    if origin is None or allowed.any_origin or (origin == "null" and allowed.null_origin):
         return None
     site = _parse_site(origin)
-    if origin == "null":
-        welcome = allowed.null_origin
-    elif site is None or site.scheme is None:
-        return f"The Origin header {quote_value(origin)} is not an origin such as https://app.example.com."
-    else:
-        welcome = _is_allowed_origin(allowed, site, host)
-    if welcome:
-        return None
+    if origin != "null":
+        if site is None or site.scheme is None:
+            return (
+                f"The Origin header {quote_value(origin)} is not an origin such as https://app.example.com."
+            )
+        if _is_allowed_origin(allowed, site, host):
+            return None
     return (
         f"Pages of the origin {quote_value(origin)} may not call this server. If they should,"
         f" set allowed_origins=[{quote_value(origin)}], or public_url= if the page is the server's own."
@@ -136,30 +123,29 @@ def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str 
 
 
 def _is_allowed_origin(allowed: AllowedHosts, origin: _Site, host: str | None) -> bool:
-    """Whether pages of an origin may call."""
     if any(rule.covers(origin) for rule in allowed.origins):
         return True
-    if origin.scheme not in _DEFAULT_PORTS:
+    if origin.scheme not in DEFAULT_PORTS:
         return False
-    loopback = allowed.loopback and _LOOPBACK_PATTERN.fullmatch(origin.host)
-    if loopback or host is None:
-        return bool(loopback)
-    return _parse_site(f"{origin.scheme}://{host}") == origin and _is_allowed_host(allowed, origin)
+    is_own = host is not None and _parse_site(f"{origin.scheme}://{host}") == origin
+    return _is_allowed_loopback(allowed, origin) or (is_own and _is_allowed_host(allowed, origin))
 
 
 def _is_allowed_host(allowed: AllowedHosts, site: _Site) -> bool:
-    """Whether a host is allowed by name."""
-    loopback = allowed.loopback and _LOOPBACK_PATTERN.fullmatch(site.host)
-    return bool(loopback) or any(rule.covers(site) for rule in allowed.hosts)
+    return _is_allowed_loopback(allowed, site) or any(rule.covers(site) for rule in allowed.hosts)
+
+
+def _is_allowed_loopback(allowed: AllowedHosts, site: _Site) -> bool:
+    return allowed.loopback and _LOOPBACK_PATTERN.fullmatch(site.host) is not None
 
 
 def _parse_site(text: str) -> _Site | None:
-    """`host`, `host:port` or an origin, brought to one form; None for anything else, such as a path."""
+    """Parse `host`, `host:port` or an origin; None for anything else, such as a path."""
     match = _SITE_PATTERN.fullmatch(text) if len(text) <= MAX_SITE_LENGTH else None
     if match is None:
         return None
     scheme, literal, name, digits = (part and part.lower() for part in match.groups())
-    port = int(digits) if digits else _DEFAULT_PORTS.get(scheme)
+    port = int(digits) if digits else DEFAULT_PORTS.get(scheme)
     if port is not None and not 0 < port < 65536:
         return None
     try:
@@ -169,7 +155,7 @@ def _parse_site(text: str) -> _Site | None:
 
 
 def _parse_rule(setting: str, text: str) -> _Site:
-    """The rule that an entry of a setting stands for."""
+    """Parse an entry of a setting."""
     head, mark, tail = text.rpartition("://")
     name = tail.removeprefix("*.")
     site = _parse_site(head + mark + name)
@@ -179,7 +165,7 @@ def _parse_rule(setting: str, text: str) -> _Site:
 
 
 def _parse_public_url(url: str) -> _Site:
-    """The place that a URL leads to; its path does not count."""
+    """Parse the origin of a URL; its path does not count."""
     match = _PUBLIC_URL_PATTERN.match(url)
     site = _parse_site(match[0]) if match else None
     if site is None:

@@ -6,39 +6,23 @@ the order of tool calls and results in a sampling conversation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from operator import is_
 from typing import Any, Final, TypeVar, cast
 
+from msgspec.structs import replace
+
+from toolpost import types
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, UNSET, InputResponseParams, WireStruct
-from toolpost.types.client_requests import (
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitParams,
-    SamplingMessage,
-)
-from toolpost.types.content import (
-    CONTENT_TYPES,
-    AudioContent,
-    Blocks,
-    Content,
-    ResourceLink,
-    TextContent,
-    ToolResultContent,
-    ToolUseContent,
-    UnknownContent,
-)
-from toolpost.types.prompts import GetPromptResult
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
+from toolpost.types import JSON, UNSET, Content
 
 V = TypeVar("V")
-W = TypeVar("W", bound=WireStruct)
-ClientRequestT = TypeVar("ClientRequestT", CreateMessageParams, ElicitParams)
-RetryParamsT = TypeVar("RetryParamsT", bound=InputResponseParams)
-ToolResultT = TypeVar("ToolResultT", CallToolResult, ToolResultContent)
+W = TypeVar("W", bound=types.WireStruct)
+ClientRequestT = TypeVar("ClientRequestT", types.CreateMessageParams, types.ElicitParams)
+RetryParamsT = TypeVar("RetryParamsT", bound=types.InputResponseParams)
+ToolsT = TypeVar("ToolsT", types.CreateMessageParams, types.ListToolsResult)
+ToolResultT = TypeVar("ToolResultT", types.CallToolResult, types.ToolResultContent)
 
 
 class _TypeTable(dict[type, V | None]):
@@ -58,12 +42,8 @@ def downgrade_value(value: W, revision: Revision) -> W:
 
 def _replace_members(value: W, **members: object) -> W:
     """Return a copy with these members, or the value itself if it has them."""
-    lowered = value
-    for name, member in members.items():
-        if getattr(value, name) is not member:
-            lowered = copy(value) if lowered is value else lowered
-            setattr(lowered, name, member)
-    return lowered
+    changes = {name: member for name, member in members.items() if getattr(value, name) is not member}
+    return replace(value, **changes) if changes else value
 
 
 def _keep_if_unchanged(before: list[V], after: list[V]) -> list[V]:
@@ -73,12 +53,12 @@ def _keep_if_unchanged(before: list[V], after: list[V]) -> list[V]:
 
 # --------------------------------------------------------------------- blocks
 
-_TAG_BY_TYPE: Final[_TypeTable[str]] = _TypeTable({kind: tag for tag, kind in CONTENT_TYPES.items()})
+_TAG_BY_TYPE: Final[_TypeTable[str]] = _TypeTable({kind: tag for tag, kind in types.CONTENT_TYPES.items()})
 
 
 def _downgrade_blocks(blocks: list[Content], kinds: frozenset[str], revision: Revision) -> list[Content]:
     for block in blocks:
-        if type(block) is not TextContent:
+        if type(block) is not types.TextContent:
             return _keep_if_unchanged(blocks, [_downgrade_block(block, kinds, revision) for block in blocks])
     return blocks
 
@@ -87,50 +67,43 @@ def _downgrade_block(block: Content, kinds: frozenset[str], revision: Revision) 
     """Return the block, or its text if the peer lacks the type; types unknown to us pass."""
     tag = _TAG_BY_TYPE[type(block)]
     if tag in kinds:
-        return _downgrade_tool_result(block, revision) if isinstance(block, ToolResultContent) else block
-    if isinstance(block, UnknownContent):
+        return (
+            _downgrade_tool_result(block, revision) if isinstance(block, types.ToolResultContent) else block
+        )
+    if isinstance(block, types.UnknownContent):
         return block
     if tag is None:
         raise LocalProtocolError(
             f"content is made of content blocks, not of {type(block).__name__}",
             hint='such as content=[TextContent("hello")]',
         )
-    text = _TEXT_CONVERTERS.get(tag, _to_json)(block)
-    return TextContent(text, getattr(block, "annotations", None), meta=getattr(block, "meta", None))
+    text = _spell_out_block(block)
+    return types.TextContent(text, getattr(block, "annotations", None), meta=getattr(block, "meta", None))
 
 
-def _link_to_text(block: ResourceLink) -> str:
-    title = block.title or block.name
-    return f"{title}: {block.uri}" + (f"\n{block.description}" if block.description else "")
+def _spell_out_block(block: Content) -> str:
+    """Return a block of a type that the peer lacks as text."""
+    match block:
+        case types.ResourceLink():
+            title = block.title or block.name
+            return f"{title}: {block.uri}" + (f"\n{block.description}" if block.description else "")
+        case types.AudioContent():
+            return f"[audio, {block.mime_type}: this client cannot play it]"
+        case types.ToolUseContent():
+            return f"[call {block.id} of {block.name}: {_to_json(block.input)}]"
+        case types.ToolResultContent():
+            outcome = f"[{'error' if block.is_error else 'result'} of call {block.tool_use_id}]"
+            return "\n".join([outcome, *map(_block_to_text, _spell_out_structured(block))])
+        case _:
+            return _to_json(block)
 
 
-def _audio_to_text(block: AudioContent) -> str:
-    return f"[audio, {block.mime_type}: this client cannot play it]"
-
-
-def _tool_use_to_text(block: ToolUseContent) -> str:
-    return f"[call {block.id} of {block.name}: {_to_json(block.input)}]"
-
-
-def _tool_result_to_text(block: ToolResultContent) -> str:
-    outcome = f"[{'error' if block.is_error else 'result'} of call {block.tool_use_id}]"
-    return "\n".join([outcome, *map(_block_to_text, _spell_out_structured(block))])
-
-
-def _block_to_text(block: Blocks) -> str:
-    return block.text if isinstance(block, TextContent) else _to_json(block)
+def _block_to_text(block: types.Blocks) -> str:
+    return block.text if isinstance(block, types.TextContent) else _to_json(block)
 
 
 def _to_json(value: JSON) -> str:
     return jsonrpc.encode(value).decode()
-
-
-_TEXT_CONVERTERS: Final[dict[str, Callable[..., str]]] = {
-    "resource_link": _link_to_text,
-    "audio": _audio_to_text,
-    "tool_use": _tool_use_to_text,
-    "tool_result": _tool_result_to_text,
-}
 
 
 # --------------------------------------------------------------------- tools
@@ -149,18 +122,18 @@ def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResult
     return _replace_members(value, content=content, structured_content=structured)
 
 
-def _spell_out_structured(value: CallToolResult | ToolResultContent) -> list[Content]:
+def _spell_out_structured(value: types.CallToolResult | types.ToolResultContent) -> list[Content]:
     """Return the content, and structured content as text unless there is text already (TOOL-12)."""
     structured = value.structured_content
-    if structured is UNSET or any(isinstance(block, TextContent) for block in value.content):
+    if structured is UNSET or any(isinstance(block, types.TextContent) for block in value.content):
         return value.content
-    return [*value.content, TextContent(_to_json(structured))]
+    return [*value.content, types.TextContent(_to_json(structured))]
 
 
-def _downgrade_call(params: CallToolParams, revision: Revision) -> CallToolParams:
+def _downgrade_call(params: types.CallToolParams, revision: Revision) -> types.CallToolParams:
     if params.task is not None and not revision.tasks:
         params = _replace_members(params, task=None)
-    return params if revision.stateless else _drop_input_responses(params, revision)
+    return _drop_input_responses(params, revision)
 
 
 def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:
@@ -170,15 +143,15 @@ def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryPara
     return _replace_members(params, input_responses=None, request_state=None)
 
 
-def _downgrade_tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
-    return _replace_members(result, tools=_downgrade_tools(result.tools, revision))
+def _downgrade_tools(value: ToolsT, revision: Revision) -> ToolsT:
+    """Translate the tools of a list or of a sampling request."""
+    if not value.tools:
+        return value
+    tools = [_downgrade_tool(tool, revision) for tool in value.tools]
+    return _replace_members(value, tools=_keep_if_unchanged(value.tools, tools))
 
 
-def _downgrade_tools(tools: list[Tool], revision: Revision) -> list[Tool]:
-    return _keep_if_unchanged(tools, [_downgrade_tool(tool, revision) for tool in tools])
-
-
-def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
+def _downgrade_tool(tool: types.Tool, revision: Revision) -> types.Tool:
     """Translate a tool. Before structured output could be anything, its schema had to describe an object."""
     if tool.output_schema is None and tool.execution is None:
         return tool
@@ -191,7 +164,7 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
 # --------------------------------------------------------------------- conversations
 
 
-def _downgrade_prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
+def _downgrade_prompt(result: types.GetPromptResult, revision: Revision) -> types.GetPromptResult:
     messages = [
         _replace_members(message, content=_downgrade_block(message.content, revision.content, revision))
         for message in result.messages
@@ -199,8 +172,8 @@ def _downgrade_prompt(result: GetPromptResult, revision: Revision) -> GetPromptR
     return _replace_members(result, messages=_keep_if_unchanged(result.messages, messages))
 
 
-def _downgrade_sampling(params: CreateMessageParams, revision: Revision) -> CreateMessageParams:
-    messages: list[SamplingMessage] = []
+def _downgrade_sampling(params: types.CreateMessageParams, revision: Revision) -> types.CreateMessageParams:
+    messages: list[types.SamplingMessage] = []
     for message in params.messages:
         first, *others = _split_turns(message.content, revision)
         messages.append(_replace_members(message, content=first))
@@ -210,26 +183,24 @@ def _downgrade_sampling(params: CreateMessageParams, revision: Revision) -> Crea
     )
     if "tool_use" not in revision.sampling_content:
         return _replace_members(asked, tools=None, tool_choice=None)
-    return (
-        asked
-        if params.tools is None
-        else _replace_members(asked, tools=_downgrade_tools(params.tools, revision))
-    )
+    return _downgrade_tools(asked, revision)
 
 
-def _downgrade_sampling_result(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
+def _downgrade_sampling_result(
+    result: types.CreateMessageResult, revision: Revision
+) -> types.CreateMessageResult:
     """Translate the answer of a model. Where only one block is allowed, several become one text."""
     turns = _split_turns(result.content, revision)
-    content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_block_to_text, turns)))
+    content = turns[0] if len(turns) == 1 else types.TextContent("\n".join(map(_block_to_text, turns)))
     return _replace_members(result, content=content)
 
 
-def _split_turns(content: Blocks, revision: Revision) -> list[Blocks]:
+def _split_turns(content: types.Blocks, revision: Revision) -> list[types.Blocks]:
     """Return the content of a message, split where a message holds exactly one block."""
     if not isinstance(content, list):
         return [_downgrade_block(content, revision.sampling_content, revision)]
     blocks = _downgrade_blocks(content, revision.sampling_content, revision)
-    return [blocks] if revision.many_blocks else [*blocks] or [TextContent("")]
+    return [blocks] if revision.many_blocks else [*blocks] or [types.TextContent("")]
 
 
 def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> ClientRequestT:
@@ -244,27 +215,24 @@ def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> Cli
 # --------------------------------------------------------------------- forms
 
 
-def _downgrade_elicitation(params: ElicitParams, revision: Revision) -> ElicitParams:
+def _downgrade_elicitation(params: types.ElicitParams, revision: Revision) -> types.ElicitParams:
     """Translate an elicitation. What the first forms could not ask is refused, titles become `enumNames`."""
     if params.mode == "url":
+        date = revision.date
         if not revision.rich_forms:
-            raise CapabilityNotDeclared(
-                "elicitation.url", f"a user cannot be asked to visit a URL in {revision.date}"
-            )
+            raise CapabilityNotDeclared("elicitation.url", f"a user cannot be asked to visit a URL in {date}")
         if not revision.stateless and params.elicitation_id is None:
-            raise LocalProtocolError(
-                f"a URL that is to be visited needs an elicitation_id in {revision.date}"
-            )
+            raise LocalProtocolError(f"a URL that is to be visited needs an elicitation_id in {date}")
         if not params.url:
             raise LocalProtocolError("a user cannot be asked to visit a URL without a `url`")  # ELIC-13
     elif params.requested_schema is None:
         raise LocalProtocolError("a user cannot be asked by a form without a `requested_schema`")  # ELIC-12
     schema = params.requested_schema
+    if schema is not None and not revision.rich_forms:
+        schema = _downgrade_form_schema(schema, revision)
     return _replace_members(
         _downgrade_client_request(params, revision),
-        requested_schema=schema
-        if schema is None or revision.rich_forms
-        else _downgrade_form_schema(schema, revision),
+        requested_schema=schema,
         elicitation_id=None if revision.stateless else params.elicitation_id,
     )
 
@@ -286,11 +254,8 @@ def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
             )
         case {"oneOf": [*choices], **others}:
             titled = [_read_choice(name, choice) for choice in choices]
-            return {
-                **others,
-                "enum": [value for value, _ in titled],
-                "enumNames": [title for _, title in titled],
-            }
+            values, titles = [value for value, _ in titled], [title for _, title in titled]
+            return {**others, "enum": values, "enumNames": titles}
         case {**members} if "oneOf" not in members:
             return schema
         case _:
@@ -316,14 +281,14 @@ def _read_choice(name: str, choice: JSON) -> tuple[str, str]:
 
 _DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
     {
-        CallToolParams: _downgrade_call,
-        InputResponseParams: _drop_input_responses,
-        CallToolResult: _downgrade_tool_result,
-        ListToolsResult: _downgrade_tool_list,
-        GetPromptResult: _downgrade_prompt,
-        CreateMessageParams: _downgrade_sampling,
-        CreateMessageResult: _downgrade_sampling_result,
-        ElicitParams: _downgrade_elicitation,
+        types.CallToolParams: _downgrade_call,
+        types.InputResponseParams: _drop_input_responses,
+        types.CallToolResult: _downgrade_tool_result,
+        types.ListToolsResult: _downgrade_tools,
+        types.GetPromptResult: _downgrade_prompt,
+        types.CreateMessageParams: _downgrade_sampling,
+        types.CreateMessageResult: _downgrade_sampling_result,
+        types.ElicitParams: _downgrade_elicitation,
     }
 )
 
@@ -331,21 +296,20 @@ _DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
 # --------------------------------------------------------------------- order of tool calls and results
 
 
-def explain_invalid_tool_turns(messages: Iterable[SamplingMessage]) -> str | None:
+def explain_invalid_tool_turns(messages: Iterable[types.SamplingMessage]) -> str | None:
     """Return what is wrong with the order of tool calls and results, or None (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):
-        blocks: Sequence[object] = (
-            message.content if isinstance(message.content, list) else (message.content,)
-        )
-        results = [block for block in blocks if isinstance(block, ToolResultContent)]
+        content = message.content
+        blocks: Sequence[object] = content if isinstance(content, list) else (content,)
+        results = [block for block in blocks if isinstance(block, types.ToolResultContent)]
         if results and (message.role != "user" or len(results) < len(blocks)):
             return f"message {number}: results of tools stand alone, in a message of the user"
         answered = {block.tool_use_id for block in results}
         if answered != used:
             expected, got = _format_ids(used), _format_ids(answered)
             return f"message {number}: results for {expected} are due here, not for {got}"
-        used = {block.id for block in blocks if isinstance(block, ToolUseContent)}
+        used = {block.id for block in blocks if isinstance(block, types.ToolUseContent)}
     if used:
         return f"the last message uses tools, and nothing answers {_format_ids(used)}"
     return None

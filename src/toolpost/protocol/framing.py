@@ -1,8 +1,7 @@
 """Lines: where one message ends and the next begins on a stream of bytes.
 
-Owns the newline framing of stdio, which sockets may use as well, and what can still be told of a line that
-was dropped because of its length: it costs its sender that one line, and nobody has to wait for it. Knows
-nothing of where the bytes come from.
+Owns the newline framing of stdio, which sockets may use as well, and the error for a line that is too long:
+it costs its sender that one line. Knows nothing of where the bytes come from.
 """
 
 from typing import Final
@@ -13,33 +12,23 @@ from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import make_invalid_request, outline_envelope
 
 MAX_LINE: Final = 4 * 1024 * 1024
-"""The longest line in bytes that is read. Room for 3 MiB of picture in base64; a hundred peers that
-never send a newline hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up
-to the same size."""
+"""The longest line in bytes: room for 3 MiB of picture in base64, and as long as the official TypeScript SDK
+takes; a hundred peers that never send a newline hold 400 MiB."""
 
 READ_SIZE: Final = 64 * 1024
-"""How many bytes are read from a connection or a pipe at a time: as a pipe of Linux holds. asyncio would ask
-for four times as much, and glibc maps buffers above 128 KiB for each read and unmaps them again."""
+"""How many bytes are read at a time: as many as a pipe of Linux holds. asyncio would ask for four times as
+much, and glibc maps buffers above 128 KiB for each read and unmaps them again."""
 
 EDGE_BYTES: Final = 4096
-"""How many bytes are kept of either end of a line that is dropped: the id stands in one of them, in front of
-the result or behind it."""
+"""How many bytes are kept of either end of a line that is too long: the id stands in one of them."""
 
-_LF: Final = 0x0A
 _CR: Final = 0x0D
 _CLOSE: Final = ord("}")
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
 class OversizedLine(Struct, frozen=True):
-    """Stands where a line was that is over the limit.
-
-    Args:
-        size: how many bytes it had.
-        limit: how many it may have.
-        head: how it began.
-        tail: how it ended.
-    """
+    """Stands where a line was that is over the limit; `head` and `tail` are its ends."""
 
     size: int
     limit: int
@@ -47,10 +36,7 @@ class OversizedLine(Struct, frozen=True):
     tail: bytes
 
     def make_error(self) -> RemoteProtocolError:
-        """What is wrong with it: the id, the answer that it deserves, and whether it was one itself.
-
-        Where neither end tells what it was, it has an answer and no id.
-        """
+        """Return the error, with the id and the answer that the line deserves, as far as its ends tell."""
         why = f"a message of {self.size} bytes is too long, the limit is {self.limit}"
         return make_invalid_request(why, outline_envelope(self.head, self.tail))
 
@@ -59,10 +45,7 @@ class LineBuffer:
     """Turns chunks of a byte stream into whole lines; however the stream is cut, the lines are the same.
 
     A line ends with LF, and one CR before it belongs to the line end. Lines of nothing but JSON white space
-    are left out. Memory stays within the limit and one chunk; the work is linear.
-
-    Args:
-        limit: the longest line to accept, in bytes without the line end.
+    are left out. Memory stays within the limit, which is for a line without its end, and one chunk.
     """
 
     __slots__ = ("_edge", "_head", "_limit", "_open", "_oversized_bytes")
@@ -75,7 +58,7 @@ class LineBuffer:
         self._oversized_bytes = 0  # its size, once it is over the limit
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizedLine]:
-        """The lines that this chunk completes, in order and without their ends."""
+        """Return the lines that this chunk completes, in order and without their ends."""
         if not isinstance(data, bytes):
             data = bytes(data)
         end = data.find(b"\n")
@@ -93,19 +76,12 @@ class LineBuffer:
         return [line for line in lines if line is not None]
 
     def end(self) -> bytes | OversizedLine | None:
-        """The line that was still open when the stream ended, or None. The buffer is empty afterwards.
-
-        A peer that forgets its last newline is still understood.
-        """
-        if self._oversized_bytes:
-            dropped = OversizedLine(
-                self._oversized_bytes, self._limit, self._head, bytes(self._open[-self._edge :])
-            )
-            self._oversized_bytes = 0
-            self._open.clear()
-            return dropped
-        line = bytes(self._open)
+        """Return the line that was still open at the end of the stream, or None, and empty the buffer."""
+        line, size = bytes(self._open), self._oversized_bytes
         self._open.clear()
+        self._oversized_bytes = 0
+        if size:
+            return OversizedLine(size, self._limit, self._head, line[-self._edge :])
         return self._finish_line(line)
 
     def _append(self, piece: bytes) -> None:
@@ -125,7 +101,7 @@ class LineBuffer:
                 self._open = self._open[-self._edge :]
 
     def _finish_line(self, line: bytes) -> bytes | OversizedLine | None:
-        """What a complete line, given without its LF, counts as; None for white space."""
+        """Return a complete line, given without its LF; None for white space."""
         size = len(line)
         if size and size <= self._limit and line[-1] == _CLOSE:  # nearly all: no white space, no CR behind it
             return line
@@ -136,11 +112,10 @@ class LineBuffer:
 
 
 def frame(message: bytes) -> bytes:
-    """The message as one line, with its LF.
+    """Return the message as one line, with its LF (STDIO-1).
 
-    JSON allows raw line breaks only as white space between values, never inside strings. So in a JSON text
-    that somebody else wrote they become spaces, and the text means the same (STDIO-1).
+    Raw line breaks are white space between JSON values, so they may become spaces.
     """
-    if _LF in message or _CR in message:
+    if b"\n" in message or b"\r" in message:
         message = message.replace(b"\r", b" ").replace(b"\n", b" ")
     return message + b"\n"

@@ -1,8 +1,7 @@
 """Values of HTTP headers: their form, and whether they agree with the body.
 
 Owns the names of the headers, the Base64 form of a value, `x-mcp-header` annotations and the arguments they
-mirror, `Accept`, `Content-Type` and the form of a session id. Pure functions; sessions, eras, routes and
-status codes are left to others.
+mirror, `Accept`, `Content-Type` and the form of a session id. Pure functions; knows no sessions or status.
 """
 
 import re
@@ -61,17 +60,14 @@ def _to_text(value: object) -> str:
         value = int(value)  # JSON has one kind of number: 42.0 is an integer
     if isinstance(value, int) and abs(value) <= MAX_INTEGER:
         return str(value)
-    kind = type(value).__name__
-    raise ValueError(
-        f"a header takes a string, a boolean or an integer within ±(2^53-1); this is of type {kind}"
-    )
+    takes = "a header takes a string, a boolean or an integer within ±(2^53-1)"
+    raise ValueError(f"{takes}; this is of type {type(value).__name__}")
 
 
 def encode_value(value: str | float) -> str:
-    """The form in which a string, an integer or a boolean travels in a header (HDR-16 to HDR-18).
+    """Return a string, an integer or a boolean as a header value (HDR-16 to HDR-18).
 
-    Raises:
-        ValueError: no header can carry it: a fraction, an integer beyond ±(2^53-1), a lone surrogate.
+    Raises ValueError if no header can carry it: a fraction, an integer beyond ±(2^53-1), a lone surrogate.
     """
     text = _to_text(value)
     # Within ASCII, `isprintable` means 0x20 to 0x7E: no control character, no TAB.
@@ -82,26 +78,17 @@ def encode_value(value: str | float) -> str:
 
 
 def decode_value(text: str, header: str = "header") -> str:
-    """The text that a header carries, out of its Base64 form if it has one (HDR-19, HDR-20).
+    """Return the text that a header carries, out of its Base64 form if it has one (HDR-19, HDR-20).
 
-    Args:
-        text: the value as received; white space around it does not count.
-        header: the name of the header, for the message.
-
-    Raises:
-        HeaderMismatch: a character may not stand in a header, or the Base64 is not exactly right.
+    Raises HeaderMismatch if a character may not stand in a header, or the Base64 is not exactly right.
     """
     text = text.strip(" \t")
     if not (text.isascii() and text.replace("\t", "").isprintable()):  # as in `encode_value`, and TAB
         raise HeaderMismatch(f"{header}: {quote_value(text)} has characters that may not stand in a header")
     # In `=?base64?=` the markers share a character: there is no room for both, so it is literal.
-    if not (
-        text.startswith(_BASE64_PREFIX)
-        and text.endswith(_BASE64_SUFFIX)
-        and len(text) >= len(_BASE64_PREFIX) + len(_BASE64_SUFFIX)
-    ):
+    payload = text.removeprefix(_BASE64_PREFIX).removesuffix(_BASE64_SUFFIX)
+    if len(text) - len(payload) < len(_BASE64_PREFIX) + len(_BASE64_SUFFIX):
         return text
-    payload = text[len(_BASE64_PREFIX) : -len(_BASE64_SUFFIX)]
     try:
         raw = b64decode(payload, validate=True)
         decoded = raw.decode()
@@ -120,9 +107,8 @@ def check_name(header: str | None, body: str) -> None:
         return  # most names: nothing to strip, nothing in Base64
     text = decode_value(header, NAME)
     if text != body:
-        raise HeaderMismatch(
-            f"{NAME}: the header says {quote_value(text)}, the body says {quote_value(body)}"
-        )
+        says = f"the header says {quote_value(text)}"
+        raise HeaderMismatch(f"{NAME}: {says}, the body says {quote_value(body)}")
 
 
 def is_valid_session_id(value: str) -> bool:
@@ -147,13 +133,10 @@ _SchemaPart = tuple[object, tuple[str, ...], str]
 
 
 def find_annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The `x-mcp-header` annotations of an input schema: header in lower case → path of property names.
+    """Return the `x-mcp-header` annotations of an input schema: header in lower case → path of properties.
 
-    Every part of the schema is looked at, also under keywords we do not know: an annotation anywhere but on
-    a chain of `properties` makes the tool invalid. A `$ref` is not followed.
-
-    Raises:
-        ValueError: an annotation breaks a rule (HDR-6 to HDR-12); the text says which one and why.
+    Looks at every part of the schema: an annotation anywhere but on a chain of `properties` makes the tool
+    invalid. Does not follow a `$ref`. Raises ValueError if an annotation breaks a rule (HDR-6 to HDR-12).
     """
     found: dict[str, tuple[str, ...]] = {}
     parts: deque[_SchemaPart] = deque([(schema, (), "")])
@@ -168,19 +151,15 @@ def find_annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         elif isinstance(part, Mapping):
             node = cast("Mapping[str, object]", part)
             if _ANNOTATION_KEY in node:
-                header = _read_header_name(node, path, left)
-                if header in found:
-                    raise ValueError(
-                        f"{_ANNOTATION_KEY} on {_format_path(path)}: {_format_path(found[header])} "
-                        "has it already"
-                    )
-                found[header] = path
+                found[_read_header_name(node, path, left, found)] = path
             parts.extend(_iterate_children(node, path, left))
     return found
 
 
-def _read_header_name(node: Mapping[str, object], path: tuple[str, ...], left: str) -> str:
-    """Return the header that an annotated part of a schema names."""
+def _read_header_name(
+    node: Mapping[str, object], path: tuple[str, ...], left: str, found: dict[str, tuple[str, ...]]
+) -> str:
+    """Return the header that an annotated part of a schema names; none of those that were found before."""
     name, kind = node[_ANNOTATION_KEY], node.get("type")
     if left or not path:
         fault = f"only a chain of `properties` may lead to it; it stands {left or 'on the root'}"
@@ -192,13 +171,14 @@ def _read_header_name(node: Mapping[str, object], path: tuple[str, ...], left: s
         )
     elif kind not in _ANNOTATABLE_TYPES:
         fault = f"the type of the property must be exactly one of {', '.join(_ANNOTATABLE_TYPES)}"
+    elif (header := PARAM_PREFIX + name.lower()) in found:
+        fault = f"{_format_path(found[header])} has it already"
     else:
-        return PARAM_PREFIX + name.lower()
+        return header
     raise ValueError(f"{_ANNOTATION_KEY} on {_format_path(path)}: {fault}")
 
 
 def _iterate_children(node: Mapping[str, object], path: tuple[str, ...], left: str) -> Iterator[_SchemaPart]:
-    """Iterate over the children of a part of a schema."""
     for keyword, value in node.items():
         if keyword in _DATA_KEYWORDS or not isinstance(value, Mapping | list):
             continue
@@ -239,14 +219,12 @@ def mirror_arguments(
     headers: dict[str, str] = {}
     for header, path in annotated.items():
         value = _get_at_path(arguments, path)
-        if value is None:
-            continue
         try:
-            headers[header] = encode_value(value)
+            if value is not None:
+                headers[header] = encode_value(value)
         except ValueError as fault:
-            raise ValueError(
-                f"the argument {_format_path(path)} cannot be sent as {header}: {fault}"
-            ) from fault
+            argument = f"the argument {_format_path(path)}"
+            raise ValueError(f"{argument} cannot be sent as {header}: {fault}") from fault
     return headers
 
 
@@ -262,20 +240,15 @@ def verify_arguments(
         value, sent = _get_at_path(arguments, path), headers.get(header)
         if value is None and sent is None:
             continue
+        if value is not None and sent is not None and _is_same_value(decode_value(sent, header), value):
+            continue
+        argument = f"argument {_format_path(path)}"
         if value is None:
-            raise HeaderMismatch(
-                f"{header}: the header is there, but the body has no argument {_format_path(path)}"
-            )
+            raise HeaderMismatch(f"{header}: the header is there, but the body has no {argument}")
         if sent is None:
-            raise HeaderMismatch(
-                f"{header}: the header is missing; the argument {_format_path(path)} is {quote_value(value)}"
-            )
-        text = decode_value(sent, header)
-        if not _is_same_value(text, value):
-            raise HeaderMismatch(
-                f"{header}: the header says {quote_value(text)}, "
-                f"the argument {_format_path(path)} is {quote_value(value)}"
-            )
+            raise HeaderMismatch(f"{header}: the header is missing; the {argument} is {quote_value(value)}")
+        says = f"the header says {quote_value(decode_value(sent, header))}"
+        raise HeaderMismatch(f"{header}: {says}, the {argument} is {quote_value(value)}")
 
 
 def _is_same_value(text: str, value: object) -> bool:
@@ -309,10 +282,9 @@ def _parse_media_type(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def accepts(header: str | None, media: str) -> bool:
-    """Return whether an `Accept` header admits a media type, given in lower case.
+    """Return whether an `Accept` header admits a media type, given in lower case; an empty one admits all.
 
-    The most specific range decides and a weight of zero excludes; other parameters do not count. Without a
-    header, or with an empty one, everything is admitted.
+    The most specific range decides and a weight of zero excludes; other parameters do not count.
     """
     if header is None or not header.strip(" \t"):
         return True

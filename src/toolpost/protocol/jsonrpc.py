@@ -33,7 +33,7 @@ MAX_DECODE_ERROR_TEXT: Final = 300
 T = TypeVar("T")
 
 
-class JSONRPCRequest(Struct, frozen=True, gc=False):
+class JSONRPCRequest(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A request."""
 
     id: RequestId
@@ -41,14 +41,14 @@ class JSONRPCRequest(Struct, frozen=True, gc=False):
     params: Raw | Unset = UNSET
 
 
-class JSONRPCNotification(Struct, frozen=True, gc=False):
+class JSONRPCNotification(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A notification."""
 
     method: str
     params: Raw | Unset = UNSET
 
 
-class JSONRPCResponse(Struct, frozen=True, gc=False):
+class JSONRPCResponse(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """The result of a request."""
 
     id: RequestId
@@ -66,6 +66,9 @@ class JSONRPCErrorResponse(Struct, frozen=True):
 
 
 JSONRPCMessage: TypeAlias = JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCErrorResponse
+
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not JSON, or not of the wanted type."""
 
 
 # --------------------------------------------------------------------- reading
@@ -94,18 +97,16 @@ class _UniqueName(str):
     __hash__ = object.__hash__  # by identity, so that a dict never compares them
 
 
-def _make_unique_name(_kind: type[Any], value: JSON) -> _UniqueName:
-    return _UniqueName(value)
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode_error_object: Final = msgspec.json.Decoder(_ErrorObject).decode
+_decode_value: Final = msgspec.json.Decoder().decode
+_decode_names: Final = msgspec.json.Decoder(
+    dict[_UniqueName, Raw], dec_hook=lambda _kind, value: _UniqueName(value)
+).decode
+_decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 
-
-_ENVELOPE_DECODER: Final = msgspec.json.Decoder(_Envelope)
-_ERROR_DECODER: Final = msgspec.json.Decoder(_ErrorObject)
-_VALUE_DECODER: Final = msgspec.json.Decoder()
-_NAMES_DECODER: Final = msgspec.json.Decoder(dict[_UniqueName, Raw], dec_hook=_make_unique_name)
-_ITEMS_DECODER: Final = msgspec.json.Decoder(list[Raw])
-
-# The shortest envelope around method, params and the like. The bytes that a message has besides its parts
-# bound what else is in it, and a second `"id":0,` needs seven: below that there is no duplicate member.
+# The shortest envelopes. The bytes that a message has besides its envelope and its parts bound what else is
+# in it, and a second `"id":0,` needs seven: below that there is no duplicate member.
 _FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
 _FRAME_NOTIFICATION: Final = len('{"jsonrpc":"2.0","method":""}')
 _FRAME_RESPONSE: Final = len('{"jsonrpc":"2.0","id":,"result":}')
@@ -115,22 +116,17 @@ _SHORTEST_MEMBER: Final = len('"id":0,')
 _FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
 _NULL: Final = b"null"
 
-# The quotes of such an envelope outside its params or result. Each further member has two more.
-_QUOTES_NOTIFICATION: Final = '"jsonrpc":"2.0","method":""'.count('"')
-_QUOTES_RESPONSE: Final = '"jsonrpc":"2.0","id":,"result":'.count('"')
-_QUOTES_ERROR: Final = '"jsonrpc":"2.0","error":'.count('"')
-
 
 def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
     """Decode one message; raise RemoteProtocolError, whose `answer` may be sent, if it is none."""
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
-        # A text of n bytes nests at most n/2 levels, and n/5 if all of them are objects.
         size = len(data)
-        if size > 2 * depth and (size > 5 * depth or b"[" in data) and is_deep(data, depth):
+        # A text of n bytes nests at most n/2 levels.
+        if size > 2 * depth and is_deep(data, depth):
             raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
-        envelope = _ENVELOPE_DECODER.decode(data)
+        envelope = _decode_envelope(data)
         if envelope.jsonrpc != "2.0":
             raise make_invalid_request('member "jsonrpc" must be "2.0"', data)
         method, params, identity = envelope.method, envelope.params, envelope.id
@@ -138,105 +134,90 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
             return _read_response(data, envelope)
         if params is not UNSET and (type(identity) is int or type(identity) is str):
             # Most are requests with no room for a duplicate member.
-            inner = memoryview(params).nbytes
+            inner = len(params)
             if size - inner - len(method) < _FULL_REQUEST and inner != len(_NULL):
                 return JSONRPCRequest(identity, method, params)
         return _read_request(data, envelope, method)
-    except msgspec.ValidationError as error:
-        raise make_shape_error(data, error) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise make_parse_error(data, error) from error
-
-
-def is_deep(data: bytes, depth: int) -> bool:
-    """Return whether a text nests deeper than `depth`; it cannot with fewer brackets."""
-    return data.count(b"[") + data.count(b"{") > depth and is_deeper_than(data, depth)
+    except DECODE_ERRORS as error:
+        raise _make_decode_error(data, error) from error
 
 
 def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
     """Return the request or notification in an envelope that has a method."""
     if envelope.result is not UNSET or envelope.error is not UNSET:
         raise make_invalid_request("a message has either a method or a result or an error", data)
-    identity = envelope.id
-    params = envelope.params
-    size, quotes = len(method), _QUOTES_NOTIFICATION
-    if params is not UNSET:
-        length = memoryview(params).nbytes
-        size += _FRAME_PARAMS + length
-        quotes += 2
-        if length == len(_NULL) and bytes(params) == _NULL:
-            params = UNSET  # not in the specification, but common
-    if identity is UNSET:
-        _check_unique_members(data, size + _FRAME_NOTIFICATION, params, quotes)
-        return JSONRPCNotification(method, params)
-    if type(identity) is not int and type(identity) is not str:
+    identity, params = envelope.id, envelope.params
+    if identity is not UNSET and type(identity) is not int and type(identity) is not str:
         raise make_invalid_request('member "id" must be a string or an integer', data)
-    size += _FRAME_REQUEST
+    size = len(method) + (_FRAME_NOTIFICATION if identity is UNSET else _FRAME_REQUEST)
+    if params is not UNSET:
+        size += _FRAME_PARAMS + len(params)
     if len(data) - size >= _SHORTEST_MEMBER:
-        _check_unique_members(data, size, params, quotes + 2, identity)
-    return JSONRPCRequest(identity, method, params)
+        _check_unique_members(data, envelope, params, size)
+    if params is not UNSET and len(params) == len(_NULL) and bytes(params) == _NULL:
+        params = UNSET  # not in the specification, but common
+    return (
+        JSONRPCNotification(method, params) if identity is UNSET else JSONRPCRequest(identity, method, params)
+    )
 
 
 def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRPCErrorResponse:
     """Return the response in an envelope that has no method."""
-    identity = envelope.id
-    raw = envelope.error
-    if (envelope.result is UNSET) == (raw is UNSET):
+    result, error = envelope.result, envelope.error
+    identity = None if envelope.id is UNSET else envelope.id
+    if (result is UNSET) == (error is UNSET):
         raise make_invalid_request("an answer has either a result or an error", data)
-    if raw is UNSET:
-        if type(identity) is not int and type(identity) is not str:
-            raise make_invalid_request('the "id" of an answer must be a string or an integer', data)
-        result = envelope.result
-        assert result is not UNSET, "it has one of both"
-        size = _FRAME_RESPONSE + memoryview(result).nbytes
-        if len(data) - size >= _SHORTEST_MEMBER:
-            _check_unique_members(data, size, result, _QUOTES_RESPONSE, identity)
-        return JSONRPCResponse(identity, result)
-    if identity is UNSET or identity is None:
-        identity = None
-    elif type(identity) is not int and type(identity) is not str:
+    if type(identity) is int or type(identity) is str:
+        if result is not UNSET:
+            size = _FRAME_RESPONSE + len(result)
+            if len(data) - size >= _SHORTEST_MEMBER:
+                _check_unique_members(data, envelope, result, size)
+            return JSONRPCResponse(identity, result)
+    elif identity is not None or error is UNSET:
         raise make_invalid_request('the "id" of an answer must be a string or an integer', data)
+    assert error is not UNSET, "it has one of both"
     try:
-        failure = _ERROR_DECODER.decode(raw)
+        failure = _decode_error_object(error)
     except msgspec.ValidationError as wrong:
         raise make_invalid_request(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
     if type(failure.code) is not int:
         raise make_invalid_request("an error code must be an integer", data)
-    quotes = _QUOTES_ERROR if identity is None else _QUOTES_ERROR + 2
-    _check_unique_members(data, _FRAME_ERROR + memoryview(raw).nbytes, raw, quotes, identity)
-    attached = None if failure.data is UNSET else _decode_error_data(failure.data)
-    return JSONRPCErrorResponse(identity, failure.code, failure.message, attached)
+    _check_unique_members(data, envelope, error, _FRAME_ERROR + len(error))
+    return JSONRPCErrorResponse(identity, failure.code, failure.message, _decode_error_data(failure.data))
 
 
-def _decode_error_data(data: Raw) -> JSON:
+def _decode_error_data(data: Raw | Unset) -> JSON:
     """Decode the data of an error; what cannot be decoded stays text."""
+    if data is UNSET:
+        return None
     try:
-        return _VALUE_DECODER.decode(data)
+        return _decode_value(data)
     except msgspec.DecodeError:
         return str(data, "utf-8")
 
 
-def _check_unique_members(
-    data: bytes, size: int, part: Raw | Unset, quotes: int, identity: RequestId | None = None
-) -> None:
-    """Refuse an envelope with duplicate members.
+def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, size: int) -> None:
+    """Refuse duplicate members.
 
-    Its parts need at least `size` bytes, and `quotes` quotes outside `part`, which is its params or result.
+    Without white space the envelope needs `size` bytes besides its id; `part` is its params, result or error.
     """
     rest = len(data) - size
-    if isinstance(identity, str):
+    quotes = 4 if envelope.method is UNSET else 8
+    if type(envelope.id) is str:
+        quotes += 4
+        rest -= len(envelope.id) + 2
+    elif envelope.id is not UNSET:
         quotes += 2
-        rest -= len(identity) + 2
-    elif identity is not None:
-        rest -= len(str(identity))
-    # Mostly the rest is white space behind commas and colons: then no quote is left over.
-    if rest < _SHORTEST_MEMBER or quotes == data.count(b'"') - (
-        0 if part is UNSET else bytes(part).count(b'"')
-    ):
+        rest -= len(str(envelope.id))
+    if rest < _SHORTEST_MEMBER:
         return
+    if part is not UNSET:
+        quotes += 2 + bytes(part).count(b'"')
+    if quotes == data.count(b'"'):
+        return  # the rest is white space behind commas and colons
     if rest > MAX_UNKNOWN_BYTES:
         raise make_invalid_request(f"unknown members have more than {MAX_UNKNOWN_BYTES} bytes", data)
-    names = _NAMES_DECODER.decode(data)
+    names = _decode_names(data)
     if len(names) > len({str(name) for name in names}):
         raise make_invalid_request("a member of the message stands there twice", data)
 
@@ -253,11 +234,9 @@ def decode_batch(
     if len(data) > MAX_BATCH_BYTES:
         raise make_invalid_request(f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
     try:
-        items = _ITEMS_DECODER.decode(data)
-    except msgspec.ValidationError as error:
-        raise make_shape_error(data, error) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise make_parse_error(data, error) from error
+        items = _decode_items(data)
+    except DECODE_ERRORS as error:
+        raise _make_decode_error(data, error) from error
     if not 0 < len(items) <= limit:
         raise make_invalid_request(f"a batch holds 1 to {limit} messages, not {len(items)}")
     messages: list[JSONRPCMessage | RemoteProtocolError] = []
@@ -282,17 +261,19 @@ class _LooseEnvelope(Struct):
     error: Raw | Unset = UNSET
 
 
-_RAW_DECODER: Final = msgspec.json.Decoder(Raw)
-_STRING_DECODER: Final = msgspec.json.Decoder(str)
-_ID_DECODER: Final = msgspec.json.Decoder(int | str | float)
+_decode_raw: Final = msgspec.json.Decoder(Raw).decode
+_decode_string: Final = msgspec.json.Decoder(str).decode
+_decode_id: Final = msgspec.json.Decoder(int | str | float).decode
 
 _NOT_MARKS: Final = bytes(code for code in range(256) if code not in b'[]{}"')
 _NESTING_STEPS: Final = bytes(1 if code in b"[{" else 0xFF for code in range(256))  # 0xFF is a signed -1
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def is_deeper_than(data: bytes, depth: int) -> bool:
+def is_deep(data: bytes, depth: int) -> bool:
     """Return whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
+    if data.count(b"[") + data.count(b"{") <= depth:
+        return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Quotes are removed in pairs, so that strings stay strings.
@@ -302,33 +283,24 @@ def is_deeper_than(data: bytes, depth: int) -> bool:
     return max(accumulate(memoryview(marks.translate(_NESTING_STEPS)).cast("b")), default=0) > depth
 
 
-class _MessageSummary(Struct):
-    """What is known of an invalid message."""
-
-    id: RequestId | None = None
-    is_response: bool = False
-    is_notification: bool = False
-
-
-def _summarize_message(data: bytes) -> _MessageSummary:
-    """Read id and kind of an invalid message, as far as possible."""
-    seen = _MessageSummary()
+def _summarize_message(data: bytes) -> tuple[RequestId | None, bool, bool]:
+    """Return the id of an invalid message, whether it is a response, and whether it is a notification."""
+    identity, is_response, is_notification = None, False, False
     try:
         try:
             sketch = msgspec.json.decode(data, type=_LooseEnvelope)
         except RecursionError:
             sketch = msgspec.json.decode(outline_envelope(data, data), type=_LooseEnvelope)
         answered = sketch.result is not UNSET or sketch.error is not UNSET
-        seen.is_response = answered and sketch.method is UNSET
+        is_response = answered and sketch.method is UNSET
         if sketch.id is not UNSET:
-            found = _ID_DECODER.decode(sketch.id)
-            seen.id = None if isinstance(found, float) else found
+            identity = _decode_id(sketch.id)
         elif not answered:
-            _STRING_DECODER.decode(sketch.method or b"")  # raises where there is none
-            seen.is_notification = _STRING_DECODER.decode(sketch.jsonrpc or b"") == "2.0"
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _decode_string(sketch.method or b"")  # raises where there is none
+            is_notification = _decode_string(sketch.jsonrpc or b"") == "2.0"
+    except DECODE_ERRORS:
         pass  # the error response goes without an id (MSG-15)
-    return seen
+    return None if isinstance(identity, float) else identity, is_response, is_notification
 
 
 def outline_envelope(head: bytes, tail: bytes) -> bytes:
@@ -341,25 +313,23 @@ def outline_envelope(head: bytes, tail: bytes) -> bytes:
 
 def make_invalid_request(why: str, data: bytes = b"") -> RemoteProtocolError:
     """Return the error for JSON that breaks a rule. Responses and notifications get no answer (MSG-19)."""
-    seen = _summarize_message(data)
-    answer = None if seen.is_response or seen.is_notification else InvalidRequest(f"Invalid request: {why}")
-    return RemoteProtocolError(why, answer=answer, id=seen.id, reply=seen.is_response)
+    identity, is_response, is_notification = _summarize_message(data)
+    answer = None if is_response or is_notification else InvalidRequest(f"Invalid request: {why}")
+    return RemoteProtocolError(why, answer=answer, id=identity, reply=is_response)
 
 
-def make_shape_error(data: bytes, error: Exception) -> RemoteProtocolError:
-    """Return the error for bytes that are not a message, and perhaps not JSON."""
-    try:
-        str(data, "utf-8")
-        _RAW_DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
-        return make_parse_error(data, worse)
-    if data.lstrip()[:1] == b"[":
-        return make_invalid_request("a batch cannot stand here")
-    return make_invalid_request(f"not a JSON-RPC message: {error}", data)
-
-
-def make_parse_error(data: bytes, error: Exception) -> RemoteProtocolError:
-    """Return the error for bytes that are not JSON, with the id if the envelope is intact."""
+def _make_decode_error(data: bytes, error: Exception) -> RemoteProtocolError:
+    """Return the error for bytes that are not a message or not JSON, with the id if it can be read."""
+    if isinstance(error, msgspec.ValidationError):
+        try:
+            str(data, "utf-8")
+            _decode_raw(data)
+        except DECODE_ERRORS as worse:
+            error = worse
+        else:
+            if data.lstrip()[:1] == b"[":
+                return make_invalid_request("a batch cannot stand here")
+            return make_invalid_request(f"not a JSON-RPC message: {error}", data)
     if not data.strip():
         why = "the message is empty"
     elif data.startswith(_BOM):
@@ -370,11 +340,9 @@ def make_parse_error(data: bytes, error: Exception) -> RemoteProtocolError:
         why = "nested too deeply"
     else:
         why = str(error)
-    seen = _summarize_message(outline_envelope(data, data))
-    answer = None if seen.is_response else ParseError(f"Parse error: {why}")
-    return RemoteProtocolError(
-        f"message is not JSON: {why}", answer=answer, id=seen.id, reply=seen.is_response
-    )
+    identity, is_response, _ = _summarize_message(outline_envelope(data, data))
+    answer = None if is_response else ParseError(f"Parse error: {why}")
+    return RemoteProtocolError(f"message is not JSON: {why}", answer=answer, id=identity, reply=is_response)
 
 
 # --------------------------------------------------------------------- typed values
@@ -387,10 +355,6 @@ def shorten(text: str, limit: int = 80) -> str:
 
 class InvalidJSONValue(ValueError):
     """A JSON value has the wrong type; the text names the path."""
-
-
-DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What `JSONReader.decode` raises."""
 
 
 def describe_decode_error(error: Exception) -> str:
@@ -425,31 +389,9 @@ class JSONReader(Generic[T]):
 # --------------------------------------------------------------------- writing
 
 
-class _RequestOut(Struct, tag_field="jsonrpc", tag="2.0"):
-    id: RequestId
-    method: str
-    params: Any = UNSET
-
-
-class _NotificationOut(Struct, tag_field="jsonrpc", tag="2.0"):
-    method: str
-    params: Any = UNSET
-
-
-class _ResponseOut(Struct, tag_field="jsonrpc", tag="2.0"):
-    id: RequestId
-    result: Any
-
-
-class _ErrorObjectOut(Struct):
-    code: int
-    message: str
-    data: JSON = UNSET
-
-
-class _ErrorResponseOut(Struct, tag_field="jsonrpc", tag="2.0"):
+class _ErrorOut(Struct, tag_field="jsonrpc", tag="2.0"):
     id: RequestId | Unset
-    error: _ErrorObjectOut
+    error: _ErrorObject
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
@@ -470,26 +412,26 @@ def encode(value: Any) -> bytes:
 
 def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  # noqa: A002 - the protocol's word
     """Encode a request."""
-    return encode(_RequestOut(id, method, params))
+    return encode(JSONRPCRequest(id, method, params))
 
 
 def encode_notification(method: str, params: Any = UNSET) -> bytes:
     """Encode a notification."""
-    return encode(_NotificationOut(method, params))
+    return encode(JSONRPCNotification(method, params))
 
 
 def encode_response(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
     """Encode a response."""
     if type(result) is Raw and type(id) is int:  # nothing is left to be encoded
         return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
-    return encode(_ResponseOut(id, result))
+    return encode(JSONRPCResponse(id, result))
 
 
 def encode_error(id: RequestId | None, error: RPCError, code: int | None = None) -> bytes:  # noqa: A002 - the protocol's word
     """Encode an error response; `code` if the revision has another than the error's own."""
     data = UNSET if error.data is None else error.data
-    body = _ErrorObjectOut(error.code if code is None else code, error.message, data)
-    return encode(_ErrorResponseOut(UNSET if id is None else id, body))
+    body = _ErrorObject(error.code if code is None else code, error.message, data)
+    return encode(_ErrorOut(UNSET if id is None else id, body))
 
 
 def encode_batch(messages: list[bytes]) -> bytes:

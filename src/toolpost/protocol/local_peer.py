@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
+from toolpost import types
 from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.headers import quote_value
@@ -14,22 +15,8 @@ from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, Icon, Meta, Raw
-from toolpost.types.initialize import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    PROTOCOL_VERSION,
-    SERVER_INFO,
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    InitializeResult,
-    ListCapability,
-    ServerCapabilities,
-)
 
-Capabilities = ClientCapabilities | ServerCapabilities
-
-_STATELESS_ROOTS: Final = ListCapability()
+Capabilities = types.ClientCapabilities | types.ServerCapabilities
 
 
 class LocalPeer:
@@ -42,23 +29,9 @@ class LocalPeer:
         anonymous: leave `info` out of stateless messages (META-9, META-16).
     """
 
-    __slots__ = (
-        "_anonymous",
-        "_capability_cache",
-        "_meta_by_revision",
-        "capabilities",
-        "has_sessions",
-        "info",
-        "newest",
-        "peer_role",
-        "role",
-        "served_rows",
-        "supported",
-    )
-
     def __init__(
         self,
-        info: Implementation,
+        info: types.Implementation,
         capabilities: Capabilities,
         *,
         supported: Iterable[str] = DATES,
@@ -66,9 +39,9 @@ class LocalPeer:
     ) -> None:
         if isinstance(supported, str):
             raise TypeError("the supported revisions are a list, also when there is only one")
-        asks = isinstance(capabilities, ClientCapabilities)
-        self.role: Role = CLIENT if asks else SERVER
-        self.peer_role: Role = SERVER if asks else CLIENT
+        is_client = isinstance(capabilities, types.ClientCapabilities)
+        self.role: Role = CLIENT if is_client else SERVER
+        self.peer_role: Role = SERVER if is_client else CLIENT
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
@@ -104,36 +77,30 @@ class LocalPeer:
             return self.capabilities
         capabilities = copy(self.capabilities)
         capabilities.tasks = None
-        if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
-            capabilities.roots = _STATELESS_ROOTS
+        if isinstance(capabilities, types.ClientCapabilities) and capabilities.roots is not None:
+            capabilities.roots = types.ListCapability()
         return capabilities
 
     def introduce(
         self, revision: Revision, instructions: str | None = None
-    ) -> InitializeResult | DiscoverResult:
+    ) -> types.InitializeResult | types.DiscoverResult:
         """Return the result of `initialize` or of `server/discover`."""
         capabilities = self.select_capabilities(revision)
-        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
+        assert isinstance(capabilities, types.ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
-            return DiscoverResult(
-                supported_versions=list(self.supported), capabilities=capabilities, instructions=instructions
-            )
-        return InitializeResult(
-            protocol_version=revision.date,
-            capabilities=capabilities,
-            server_info=self.info,
-            instructions=instructions,
-        )
+            return types.DiscoverResult(list(self.supported), capabilities, instructions)
+        return types.InitializeResult(revision.date, capabilities, self.info, instructions)
 
     def build_meta(self, revision: Revision) -> Meta:
         """Return the `_meta` of our stateless messages: all about a client, the name of a server."""
         facts = self._meta_by_revision.get(revision.date)
         if facts is None:
-            tag = {} if self._anonymous else {_INFO_KEYS[self.role]: Raw(jsonrpc.encode(self.info))}
-            facts = dict[str, JSON](tag)
+            facts = {}
+            if not self._anonymous:
+                facts[_INFO_KEYS[self.role]] = Raw(jsonrpc.encode(self.info))
             if self.role == CLIENT:
-                facts[PROTOCOL_VERSION] = revision.date
-                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
+                facts[types.PROTOCOL_VERSION] = revision.date
+                facts[types.CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
             self._meta_by_revision[revision.date] = facts
         return facts
 
@@ -141,21 +108,22 @@ class LocalPeer:
 class _ServedRows(dict[str, Mapping[str, Row]]):
     """By revision: the requests whose capability we declare; computed on first use."""
 
-    def __init__(self, party: LocalPeer) -> None:
+    def __init__(self, local_peer: LocalPeer) -> None:
         super().__init__()
-        self._local_peer = party
+        self._local_peer = local_peer
 
     def __missing__(self, date: str) -> Mapping[str, Row]:
-        party, revision = self._local_peer, REVISIONS[date]
+        revision = REVISIONS[date]
+        rows = revision.requests[self._local_peer.peer_role]
         self[date] = {
             name: row
-            for name, row in revision.requests[party.peer_role].items()
-            if not row.needs or name in revision.ungated or party.has_capability(row.needs)
+            for name, row in rows.items()
+            if not row.needs or name in revision.ungated or self._local_peer.has_capability(row.needs)
         }
         return self[date]
 
 
-_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
+_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: types.CLIENT_INFO, SERVER: types.SERVER_INFO}
 
 
 def has_capability(capabilities: Capabilities, path: str) -> bool:
@@ -174,10 +142,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/jpg", "image/svg+xml", "
 
 
 def explain_unsafe_icon(icon: Icon) -> str | None:
-    """What is wrong with an icon, in a sentence; None if nothing is (ICON-4).
-
-    Who fetches an icon and is sent on to another place asks again about that one.
-    """
+    """Return what is wrong with an icon, or None (ICON-4); a redirect needs the same check again."""
     named = f"the icon {quote_value(icon.src)}"
     # Also because browsers skip tabs and line ends, which could hide a scheme from us.
     if not icon.src.isascii() or not icon.src.isprintable() or " " in icon.src:
@@ -205,19 +170,13 @@ def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
 
 
 def check_icons(icons: Iterable[Icon] | None) -> None:
-    """Return if a server may offer these icons.
-
-    Raises:
-        TypeError: they are no list of icons.
-        ValueError: clients would refuse one; the text names it.
-    """
+    """Raise TypeError if these are not a list of icons, ValueError if clients would refuse one."""
     if isinstance(icons, str | Icon):
         raise TypeError("icons has to be a list, also when there is only one")
     for icon in icons or ():
-        if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             raise TypeError(
                 f'icons has to be a list of Icon objects, such as Icon("https://…"), not of {icon!r}'
             )
-        wrong = explain_unsafe_icon(icon)
-        if wrong is not None:
+        if (wrong := explain_unsafe_icon(icon)) is not None:
             raise ValueError(wrong)

@@ -6,74 +6,12 @@ that a revision lacks is absent from the revision's record, and so refused.
 
 from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import defstruct, field
+from msgspec import UNSET, Raw, Struct, defstruct, field
 
+from toolpost import types
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
-from toolpost.types.base import (
-    JSON,
-    UNSET,
-    InputRequiredResult,
-    InputResponseParams,
-    Params,
-    Raw,
-    Result,
-    Struct,
-    Unset,
-    WireStruct,
-)
-from toolpost.types.client_requests import (
-    ClientRequestParams,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitParams,
-    ElicitResult,
-    ListRootsResult,
-)
 from toolpost.types.content import KnownContent
-from toolpost.types.initialize import (
-    CacheableResult,
-    DiscoverResult,
-    InitializeParams,
-    InitializeResult,
-    PaginatedRequestParams,
-    RequestMeta,
-    SetLevelParams,
-)
-from toolpost.types.notifications import (
-    AcknowledgedParams,
-    CancelledParams,
-    ElicitationCompleteParams,
-    ListenParams,
-    ListenResult,
-    LogParams,
-    NotificationParams,
-    ProgressParams,
-    ResourceUpdatedParams,
-)
-from toolpost.types.prompts import (
-    CompleteParams,
-    CompleteResult,
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-)
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    SubscribeParams,
-)
-from toolpost.types.tasks import (
-    CreateTaskResult,
-    ListTasksResult,
-    TaskParams,
-    TaskPayload,
-    TaskResult,
-    TaskStatusParams,
-)
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
 DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 """The published revisions, oldest first."""
@@ -141,36 +79,33 @@ TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
 ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
 
 
-class PlainToolResult(Result):
+class PlainToolResult(types.Result):
     """A `CallToolResult` of known content types only, which msgspec reads without a hook of ours."""
 
     content: list[KnownContent]
-    structured_content: JSON | Unset = UNSET
+    structured_content: types.JSON | types.Unset = UNSET
     is_error: bool | None = None
 
 
 PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
 
 
-class _ToolResultReader(JSONReader[Result]):
+class _ToolResultReader(JSONReader[types.Result]):
     """Reads tool results; nearly all consist of known content types, for which the plain reader is faster."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(CallToolResult)
+        super().__init__(types.CallToolResult)
 
-    def __call__(self, raw: Raw | bytes | Unset) -> Result:
+    def __call__(self, raw: Raw | bytes | types.Unset) -> types.Result:
         try:
             plain = PLAIN_RESULT_READER.decode(b"{}" if raw is UNSET else raw)
         except DECODE_ERRORS:
             return super().__call__(raw)  # other content types, or invalid
-        return CallToolResult(
-            plain.content,
-            plain.structured_content,
-            plain.is_error,
-            meta=plain.meta,
-            result_type=plain.result_type,
+        content, structured = plain.content, plain.structured_content
+        return types.CallToolResult(
+            content, structured, plain.is_error, meta=plain.meta, result_type=plain.result_type
         )
 
 
@@ -180,7 +115,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
     __slots__ = ()
 
     def _prepare(self, raw: Raw | bytes) -> Any:
-        meta = ("meta", RequestMeta | None, field(name="_meta", default=None))
+        meta = ("meta", types.RequestMeta | None, field(name="_meta", default=None))
         self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
         return super()._prepare(raw)
 
@@ -216,8 +151,8 @@ class Row:
     def __init__(
         self,
         name: str,
-        params: type[WireStruct],
-        result: type[Result] | None = None,
+        params: type[types.WireStruct],
+        result: type[types.Result] | None = None,
         *,
         client: Span | None = None,
         server: Span | None = None,
@@ -248,17 +183,18 @@ class Row:
         self.is_request = result is not None
         # Caching came with the stateless era: what only sessions have is not cached.
         lasts = client is None or client.until == DATES[-1]
-        self.is_cacheable = lasts and result is not None and issubclass(result, CacheableResult)
-        self.can_require_input = issubclass(params, InputResponseParams)
+        self.is_cacheable = lasts and result is not None and issubclass(result, types.CacheableResult)
+        self.can_require_input = issubclass(params, types.InputResponseParams)
         self.read_params: JSONReader[Any] = JSONReader(params)
         self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)
-        self.results: dict[str | None, JSONReader[Result]] = {}
+        self.results: dict[str | None, JSONReader[types.Result]] = {}
         if result is not None:
-            self.results["complete"] = _ToolResultReader() if result is CallToolResult else JSONReader(result)
+            is_tool_result = result is types.CallToolResult
+            self.results["complete"] = _ToolResultReader() if is_tool_result else JSONReader(result)
             if self.can_require_input:
-                self.results["input_required"] = JSONReader(InputRequiredResult)
+                self.results["input_required"] = JSONReader(types.InputRequiredResult)
             if "task" in params.__struct_fields__:
-                self.results[None] = JSONReader(CreateTaskResult)
+                self.results[None] = JSONReader(types.CreateTaskResult)
 
     def __repr__(self) -> str:
         return f"<Row {self.name}>"
@@ -270,7 +206,7 @@ class Row:
         span = self.client if by == CLIENT else self.server
         return span is not None and date in span
 
-    def read_result(self, raw: Raw, kind: str | None) -> Result:
+    def read_result(self, raw: Raw, kind: str | None) -> types.Result:
         """Read a result of the given `resultType`; it keeps its raw bytes.
 
         None stands for the one kind that has no name on the wire: a task was created for the request.
@@ -295,52 +231,59 @@ class Row:
 # a client, then notifications.
 # fmt: off
 ROWS: Final = (
-    Row(INITIALIZE, InitializeParams, InitializeResult, client=SESSION, early=True),
-    Row(PING, Params, Result, client=SESSION, server=SESSION, repeatable=True, early=True),
-    Row(SERVER_DISCOVER, Params, DiscoverResult, client=STATELESS, repeatable=True),
-    Row(TOOLS_LIST, PaginatedRequestParams, ListToolsResult, client=ALWAYS, needs="tools", repeatable=True),
-    Row(TOOLS_CALL, CallToolParams, CallToolResult, client=ALWAYS,
+    Row(INITIALIZE, types.InitializeParams, types.InitializeResult, client=SESSION, early=True),
+    Row(PING, types.Params, types.Result, client=SESSION, server=SESSION, repeatable=True, early=True),
+    Row(SERVER_DISCOVER, types.Params, types.DiscoverResult, client=STATELESS, repeatable=True),
+    Row(TOOLS_LIST, types.PaginatedRequestParams, types.ListToolsResult, client=ALWAYS,
+        needs="tools", repeatable=True),
+    Row(TOOLS_CALL, types.CallToolParams, types.CallToolResult, client=ALWAYS,
         needs="tools", named="name", task_needs="tasks.requests.tools.call"),
-    Row(RESOURCES_LIST, PaginatedRequestParams, ListResourcesResult, client=ALWAYS,
+    Row(RESOURCES_LIST, types.PaginatedRequestParams, types.ListResourcesResult, client=ALWAYS,
         needs="resources", repeatable=True),
-    Row(RESOURCES_TEMPLATES_LIST, PaginatedRequestParams, ListResourceTemplatesResult, client=ALWAYS,
-        needs="resources", repeatable=True),
-    Row(RESOURCES_READ, ReadResourceParams, ReadResourceResult, client=ALWAYS,
+    Row(RESOURCES_TEMPLATES_LIST, types.PaginatedRequestParams, types.ListResourceTemplatesResult,
+        client=ALWAYS, needs="resources", repeatable=True),
+    Row(RESOURCES_READ, types.ReadResourceParams, types.ReadResourceResult, client=ALWAYS,
         needs="resources", named="uri", repeatable=True),
-    Row(RESOURCES_SUBSCRIBE, SubscribeParams, Result, client=SESSION,
+    Row(RESOURCES_SUBSCRIBE, types.SubscribeParams, types.Result, client=SESSION,
         needs="resources.subscribe", repeatable=True),
-    Row(RESOURCES_UNSUBSCRIBE, SubscribeParams, Result, client=SESSION,
+    Row(RESOURCES_UNSUBSCRIBE, types.SubscribeParams, types.Result, client=SESSION,
         needs="resources.subscribe", repeatable=True),
-    Row(SUBSCRIPTIONS_LISTEN, ListenParams, ListenResult, client=STATELESS),
-    Row(PROMPTS_LIST, PaginatedRequestParams, ListPromptsResult, client=ALWAYS,
+    Row(SUBSCRIPTIONS_LISTEN, types.ListenParams, types.ListenResult, client=STATELESS),
+    Row(PROMPTS_LIST, types.PaginatedRequestParams, types.ListPromptsResult, client=ALWAYS,
         needs="prompts", repeatable=True),
-    Row(PROMPTS_GET, GetPromptParams, GetPromptResult, client=ALWAYS,
+    Row(PROMPTS_GET, types.GetPromptParams, types.GetPromptResult, client=ALWAYS,
         needs="prompts", named="name", repeatable=True),
-    Row(COMPLETION_COMPLETE, CompleteParams, CompleteResult, client=ALWAYS,
+    Row(COMPLETION_COMPLETE, types.CompleteParams, types.CompleteResult, client=ALWAYS,
         needs="completions", needs_since=R_2025_03_26, repeatable=True),
-    Row(LOGGING_SET_LEVEL, SetLevelParams, Result, client=SESSION, needs="logging", repeatable=True),
-    Row(TASKS_GET, TaskParams, TaskResult, client=TASKS, server=TASKS, needs="tasks"),
-    Row(TASKS_RESULT, TaskParams, TaskPayload, client=TASKS, server=TASKS, needs="tasks"),
-    Row(TASKS_LIST, PaginatedRequestParams, ListTasksResult, client=TASKS, server=TASKS, needs="tasks.list"),
-    Row(TASKS_CANCEL, TaskParams, TaskResult, client=TASKS, server=TASKS, needs="tasks.cancel"),
-    Row(ROOTS_LIST, ClientRequestParams, ListRootsResult, server=SESSION, asked=STATELESS, needs="roots"),
-    Row(SAMPLING_CREATE_MESSAGE, CreateMessageParams, CreateMessageResult, server=SESSION,
+    Row(LOGGING_SET_LEVEL, types.SetLevelParams, types.Result, client=SESSION,
+        needs="logging", repeatable=True),
+    Row(TASKS_GET, types.TaskParams, types.TaskResult, client=TASKS, server=TASKS, needs="tasks"),
+    Row(TASKS_RESULT, types.TaskParams, types.TaskPayload, client=TASKS, server=TASKS, needs="tasks"),
+    Row(TASKS_LIST, types.PaginatedRequestParams, types.ListTasksResult, client=TASKS, server=TASKS,
+        needs="tasks.list"),
+    Row(TASKS_CANCEL, types.TaskParams, types.TaskResult, client=TASKS, server=TASKS, needs="tasks.cancel"),
+    Row(ROOTS_LIST, types.ClientRequestParams, types.ListRootsResult, server=SESSION,
+        asked=STATELESS, needs="roots"),
+    Row(SAMPLING_CREATE_MESSAGE, types.CreateMessageParams, types.CreateMessageResult, server=SESSION,
         asked=STATELESS, needs="sampling", task_needs="tasks.requests.sampling.create_message"),
-    Row(ELICITATION_CREATE, ElicitParams, ElicitResult, server=ELICITATION,
+    Row(ELICITATION_CREATE, types.ElicitParams, types.ElicitResult, server=ELICITATION,
         asked=STATELESS, needs="elicitation", task_needs="tasks.requests.elicitation.create"),
-    Row(INITIALIZED, NotificationParams, client=SESSION, early=True),
-    Row(CANCELLED, CancelledParams, client=ALWAYS, server=ALWAYS, early=True, listened=True),
-    Row(PROGRESS, ProgressParams, client=SESSION, server=ALWAYS, early=True),
-    Row(LOG_MESSAGE, LogParams, server=ALWAYS, needs="logging", early=True),
-    Row(TOOLS_LIST_CHANGED, NotificationParams, server=ALWAYS, needs="tools.list_changed", listened=True),
-    Row(PROMPTS_LIST_CHANGED, NotificationParams, server=ALWAYS, needs="prompts.list_changed", listened=True),
-    Row(RESOURCES_LIST_CHANGED, NotificationParams, server=ALWAYS,
+    Row(INITIALIZED, types.NotificationParams, client=SESSION, early=True),
+    Row(CANCELLED, types.CancelledParams, client=ALWAYS, server=ALWAYS, early=True, listened=True),
+    Row(PROGRESS, types.ProgressParams, client=SESSION, server=ALWAYS, early=True),
+    Row(LOG_MESSAGE, types.LogParams, server=ALWAYS, needs="logging", early=True),
+    Row(TOOLS_LIST_CHANGED, types.NotificationParams, server=ALWAYS,
+        needs="tools.list_changed", listened=True),
+    Row(PROMPTS_LIST_CHANGED, types.NotificationParams, server=ALWAYS,
+        needs="prompts.list_changed", listened=True),
+    Row(RESOURCES_LIST_CHANGED, types.NotificationParams, server=ALWAYS,
         needs="resources.list_changed", listened=True),
-    Row(RESOURCES_UPDATED, ResourceUpdatedParams, server=ALWAYS, needs="resources.subscribe", listened=True),
-    Row(ROOTS_LIST_CHANGED, NotificationParams, client=SESSION, needs="roots.list_changed"),
-    Row(ELICITATION_COMPLETE, ElicitationCompleteParams, server=TASKS),
-    Row(TASKS_STATUS, TaskStatusParams, client=TASKS, server=TASKS, needs="tasks"),
-    Row(SUBSCRIPTIONS_ACKNOWLEDGED, AcknowledgedParams, server=STATELESS, listened=True),
+    Row(RESOURCES_UPDATED, types.ResourceUpdatedParams, server=ALWAYS,
+        needs="resources.subscribe", listened=True),
+    Row(ROOTS_LIST_CHANGED, types.NotificationParams, client=SESSION, needs="roots.list_changed"),
+    Row(ELICITATION_COMPLETE, types.ElicitationCompleteParams, server=TASKS),
+    Row(TASKS_STATUS, types.TaskStatusParams, client=TASKS, server=TASKS, needs="tasks"),
+    Row(SUBSCRIPTIONS_ACKNOWLEDGED, types.AcknowledgedParams, server=STATELESS, listened=True),
 )
 # fmt: on
 

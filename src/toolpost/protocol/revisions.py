@@ -12,7 +12,6 @@ from toolpost.errors import CODES, LEGACY_ERROR_KINDS, InternalError
 from toolpost.protocol.methods import (
     CLIENT,
     DATES,
-    R_2024_11_05,
     R_2025_03_26,
     R_2025_06_18,
     R_2025_11_25,
@@ -81,7 +80,6 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
 _ANY_CONTENT: Final = ("text", "image", "resource")
 _ANY_SAMPLING_CONTENT: Final = ("text", "image")
 
-
 _SPANS: Final = {span for row in ROWS for span in (row.client, row.server, row.asked) if span is not None}
 
 
@@ -92,13 +90,17 @@ def _select_rows(by: Role, alive: set[Span], *, requests: bool) -> Rows:
 
 
 def _build_revision(date: str) -> Revision:
-    """The record of one revision."""
+    """Return the record of one revision."""
     session = date in SESSION
     until = DATES[: DATES.index(date) + 1]
     alive = {span for span in _SPANS if date in span}
     audio = ("audio",) if R_2025_03_26 in until else ()
     links = ("resource_link",) if R_2025_06_18 in until else ()
     tool_turns = ("tool_use", "tool_result") if R_2025_11_25 in until else ()
+    # −32042 exists in one revision only, −32002 in the session era only (ERR-6).
+    codes = {} if date == R_2025_11_25 else {-32042: -32603}
+    if not session:
+        codes[-32002] = -32602
     return Revision(
         date=date,
         era="session" if session else "stateless",
@@ -116,19 +118,9 @@ def _build_revision(date: str) -> Revision:
         batches=date == R_2025_03_26,
         version_header=R_2025_06_18 in until,
         priming=date == R_2025_11_25,
-        codes=_CODES_BY_DATE[date],
+        codes=codes,
     )
 
-
-# −32042 exists in one revision only, −32002 in the session era only (ERR-6).
-_NO_URL_ELICITATION: Final = {-32042: -32603}
-_CODES_BY_DATE: Final[dict[str, Mapping[int, int]]] = {
-    R_2024_11_05: _NO_URL_ELICITATION,
-    R_2025_03_26: _NO_URL_ELICITATION,
-    R_2025_06_18: _NO_URL_ELICITATION,
-    R_2025_11_25: {},
-    R_2026_07_28: {-32042: -32603, -32002: -32602},
-}
 
 REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType({date: _build_revision(date) for date in DATES})
 """All revisions by date, oldest first."""

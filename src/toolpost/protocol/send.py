@@ -6,20 +6,13 @@ revision, the state or the peer does not allow.
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import prepare_params
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.methods import (
-    LOG_MESSAGE,
-    PROGRESS,
-    SERVER,
-    SUBSCRIPTIONS_LISTEN,
-    Row,
-    suggest_method,
-)
+from toolpost.protocol.methods import LOG_MESSAGE, PROGRESS, SERVER, SUBSCRIPTIONS_LISTEN, Row, suggest_method
 from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.types.base import JSON, Number, RequestId
 from toolpost.types.initialize import SUBSCRIPTION_ID, LogLevel
@@ -28,12 +21,7 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
 
-LOG_LEVEL_RANKS: Final[dict[str, int]] = {
-    level: rank
-    for rank, level in enumerate(
-        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-    )
-}
+LOG_LEVEL_RANKS: Final[dict[str, int]] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
 """Log levels, the least severe first."""
 
 
@@ -52,11 +40,9 @@ def build_notification(
 ) -> bytes:
     """Return the bytes of a notification."""
     revision = connection.revision if to is None else to.peer.revision
-    row = (
-        method
-        if isinstance(method, Row)
-        else connection.find_notification_row(method, revision, connection.role)
-    )
+    row = method if isinstance(method, Row) else None
+    if isinstance(method, str):
+        row = connection.find_notification_row(method, revision, connection.role)
     if row is None:
         raise make_unsendable_error(connection, str(method), revision)
     if row.result is not None:
@@ -113,12 +99,8 @@ def build_progress(
         raise LocalProtocolError(f"progress is a number, not {progress!r}")
     if not _is_finite(progress) or (incoming.progress is not None and progress <= incoming.progress):
         return None
-    params = ProgressParams(
-        progress_token=incoming.token,
-        progress=progress,
-        total=total if _is_finite(total) else None,
-        message=message,
-    )
+    shown = total if _is_finite(total) else None
+    params = ProgressParams(incoming.token, progress, shown, message)
     data = jsonrpc.encode_notification(PROGRESS, params)
     incoming.progress = progress
     return data
@@ -142,10 +124,8 @@ def build_log_message(
         wanted = connection.log_level
         heard = connection.peer is not None and not connection.revision.stateless
     if level not in LOG_LEVEL_RANKS:
-        raise LocalProtocolError(
-            f"there is no log level {level!r}", hint=f"one of {', '.join(LOG_LEVEL_RANKS)}"
-        )
+        names = ", ".join(LOG_LEVEL_RANKS)
+        raise LocalProtocolError(f"there is no log level {level!r}", hint=f"one of {names}")
     if not heard or (wanted is not None and LOG_LEVEL_RANKS[level] < LOG_LEVEL_RANKS[wanted]):
         return None
-    line = LogParams(level=level, data=data, logger=logger)
-    return build_notification(connection, LOG_MESSAGE, line, to)
+    return build_notification(connection, LOG_MESSAGE, LogParams(level, data, logger), to)

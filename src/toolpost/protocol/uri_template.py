@@ -1,13 +1,12 @@
-"""URI templates: parsed once, expanded by all of RFC 6570, and matched, which is the inverse.
+"""URI templates (RFC 6570): parsed once, then matched against URIs.
 
-Owns the grammar, the percent-encoding and the rules of matching, which the RFC leaves open. A match follows a
-plan that is made once, without backtracking, and keeps decoded values inside their directory. Knows nothing
-of resources or of any file system.
+Owns the grammar and the rules of matching, which the RFC leaves open. A match follows a plan that is made
+once, without backtracking, and keeps decoded values inside their directory. Expanding a template is left to
+clients. Knows nothing of resources or of any file system.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
@@ -23,39 +22,12 @@ MAX_URI: Final = 128 * 1024
 UriValues: TypeAlias = dict[str, str | list[str] | dict[str, str]]
 """The values in a URI: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
 
-VariableValue: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
-"""The value of a variable. None, an empty sequence and an empty mapping are undefined."""
-
+_OPERATORS: Final = "+#./;?&"
 _SAFE_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%"
-_LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # What stands neither in a URI nor in the literals of a template (RFC 6570, 2.1, with erratum 6937).
-_ILLEGAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|' + _LONE_PERCENT.pattern)
+_ILLEGAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})')
 _WORD: Final = r"(?:\w|%[0-9A-Fa-f]{2})"
 _VARIABLE_SPEC: Final = re.compile(rf"({_WORD}(?:\.?{_WORD})*)(?:\*|:([1-9][0-9]{{0,3}}))?", re.ASCII)
-# One character of a value, also where it comes percent-encoded, as one escape or as several.
-_CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}(?:%[89ABab][0-9A-Fa-f])*|.", re.DOTALL)
-
-
-class _OperatorForm(NamedTuple):
-    """How an operator writes its variables (RFC 6570, appendix A)."""
-
-    first: str
-    separator: str
-    named: bool = False
-    empty: str = ""
-    reserved: bool = False
-
-
-_OPERATOR_FORMS: Final = {
-    "": _OperatorForm("", ","),
-    "+": _OperatorForm("", ",", reserved=True),
-    "#": _OperatorForm("#", ",", reserved=True),
-    ".": _OperatorForm(".", "."),
-    "/": _OperatorForm("/", "/"),
-    ";": _OperatorForm(";", ";", named=True),
-    "?": _OperatorForm("?", "&", named=True, empty="="),
-    "&": _OperatorForm("&", "&", named=True, empty="="),
-}
 
 
 class Variable(NamedTuple):
@@ -83,23 +55,15 @@ TemplateParts: TypeAlias = list[str | Expression]
 
 
 class UriTemplate:
-    """A URI template. Two are equal when their texts are.
-
-    Args:
-        text: the template, such as `repo://{owner}/{name}{/path*}{?ref}`.
+    """A URI template; ValueError if the text is none, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
 
     Attributes:
         text: as given.
         variables: the names, in order of appearance, each once.
         unmatchable: why `match` could not tell the variables apart, and what to do; None where it can.
 
-    Raises:
-        ValueError: the text is not a template, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
-
     Example:
         >>> template = UriTemplate("repo://{owner}/{name}{/path*}{?ref}")
-        >>> template.expand({"owner": "ann", "name": "shop", "path": ["src", "a b.py"]})
-        'repo://ann/shop/src/a%20b.py'
         >>> template.match("repo://ann/shop/src/a%20b.py?ref=v2")
         {'owner': 'ann', 'name': 'shop', 'path': ['src', 'a b.py'], 'ref': 'v2'}
     """
@@ -119,31 +83,8 @@ class UriTemplate:
                 f"the URI template {_quote_text(text)} can be expanded but not matched: {reason}"
             )
 
-    def __repr__(self) -> str:
-        return f"Template({self.text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, UriTemplate) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def expand(self, values: Mapping[str, VariableValue]) -> str:
-        """The URI that these values give (RFC 6570, all four levels).
-
-        Numbers and booleans are written as `str` writes them; a mapping keeps its order. What is missing is
-        undefined; names that the template does not have are ignored.
-
-        Raises:
-            ValueError: a text has a lone surrogate, or a variable with a prefix (`{name:3}`) holds no text.
-            TypeError: a value is none of the kinds in `VariableValue`.
-        """
-        return "".join(
-            part if isinstance(part, str) else _expand_expression(part, values) for part in self._parts
-        )
-
     def match(self, uri: str) -> UriValues | None:
-        r"""The values that give this URI, or None where it is none of the template's.
+        r"""Return the values of the variables in a URI, or None if it does not match the template.
 
         The whole URI must match. Literals match themselves. What the URI does not carry is absent from the
         result. A URI is taken apart by these rules:
@@ -167,22 +108,17 @@ class UriTemplate:
           slash as well. It is never an absolute path, so write `file:///{+path}` and not `file://{+path}`.
 
         Left for the author to check: queries and fragments, which are free text, and drives such as `C:`.
-
-        For a matchable template `match(expand(values)) == values`, save for what is undefined; empty values
-        but in `{;name}`, queries and fragments; numbers, lists but in `{/name*}` and mappings but in
-        `{?name*}`, which come back as text or not at all; values that the rules refuse; values whose encoded
-        form has in it what would end them; a name left out before one given in `{/a,b}` or `{.a,b}`; a key
-        `a` in `{?a,name*}`; escapes in `{+name}` and `{#name}`, which come back decoded.
-
-        Raises:
-            ValueError: the template is `unmatchable`.
+        Raises ValueError if the template is `unmatchable`.
         """
         if self._plan is None:
             raise ValueError(self.unmatchable)
         if len(uri) > MAX_URI or _ILLEGAL.search(uri):
             return None
-        found = _match_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
-        return None if found is None else {name: found[name] for name in self.variables if name in found}
+        try:
+            found = _read_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
+        except ValueError:
+            return None
+        return {name: found[name] for name in self.variables if name in found}
 
 
 # --------------------------------------------------------------------- parse
@@ -216,10 +152,9 @@ def _parse_expression(text: str, at: int, inner: str) -> Expression:
     if not inner:
         raise _make_syntax_error(text, at, "an expression is empty", "name a variable, as in {name}")
     if inner[0] in "=,!@|":
-        raise _make_syntax_error(
-            text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none"
-        )
-    operator = inner[0] if inner[0] in _OPERATOR_FORMS else ""
+        what = f"the operator {inner[0]!r} is reserved"
+        raise _make_syntax_error(text, at, what, "use one of + # . / ; ? & or none")
+    operator = inner[0] if inner[0] in _OPERATORS else ""
     at += len(operator)
     variables: list[Variable] = []
     for spec in inner[len(operator) :].split(","):
@@ -247,70 +182,6 @@ def _make_syntax_error(text: str, at: int, what: str, do: str) -> ValueError:
 
 def _quote_text(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
-
-
-# --------------------------------------------------------------------- expand
-
-
-def _expand_expression(expression: Expression, values: Mapping[str, VariableValue]) -> str:
-    form = _OPERATOR_FORMS[expression.operator]
-    pieces: list[str] = []
-    for variable in expression.variables:
-        pieces += _expand_variable(variable, values.get(variable.name), form)
-    return form.first + form.separator.join(pieces) if pieces else ""
-
-
-def _expand_variable(variable: Variable, value: VariableValue, form: _OperatorForm) -> list[str]:
-    """Return the pieces of a variable, to be joined by the separator; none if it is undefined."""
-    name, prefix, explode = variable
-    if value is None:
-        return []
-    if isinstance(value, str | bytes) or not isinstance(value, Mapping | Sequence):
-        return [_format_piece(name, _encode_value(name, value, form, prefix), form)]
-    if not value:
-        return []
-    if prefix:
-        raise ValueError(f"the variable {name!r} is cut to {prefix} characters: give it text, not a list")
-    if isinstance(value, Mapping):
-        # In the named forms the RFC keeps the reserved characters of keys. A key with "&" would then become
-        # two parameters, so keys are encoded like values there too, as others do.
-        pairs = [
-            (_encode_value(name, key, form), _encode_value(name, item, form)) for key, item in value.items()
-        ]
-        exploded = [_format_piece(key, item, form) if form.named else f"{key}={item}" for key, item in pairs]
-        joined = ",".join(f"{key},{item}" for key, item in pairs)
-    else:
-        items = [_encode_value(name, item, form) for item in value]
-        exploded = [_format_piece(name, item, form) for item in items]
-        joined = ",".join(items)
-    if explode:
-        return exploded
-    return [f"{name}={joined}" if form.named else joined]
-
-
-def _format_piece(key: str, text: str, form: _OperatorForm) -> str:
-    if not form.named:
-        return text
-    return f"{key}={text}" if text else key + form.empty
-
-
-def _encode_value(name: str, value: object, form: _OperatorForm, prefix: int = 0) -> str:
-    if not isinstance(value, str | int | float):
-        kinds = "give text, a number, or a list or mapping of texts"
-        raise TypeError(f"the variable {name!r} holds a value of type {type(value).__name__}: {kinds}")
-    text = str(value)
-    if prefix:
-        # Escapes pass through the reserved forms, so a prefix must not cut one in two.
-        characters = (found[0] for found in _CHARACTER.finditer(text)) if form.reserved else text
-        text = "".join(islice(characters, prefix))
-    try:
-        return (
-            quote(_LONE_PERCENT.sub("%25", text), safe=_SAFE_CHARACTERS)
-            if form.reserved
-            else quote(text, safe="")
-        )
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the variable {name!r} holds a lone surrogate: no URI can carry it") from error
 
 
 # --------------------------------------------------------------------- match: the plan
@@ -357,19 +228,17 @@ def _check_variables(parts: TemplateParts) -> None:
         operator, variables = expression
         last = variables[-1]
         if operator in {"+", "#"} and len(variables) > 1:
-            _raise_unmatchable(
-                expression.names, "their values may hold the comma between them", "keep one of them"
-            )
+            _refuse(expression.names, "their values may hold the comma between them; keep one of them")
         for variable in variables:
             name, prefix, explode = variable
             if prefix:
-                _raise_unmatchable([name], "a prefix is not the whole value", "remove the ':' and its number")
+                _refuse([name], "a prefix is not the whole value; remove the ':' and its number")
             if explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _raise_unmatchable([name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
+                _refuse([name], "'*' is read back only at the end of {/…*} and {?…*}; remove it")
             if "%" in name:
-                _raise_unmatchable([name], "its name has percent escapes", "choose a plain name")
+                _refuse([name], "its name has percent escapes; choose a plain name")
             if names.count(name) > 1:
-                _raise_unmatchable([name], "it stands there twice", "give each place a name of its own")
+                _refuse([name], "it stands there twice; give each place a name of its own")
 
 
 def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
@@ -380,9 +249,7 @@ def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
         if isinstance(part, str):
             literals[-1] += part
         elif part.operator in {"#", "?", "&"}:
-            _raise_unmatchable(
-                part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}"
-            )
+            _refuse(part.names, "more follows the query or fragment; keep the order path{?a,b}{#c}")
         elif part.operator:
             places.append(part)
             literals.append("")
@@ -397,20 +264,16 @@ def _find_middle(literals: list[str], places: list[Expression]) -> int:
     wide = [number for number, place in enumerate(places) if place.operator]
     if len(wide) > 1:
         names = [name for number in wide for name in places[number].names]
-        _raise_unmatchable(
-            names, "each could take what the other leaves over", "keep one expression, as in {/a,b}"
-        )
+        _refuse(names, "each could take what the other leaves over; keep one expression, as in {/a,b}")
     for number, literal in enumerate(literals[1:-1]):
         one, other = places[number : number + 2]
         if not literal and other.operator in {"", "+"}:
-            _raise_unmatchable(
-                one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}"
-            )
+            _refuse(one.names + other.names, "nothing stands between them; put a literal there: {a}/{b}")
     return wide[0] if wide else max(len(places) - 1, 0)
 
 
-def _raise_unmatchable(names: Iterable[str], why: str, do: str) -> NoReturn:
-    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
+def _refuse(names: Iterable[str], why: str) -> NoReturn:
+    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}")
 
 
 # --------------------------------------------------------------------- match: reading
@@ -420,27 +283,20 @@ class _NoMatch(ValueError):
     """The URI does not match, or has a value that is not safe."""
 
 
-def _match_uri(plan: _MatchPlan, uri: str) -> UriValues | None:
-    """Return the values in a URI, which is ASCII without a broken escape; None if it does not match."""
+def _read_uri(plan: _MatchPlan, uri: str) -> UriValues:
+    """Return the values in a URI, which is ASCII without a broken escape; ValueError if it does not match."""
     found: UriValues = {}
-    try:
-        for expression, before in plan.endings:
-            pieces = uri.split(expression.operator, before + 1)
-            if len(pieces) > before + 1:
-                uri = uri[: -len(pieces[-1]) - 1]
-                found |= _read_values(expression, pieces[-1], plan.ends)
-        return found | _read_path(plan, uri)
-    except ValueError:
-        return None
-
-
-def _read_path(plan: _MatchPlan, path: str) -> UriValues:
-    mirrored, length = _walk_steps(plan.right, path[::-1], "")
-    path = path[: len(path) - length]
+    for expression, before in plan.endings:
+        pieces = uri.split(expression.operator, before + 1)
+        if len(pieces) > before + 1:
+            uri = uri[: -len(pieces[-1]) - 1]
+            found |= _read_values(expression, pieces[-1], plan.ends)
+    mirrored, length = _walk_steps(plan.right, uri[::-1], "")
+    path = uri[: len(uri) - length]
     sign = plan.middle.operator.strip("+") if plan.middle else ""
     taken, length = _walk_steps(plan.left, path, sign)
     taken += [(name, text[::-1]) for name, text in mirrored]
-    found: UriValues = {name: _read_segment(text, plan.ends) for name, text in taken}
+    found |= {name: _read_segment(text, plan.ends) for name, text in taken}
     rest = path[length:]
     if plan.middle and rest.startswith(sign):
         found |= _read_values(plan.middle, rest[len(sign) :], plan.ends)

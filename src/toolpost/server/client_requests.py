@@ -82,12 +82,13 @@ class ClientRequests:
 
         if isinstance(model, str):
             model = types.ModelPreferences(hints=[types.ModelHint(model)])
-        said = _to_sampling_messages(messages)
-        wrong = downgrade.explain_invalid_tool_turns(said)
+        is_single = isinstance(messages, str | Content | types.SamplingMessage)
+        turns = [_to_sampling_message(message) for message in ([messages] if is_single else messages)]
+        wrong = downgrade.explain_invalid_tool_turns(turns)
         if wrong:
             raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
         params = types.CreateMessageParams(
-            messages=said,
+            messages=turns,
             max_tokens=max_tokens,
             system_prompt=system,
             model_preferences=model,
@@ -134,18 +135,17 @@ class ClientRequests:
         """
         from toolpost.server.elicitation.forms import get_form  # noqa: PLC0415 - start-up time
 
-        asked, words = get_form(form), message
-        for left in reversed(range(MAX_ELICIT_ATTEMPTS)):
+        asked, words, attempts = get_form(form), message, 1
+        while True:
             params = types.ElicitParams(message=words, requested_schema=asked.schema)
             result = await self.ask(ELICITATION_CREATE, params, key=key, timeout=timeout)
             assert isinstance(result, types.ElicitResult)
             try:
                 return asked.read(result)
             except ToolError as error:
-                if not left:
+                if attempts == MAX_ELICIT_ATTEMPTS:
                     raise
-                words = f"{message}\n\n{error}"
-        raise AssertionError("the last try returns or raises")
+                words, attempts = f"{message}\n\n{error}", attempts + 1
 
     async def elicit_url(
         self,
@@ -217,16 +217,8 @@ def _is_web_url(url: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isprintable() and " " not in url
 
 
-def _to_sampling_messages(
-    messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
-) -> "list[types.SamplingMessage]":
-    """Return messages for the model; plain text and single blocks are the user's."""
-    if isinstance(messages, str | Content | types.SamplingMessage):
-        return [_to_sampling_message(messages)]
-    return [_to_sampling_message(message) for message in messages]
-
-
 def _to_sampling_message(message: "str | Content | types.SamplingMessage") -> "types.SamplingMessage":
+    """Return a message for the model; plain text and single blocks are the user's."""
     if isinstance(message, types.SamplingMessage):
         return message
     return types.SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

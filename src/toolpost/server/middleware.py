@@ -118,7 +118,8 @@ class RateLimit:
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has used up its rate."""
-        is_counted = self._method in (None, call.method) and self._tool in (None, _get_tool_name(call))
+        tool = call.params.name if isinstance(call.params, CallToolParams) else None
+        is_counted = self._method in (None, call.method) and self._tool in (None, tool)
         if is_counted and _is_limitable(call):
             self._take(call.context.conversation)
         return await next(call)
@@ -145,10 +146,6 @@ class RateLimit:
             if is_recent and len(self._buckets_by_key) < MAX_CLIENTS:
                 return
             del self._buckets_by_key[oldest]
-
-
-def _get_tool_name(call: Call) -> str | None:
-    return call.params.name if isinstance(call.params, CallToolParams) else None
 
 
 class Logging:

@@ -166,11 +166,9 @@ class PerClientServer(Handler):
         """Return the server of a stateless client: the same as before, so that cursors stay valid."""
         from hashlib import sha256  # noqa: PLC0415 - start-up time
 
-        client = ctx.client
-        principal = ctx.principal
-        who = principal and [principal.key, principal.client, sorted(principal.scopes)]
-        facts = jsonrpc.encode([client.info, client.capabilities, who])
-        key = sha256(facts).digest()
+        client, principal = ctx.client, ctx.principal
+        identity = principal and [principal.key, principal.client, sorted(principal.scopes)]
+        key = sha256(jsonrpc.encode([client.info, client.capabilities, identity])).digest()
         if key not in self._servers_by_client:
             chosen, life = await self.choose_server(ctx), AsyncExitStack()
             if key not in self._servers_by_client:  # concurrent requests get the same

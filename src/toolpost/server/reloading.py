@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from toolpost.errors import InternalError
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
@@ -27,8 +29,6 @@ from toolpost.types.initialize import ServerCapabilities
 from toolpost.types.notifications import ListenParams
 
 logger: Final = logging.getLogger("toolpost.server")
-
-_LISTEN: Final = SUBSCRIPTIONS_LISTEN
 
 
 class ReloadableServer(Handler):
@@ -83,9 +83,8 @@ class ReloadableServer(Handler):
             if isinstance(listener, ServerConversation):
                 connection = listener.connection
                 connection.extra, connection.limit = server.extra_methods, server.max_in_flight
-        for what in LIST_CHANGED:
-            if what in changed:
-                self.broadcaster.broadcast_list_changed(what)
+        for what in filter(changed.__contains__, LIST_CHANGED):
+            self.broadcaster.broadcast_list_changed(what)
 
     def _switch_to(self, server: Handler) -> None:
         self._current_server = server
@@ -111,12 +110,9 @@ class ReloadableServer(Handler):
                     yield None
             finally:
                 self._current = None
-                await self._stop_servers()
-
-    async def _stop_servers(self) -> None:
-        for running in self._running:
-            running.stop_event.set()
-        await asyncio.gather(*(running.task for running in self._running), return_exceptions=True)
+                for running in self._running:
+                    running.stop_event.set()
+                await asyncio.gather(*(running.task for running in self._running), return_exceptions=True)
 
     # ----------------------------------------------------------------- facts of the current server
 
@@ -132,7 +128,8 @@ class ReloadableServer(Handler):
     @cached_property
     def routes(self) -> Routes:
         """Every method is forwarded, but for subscriptions, which outlive the server."""
-        return {**dict.fromkeys(self._current_server.routes, self._forward), _LISTEN: self._listen}
+        forwarded = dict.fromkeys(self._current_server.routes, self._forward)
+        return {**forwarded, SUBSCRIPTIONS_LISTEN: self._listen}
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Return the parameters of a tool that HTTP mirrors in headers."""
@@ -168,21 +165,18 @@ class ReloadableServer(Handler):
 
         with self._hold_current(ctx) as (server, theirs):
             middleware = server.middleware  # not held for as long as a client listens
-        return await run_middleware(middleware, Call(_LISTEN, params, theirs), listen)
+        return await run_middleware(middleware, Call(SUBSCRIPTIONS_LISTEN, params, theirs), listen)
 
     async def _apply_middleware(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Apply the middleware of the current server to notifications; `_forward` does it for requests."""
         if not call.is_notification:
             return await next(call)
 
-        def with_context(context: Context, params: Any) -> Call:
-            return Call(call.method, params, context, incoming=call.incoming, is_notification=True)
-
         async def go_on(context: Context, params: Any) -> Any:
-            return await next(with_context(context, params))
+            return await next(replace(call, context=context, params=params))
 
         with self._hold_current(call.context) as (server, theirs):
-            return await run_middleware(server.middleware, with_context(theirs, call.params), go_on)
+            return await run_middleware(server.middleware, replace(call, context=theirs), go_on)
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """Forward a notification of a client."""
@@ -229,12 +223,13 @@ class _RunningServer:
                 self._started.set_result(None)
                 await self.stop_event.wait()
         except BaseException as error:  # whatever a lifespan raises
-            told = isinstance(error, Exception)
+            is_cancelled = not isinstance(error, Exception)
             if not self._started.done():
-                self._started.set_exception(error if told else InternalError("the lifespan was cancelled"))
-            elif told:
+                reason = InternalError("the lifespan was cancelled") if is_cancelled else error
+                self._started.set_exception(reason)
+            elif not is_cancelled:
                 logger.exception("the lifespan of %s could not be left in order", self.server.info.name)
-            if not told:
+            if is_cancelled:
                 raise
 
     def acquire(self) -> None:

@@ -4,27 +4,34 @@ Such functions run in a thread; each method here runs that of `Context` on the l
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
+from functools import wraps
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from toolpost import types
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
 from toolpost.server.request import ClientInfo, ContextRequest
 from toolpost.server.state import SyncState
-from toolpost.types.base import JSON, Meta, Number, RequestId, Result
-from toolpost.types.content import Content, ResourceContents
-from toolpost.types.initialize import LogLevel
-from toolpost.types.tools import Tool
-
-if TYPE_CHECKING:
-    from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
+from toolpost.types.base import JSON, Meta, RequestId, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _wait_for(
+    method: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["SyncContext", P], T]:
+    """Return a method that runs one of `Context` on the loop and waits; it has the same signature."""
+
+    @wraps(method)
+    def wait(self: "SyncContext", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        run = getattr(self._context, method.__name__)  # pyright: ignore[reportPrivateUsage] - a method of it
+        return self._wait(run(*args, **kwargs))  # pyright: ignore[reportPrivateUsage] - as above
+
+    return wait
 
 
 class SyncContextRequest:
@@ -138,76 +145,6 @@ class SyncContext:
         """Whether the request was cancelled, or has ended: check it now and then."""
         return self._context.cancelled
 
-    def progress(self, progress: Number, total: Number | None = None, message: str | None = None) -> None:
-        """Report progress; see `Context.progress`."""
-        self._wait(self._context.progress(progress, total, message))
-
-    def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
-        """Send a log message, if the client wants this level."""
-        self._wait(self._context.log(level, data, logger=logger))
-
-    def debug(self, data: JSON) -> None:
-        """Log at level "debug"."""
-        self.log("debug", data)
-
-    def info(self, data: JSON) -> None:
-        """Log at level "info"."""
-        self.log("info", data)
-
-    def warning(self, data: JSON) -> None:
-        """Log at level "warning"."""
-        self.log("warning", data)
-
-    def error(self, data: JSON) -> None:
-        """Log at level "error"."""
-        self.log("error", data)
-
-    def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
-        """Send a notification of a method of your own, on the stream of this request."""
-        self._wait(self._context.notify(method, params))
-
-    def notify_resource_updated(self, uri: str) -> None:
-        """Notify all subscribers of a resource that it has changed."""
-        self._wait(self._context.notify_resource_updated(uri))
-
-    def close_stream(self) -> None:
-        """Close the HTTP stream of this request; see `Context.close_stream`."""
-        self._wait(self._context.close_stream())
-
-    def read_resource(self, uri: str) -> list[ResourceContents]:
-        """Read a resource of this server."""
-        return self._wait(self._context.read_resource(uri))
-
-    @overload
-    def elicit(
-        self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
-    ) -> "Accepted[T] | Declined | Cancelled": ...
-
-    @overload
-    def elicit(
-        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> "Accepted[Any] | Declined | Cancelled": ...
-
-    def elicit(
-        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> "Accepted[Any] | Declined | Cancelled":
-        """Ask the user, and return the answer."""
-        return self._wait(self._context.elicit(message, form, key=key, timeout=timeout))
-
-    def elicit_url(
-        self,
-        message: str,
-        url: str,
-        *,
-        elicitation_id: str | None = None,
-        key: str | None = None,
-        timeout: float | None = None,
-    ) -> "Accepted[None] | Declined | Cancelled":
-        """Ask the user to visit a URL."""
-        return self._wait(
-            self._context.elicit_url(message, url, elicitation_id=elicitation_id, key=key, timeout=timeout)
-        )
-
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
     ) -> UrlElicitationRequired:
@@ -218,37 +155,34 @@ class SyncContext:
 
         return self._wait(make_error())
 
-    def sample(
-        self,
-        messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
-        *,
-        max_tokens: int = 1024,
-        system: str | None = None,
-        model: "types.ModelPreferences | str | None" = None,
-        temperature: Number | None = None,
-        stop: list[str] | None = None,
-        tools: list[Tool] | None = None,
-        tool_choice: Literal["auto", "required", "none"] | None = None,
-        metadata: dict[str, JSON] | None = None,
-        key: str | None = None,
-        timeout: float | None = None,
-    ) -> "types.CreateMessageResult":
-        """Ask the client's model, and return what it says."""
-        return self._wait(
-            self._context.sample(
-                messages,
-                max_tokens=max_tokens,
-                system=system,
-                model=model,
-                temperature=temperature,
-                stop=stop,
-                tools=tools,
-                tool_choice=tool_choice,
-                metadata=metadata,
-                key=key,
-                timeout=timeout,
-            )
-        )
+    progress = _wait_for(Context.progress)
+    """Report progress; see `Context.progress`."""
+    log = _wait_for(Context.log)
+    """Send a log message, if the client wants this level."""
+    debug = _wait_for(Context.debug)
+    """Log at level "debug"."""
+    info = _wait_for(Context.info)
+    """Log at level "info"."""
+    warning = _wait_for(Context.warning)
+    """Log at level "warning"."""
+    error = _wait_for(Context.error)
+    """Log at level "error"."""
+    notify = _wait_for(Context.notify)
+    """Send a notification of a method of your own, on the stream of this request."""
+    notify_resource_updated = _wait_for(Context.notify_resource_updated)
+    """Notify all subscribers of a resource that it has changed."""
+    close_stream = _wait_for(Context.close_stream)
+    """Close the HTTP stream of this request; see `Context.close_stream`."""
+    read_resource = _wait_for(Context.read_resource)
+    """Read a resource of this server."""
+    elicit = _wait_for(Context.elicit)
+    """Ask the user, and return the answer."""
+    elicit_url = _wait_for(Context.elicit_url)
+    """Ask the user to visit a URL."""
+    sample = _wait_for(Context.sample)
+    """Ask the client's model, and return what it says."""
+    roots = _wait_for(Context.roots)
+    """Return the roots of the client."""
 
     @overload
     def step(self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -262,7 +196,3 @@ class SyncContext:
             return self._wait(self._context.step(name, fn, *args, **kwargs))
         # In this thread: waiting for another one of the pool could be a deadlock.
         return self._context.replay.step_in_thread(self._wait, name, fn, lambda: fn(*args, **kwargs))
-
-    def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
-        """Return the roots of the client."""
-        return self._wait(self._context.roots(key=key, timeout=timeout))

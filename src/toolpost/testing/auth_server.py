@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from html import escape
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.types.base import Struct
 
-_CURVE: Final = {"ES256": "P-256", "ES384": "P-384"}
+_CURVES: Final = {"ES256": "P-256", "ES384": "P-384"}
 
 
 class TokenIssuer:
@@ -55,10 +55,8 @@ class TokenIssuer:
         """
         jwk = import_jose().jwk
         about = {"kid": secrets.token_hex(4), "use": "sig", "alg": self.algorithm}
-        if self.algorithm in _CURVE:
-            key = jwk.ECKey.generate_key(_CURVE[self.algorithm], about)
-        else:
-            key = jwk.RSAKey.generate_key(2048, about)
+        curve = _CURVES.get(self.algorithm)
+        key = jwk.ECKey.generate_key(curve, about) if curve else jwk.RSAKey.generate_key(2048, about)
         self._keys = [key, *([] if forget else self._keys)]
 
     @property
@@ -115,13 +113,8 @@ class TokenIssuer:
         return said if said.get("iss") == self.issuer and said.get("exp", 0) > time.time() else None
 
 
-# --------------------------------------------------------------------- auth_server
-
-MAX_BODY: Final = 64 * 1024
-"""Bytes of a request: forms and registrations are small."""
-
-CODE_LIFETIME: Final = 60.0
-"""Seconds for which a code can be redeemed."""
+MAX_BODY: Final = 64 * 1024  # bytes of a request: forms and registrations are small
+CODE_LIFETIME: Final = 60.0  # seconds for which a code can be redeemed
 
 _HTML_HEADERS: Final = (
     (b"content-type", b"text/html; charset=utf-8"),
@@ -144,6 +137,15 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Reply: TypeAlias = tuple[int, Iterable[tuple[bytes, bytes]], bytes]
 
 
+class OAuthRequest(NamedTuple):
+    """An HTTP request; `form` are the members of its query, or of its body."""
+
+    method: str
+    headers: dict[str, str]
+    text: str
+    form: dict[str, str]
+
+
 class RegisteredClient(Struct):
     """A client that is known."""
 
@@ -151,7 +153,6 @@ class RegisteredClient(Struct):
     secret: str | None = None
     redirects: tuple[str, ...] = ()
     name: str = ""
-    method: str = "none"
 
 
 class UserGrant(Struct):
@@ -173,9 +174,7 @@ class OAuthError(Exception):
 
     def __init__(self, error: str, text: str, status: int = 400) -> None:
         super().__init__(text)
-        self.error = error
-        self.text = text
-        self.status = status
+        self.reply = _reply_json({"error": error, "error_description": text}, status)
 
 
 class AuthorizationServer(TokenIssuer):
@@ -216,10 +215,7 @@ class AuthorizationServer(TokenIssuer):
         self.scopes = list(scopes)
         self.refresh = refresh
         self.clients = {
-            name: RegisteredClient(
-                name, secret, (), name, "none" if secret is None else "client_secret_basic"
-            )
-            for name, secret in (clients or {}).items()
+            name: RegisteredClient(name, secret, name=name) for name, secret in (clients or {}).items()
         }
         self.request_counts: Counter[str] = Counter()
         self.revoked: set[str] = set()
@@ -227,9 +223,8 @@ class AuthorizationServer(TokenIssuer):
         self._codes: dict[str, UserGrant] = {}
         self._refresh_tokens: dict[str, UserGrant] = {}
         self._proof_verifier = DpopVerifier()
-        base = urlsplit(issuer).path.rstrip("/")
-        self._base = base
-        self._routes: dict[str, Callable[[str, Mapping[str, str], dict[str, str]], Reply]] = {
+        self._base = base = urlsplit(issuer).path.rstrip("/")
+        self._routes: dict[str, Callable[[OAuthRequest], Reply]] = {
             f"/.well-known/oauth-authorization-server{base}": self._metadata,
             f"/.well-known/openid-configuration{base}": self._metadata,
             f"{base}/.well-known/openid-configuration": self._metadata,
@@ -267,11 +262,11 @@ class AuthorizationServer(TokenIssuer):
             try:
                 yield app
             finally:
+                state = server.server_state
                 for each in server.servers:
                     each.close()
-                for connection in list(server.server_state.connections):
+                for connection in list(state.connections):
                     connection.shutdown()
-                state = server.server_state
                 while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody
                     await asyncio.sleep(0.001)
 
@@ -284,12 +279,11 @@ class AuthorizationServer(TokenIssuer):
                 await send({"type": "lifespan.startup.complete"})
             await send({"type": "lifespan.shutdown.complete"})
             return
-        body = b""
-        while True:
+        body, more = b"", True
+        while more and len(body) <= MAX_BODY:
             event = await receive()
             body += event.get("body", b"")
-            if event["type"] != "http.request" or not event.get("more_body") or len(body) > MAX_BODY:
-                break
+            more = event.get("more_body", False)
         status, headers, data = self._respond(scope, body[:MAX_BODY])
         await send({"type": "http.response.start", "status": status, "headers": [*headers]})
         await send({"type": "http.response.body", "body": data})
@@ -302,21 +296,17 @@ class AuthorizationServer(TokenIssuer):
         if route is None:
             return 404, _JSON_HEADERS, b"{}"
         self.request_counts[path.rpartition("/")[2] if route != self._metadata else "metadata"] += 1
-        sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        sent[":method"] = scope["method"]
-        text = (
-            body.decode("utf-8", "replace") if scope["method"] == "POST" else scope["query_string"].decode()
-        )
-        given = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        text = (body if scope["method"] == "POST" else scope["query_string"]).decode("utf-8", "replace")
+        form = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
         try:
-            return route(text, sent, given)
+            return route(OAuthRequest(scope["method"], headers, text, form))
         except OAuthError as wrong:
-            return wrong.status, _JSON_HEADERS, _encode_json(error=wrong.error, error_description=wrong.text)
+            return wrong.reply
 
     # ----------------------------------------------------------------- what it publishes
 
-    def _metadata(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
-        del text, sent, given
+    def _metadata(self, _: OAuthRequest) -> Reply:
         issuer = self.issuer.rstrip("/")
         told: dict[str, Any] = {
             "issuer": self.issuer,
@@ -340,17 +330,15 @@ class AuthorizationServer(TokenIssuer):
             told["scopes_supported"] = self.scopes
         if any(name.startswith("https://") for name in self.clients):
             told["client_id_metadata_document_supported"] = True
-        return 200, _JSON_HEADERS, msgspec.json.encode(told)
+        return _reply_json(told)
 
-    def _jwks(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
-        del text, sent, given
-        return 200, _JSON_HEADERS, msgspec.json.encode(self.jwks)
+    def _jwks(self, _: OAuthRequest) -> Reply:
+        return _reply_json(self.jwks)
 
-    def _register(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+    def _register(self, request: OAuthRequest) -> Reply:
         """Dynamic registration (RFC 7591)."""
-        del sent, given
         try:
-            wanted = msgspec.json.decode(text, type=dict[str, Any])
+            wanted = msgspec.json.decode(request.text, type=dict[str, Any])
             redirects = tuple(str(each) for each in wanted["redirect_uris"])
         except (msgspec.MsgspecError, KeyError, TypeError):
             raise OAuthError("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
@@ -360,49 +348,38 @@ class AuthorizationServer(TokenIssuer):
             raise OAuthError("invalid_redirect_uri", "a redirect goes to https, or to this machine")
         method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
         secret = None if method == "none" else secrets.token_urlsafe(24)
-        client = RegisteredClient(
-            secrets.token_urlsafe(9), secret, redirects, str(wanted.get("client_name", "")), method
-        )
-        self.clients[client.id] = client
-        about = {**wanted, "client_id": client.id, "client_id_issued_at": int(time.time())}
+        name = secrets.token_urlsafe(9)
+        self.clients[name] = RegisteredClient(name, secret, redirects, str(wanted.get("client_name", "")))
+        about = {**wanted, "client_id": name, "client_id_issued_at": int(time.time())}
         about["token_endpoint_auth_method"] = method
         if secret is not None:
             about |= {"client_secret": secret, "client_secret_expires_at": 0}
-        return 201, _JSON_HEADERS, msgspec.json.encode(about)
+        return _reply_json(about, 201)
 
     # ----------------------------------------------------------------- the user's part
 
-    def _authorize(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+    def _authorize(self, request: OAuthRequest) -> Reply:
         """Ask the user, or answer for them."""
-        del text
-        if sent[":method"] == "POST":
+        given = request.form
+        if request.method == "POST":
             asked = self._tickets.pop(given.get("ticket", ""), None)
             if asked is None:
-                return 400, _HTML_HEADERS, _render_error_page("This page was answered before, or is too old.")
+                return _reply_error_page("This page was answered before, or is too old.")
             allowed = given.get("answer") == "allow"
             return self._complete_login(asked, given.get("user") or self.user if allowed else None)
         client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
         if client is None or not _is_registered_redirect(client, redirect):
             # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
-            return (
-                400,
-                _HTML_HEADERS,
-                _render_error_page("The client, or where it wants you to be sent, is not registered."),
-            )
-        wrong = _find_request_error(given)
-        if wrong is not None:
-            return self._redirect_back(given, error=wrong)
+            return _reply_error_page("The client, or where it wants you to be sent, is not registered.")
+        if given.get("response_type") != "code":
+            return self._redirect_back(given, error="unsupported_response_type")
+        if given.get("code_challenge_method") != "S256" or len(given.get("code_challenge", "")) != 43:
+            return self._redirect_back(given, error="invalid_request")
         if not self.consent:
             return self._complete_login(given, self.user)
         ticket = secrets.token_urlsafe(16)
         self._tickets[ticket] = given
-        scopes = given.get("scope", "").split()
-        action = f"{self._base}/authorize"
-        shown = client.name or client.id
-        asking = _render_consent_page(
-            ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user
-        )
-        return 200, _HTML_HEADERS, asking
+        return 200, _HTML_HEADERS, self._render_consent_page(ticket, client.name or client.id, given)
 
     def _complete_login(self, asked: dict[str, str], subject: str | None) -> Reply:
         if subject is None:
@@ -421,24 +398,30 @@ class AuthorizationServer(TokenIssuer):
         return self._redirect_back(asked, code=code)
 
     def _redirect_back(self, asked: dict[str, str], **told: str) -> Reply:
-        """Send the user back to the client."""
         told["iss"] = self.issuer
         if "state" in asked:
             told["state"] = asked["state"]
         target = asked["redirect_uri"]
-        mark = "&" if urlsplit(target).query else "?"
-        return (
-            302,
-            [(b"location", f"{target}{mark}{urlencode(told)}".encode()), (b"cache-control", b"no-store")],
-            b"",
-        )
+        location = f"{target}{'&' if urlsplit(target).query else '?'}{urlencode(told)}"
+        return 302, [(b"location", location.encode()), (b"cache-control", b"no-store")], b""
+
+    def _render_consent_page(self, ticket: str, client: str, given: Mapping[str, str]) -> bytes:
+        scopes = [f"<li>{escape(scope)}</li>" for scope in given.get("scope", "").split()]
+        body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
+<em id="host">{escape(urlsplit(given["redirect_uri"]).netloc)}</em>.</p>
+<ul id="scopes">{"".join(scopes) or "<li>nothing in particular</li>"}</ul>
+<form method="post" action="{escape(self._base)}/authorize">
+<input type="hidden" name="ticket" value="{escape(ticket)}">
+<label>Log in as <input name="user" value="{escape(self.user)}"></label>
+<button name="answer" value="allow">Allow</button><button name="answer" value="deny">Deny</button></form>"""
+        return _PAGE_TEMPLATE.format(title="Allow access?", body=body).encode()
 
     # ----------------------------------------------------------------- tokens
 
-    def _token(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
-        del text
-        client = self._authenticate_client(sent, given)
-        bound = self._read_proof_key(sent)
+    def _token(self, request: OAuthRequest) -> Reply:
+        given = request.form
+        client = self._authenticate_client(request)
+        bound = self._read_proof_key(request.headers)
         match given.get("grant_type"):
             case "authorization_code":
                 grant = self._redeem_code(client, given)
@@ -450,11 +433,14 @@ class AuthorizationServer(TokenIssuer):
                 raise OAuthError("unsupported_grant_type", "this grant is not for this client")
         if given.get("resource", grant.resource) != grant.resource:
             raise OAuthError("invalid_target", "the user has allowed another resource")
-        about: dict[str, Any] = {} if bound is None else {"cnf": {"jkt": bound}}
-        resource = grant.resource or self.issuer
-        scopes = grant.scope.split()
-        about["sid"] = grant.family or None
-        access = self.token(resource, subject=grant.subject, client=client.id, scopes=scopes, **about)
+        access = self.token(
+            grant.resource or self.issuer,
+            subject=grant.subject,
+            client=client.id,
+            scopes=grant.scope.split(),
+            cnf=None if bound is None else {"jkt": bound},
+            sid=grant.family or None,
+        )
         told = {
             "access_token": access,
             "token_type": "Bearer" if bound is None else "DPoP",
@@ -464,14 +450,14 @@ class AuthorizationServer(TokenIssuer):
         if grant.family and self.refresh:
             told["refresh_token"] = again = secrets.token_urlsafe(24)
             self._refresh_tokens[again] = msgspec.structs.replace(grant, used=False)
-        return 200, _JSON_HEADERS, msgspec.json.encode(told)
+        return _reply_json(told)
 
     def _redeem_code(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
         grant = self._codes.get(given.get("code", ""))
         if grant is None or grant.client != client.id or grant.ends < time.time():
             raise OAuthError("invalid_grant", "the code is not good")
         if grant.used:
-            self._revoke_family(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
+            self.revoked.add(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
             raise OAuthError("invalid_grant", "the code was redeemed before")
         grant.used = True
         proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
@@ -487,7 +473,7 @@ class AuthorizationServer(TokenIssuer):
         if grant is None or grant.client != client.id or grant.family in self.revoked:
             raise OAuthError("invalid_grant", "the refresh token is not good")
         if grant.used:
-            self._revoke_family(grant.family)
+            self.revoked.add(grant.family)
             raise OAuthError("invalid_grant", "the refresh token was used before")
         grant.used = True
         fewer = given.get("scope", grant.scope)
@@ -495,13 +481,10 @@ class AuthorizationServer(TokenIssuer):
             raise OAuthError("invalid_scope", "the user has not allowed that")
         return msgspec.structs.replace(grant, scope=fewer)
 
-    def _revoke_family(self, family: str) -> None:
-        self.revoked.add(family)
-
-    def _authenticate_client(self, sent: Mapping[str, str], given: Mapping[str, str]) -> RegisteredClient:
+    def _authenticate_client(self, request: OAuthRequest) -> RegisteredClient:
         """The client that a request comes from, and that has proven it."""
-        scheme, _, pair = sent.get("authorization", "").partition(" ")
-        name, secret = given.get("client_id", ""), given.get("client_secret")
+        scheme, _, pair = request.headers.get("authorization", "").partition(" ")
+        name, secret = request.form.get("client_id", ""), request.form.get("client_secret", "")
         if scheme.lower() == "basic":
             try:
                 name, _, secret = b64decode(pair, validate=True).decode().partition(":")
@@ -509,9 +492,7 @@ class AuthorizationServer(TokenIssuer):
                 raise OAuthError("invalid_client", "the credentials cannot be read", 401) from None
             name, secret = unquote_plus(name), unquote_plus(secret)
         client = self.clients.get(name)
-        if client is None or not secrets.compare_digest(
-            (client.secret or "").encode(), (secret or "").encode()
-        ):
+        if client is None or not secrets.compare_digest((client.secret or "").encode(), secret.encode()):
             raise OAuthError("invalid_client", "the client is not known, or has not proven it", 401)
         return client
 
@@ -519,34 +500,29 @@ class AuthorizationServer(TokenIssuer):
         """The key to which a token is to be bound, if its client proves that it has one (RFC 9449 §5)."""
         if "dpop" not in sent:
             return None
+        endpoint = f"{self.issuer.rstrip('/')}/token"
         try:
-            return self._proof_verifier.read_thumbprint(
-                sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token"
-            )
+            return self._proof_verifier.read_thumbprint(sent["dpop"], "POST", endpoint)
         except TokenRejected:
             raise OAuthError("invalid_dpop_proof", "the proof is not good") from None
 
-    def _introspect(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+    def _introspect(self, request: OAuthRequest) -> Reply:
         """Whose a token is (RFC 7662)."""
-        del text
-        self._authenticate_client(sent, given)
-        said = self.claims_of(given.get("token", ""))
+        self._authenticate_client(request)
+        said = self.claims_of(request.form.get("token", ""))
         if said is None or said.get("sid") in self.revoked or said.get("jti") in self.revoked:
-            return 200, _JSON_HEADERS, _encode_json(active=False)
-        return 200, _JSON_HEADERS, _encode_json(active=True, **said)
+            return _reply_json({"active": False})
+        return _reply_json({"active": True, **said})
 
 
-def _encode_json(**told: Any) -> bytes:
-    return msgspec.json.encode(told)
+def _reply_json(value: Any, status: int = 200) -> Reply:
+    return status, _JSON_HEADERS, msgspec.json.encode(value)
 
 
-def _find_request_error(given: Mapping[str, str]) -> str | None:
-    """What is wrong with a request for a code, as OAuth names it."""
-    if given.get("response_type") != "code":
-        return "unsupported_response_type"
-    if given.get("code_challenge_method") != "S256" or len(given.get("code_challenge", "")) != 43:
-        return "invalid_request"
-    return None
+def _reply_error_page(text: str) -> Reply:
+    """The page for a user who cannot be redirected."""
+    page = _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>")
+    return 400, _HTML_HEADERS, page.encode()
 
 
 def _is_safe_redirect(redirect: str) -> bool:
@@ -565,24 +541,3 @@ def _is_registered_redirect(client: RegisteredClient, redirect: str) -> bool:
         here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
         for each in map(urlsplit, client.redirects)
     )
-
-
-# --------------------------------------------------------------------- pages
-
-
-def _render_consent_page(
-    ticket: str, action: str, *, client: str, redirect: str, scopes: Iterable[str], user: str
-) -> bytes:
-    """Return the page that asks for consent, with its form."""
-    asked = "".join(f"<li>{escape(scope)}</li>" for scope in scopes) or "<li>nothing in particular</li>"
-    body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
-<em id="host">{escape(urlsplit(redirect).netloc)}</em>.</p><ul id="scopes">{asked}</ul>
-<form method="post" action="{escape(action)}"><input type="hidden" name="ticket" value="{escape(ticket)}">
-<label>Log in as <input name="user" value="{escape(user)}"></label>
-<button name="answer" value="allow">Allow</button><button name="answer" value="deny">Deny</button></form>"""
-    return _PAGE_TEMPLATE.format(title="Allow access?", body=body).encode()
-
-
-def _render_error_page(text: str) -> bytes:
-    """Return the page for a user who cannot be redirected."""
-    return _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>").encode()

@@ -1,6 +1,7 @@
 """Channels for tests: `ScriptedChannel`, where the test is the peer; wrappers of targets; in-process HTTP.
 
 `WrappedTarget` gets between a client and its target, and keeps the negotiation and the channel's features.
+`TappedChannel` passes each message on to a listener.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from toolpost.client.connection.negotiate import Connector
 from toolpost.connect import Target, TargetOptions, make_connector
 from toolpost.errors import ChannelClosed
 from toolpost.transports.targets import Http
+
+Sender = Literal["client", "server"]  # the sender of a message
 
 
 class ScriptedChannel:
@@ -110,8 +113,6 @@ class ScriptedChannel:
 # --------------------------------------------------------------------- HTTP in this process
 
 WebTransport: TypeAlias = Literal["http", "sse"]
-"""Streamable HTTP, or HTTP+SSE, the way of the first revision."""
-
 _URLS: Final[dict[WebTransport, str]] = {"http": "http://127.0.0.1/mcp", "sse": "http://127.0.0.1/sse"}
 
 
@@ -188,14 +189,41 @@ class ChannelWrapper:
         await self.inner.close()
 
 
+class TappedChannel(ChannelWrapper):
+    """A channel whose messages a listener gets, each with its sender; `end` is the side of this channel."""
+
+    def __init__(
+        self, inner: Channel, listen: Callable[[Sender, bytes], object], end: Sender = "client"
+    ) -> None:
+        super().__init__(inner)
+        self._listen = listen
+        self._here: Sender = end
+        self._there: Sender = other_end(end)
+
+    async def receive(self) -> bytes:
+        """The next message of the peer."""
+        data = await self.inner.receive()
+        self._listen(self._there, data)
+        return data
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:
+        """Hand one message over to the peer."""
+        self._listen(self._here, data)  # first: the answer may come before `send` returns
+        await self.inner.send(data, related)
+
+
+def other_end(sender: Sender) -> Sender:
+    """The peer of a sender."""
+    return "server" if sender == "client" else "client"
+
+
 W = TypeVar("W", bound=ChannelWrapper)
 
 
 def with_traits(kind: type[W], inner: Channel) -> type[W]:
     """Return a subclass of the wrapper with the optional features of a channel."""
-    return _make_class(
-        kind, tuple(name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name))
-    )
+    traits = (name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name))
+    return _make_class(kind, tuple(traits))
 
 
 @cache
@@ -215,41 +243,21 @@ def _make_forwarder(name: str) -> property:
 
 
 class WrappedTarget:
-    """A target with a wrapper around each channel to it."""
+    """A target, with what `wrap` makes of each channel to it; raises `TypeError` if it is no target."""
 
     def __init__(self, target: Target, wrap: Callable[[Channel], Channel]) -> None:
-        self.target = target
-        self.wrap = wrap
+        self._target: Any = target
+        self._wrap = wrap
+        make_connector(self)  # so that it fails here, and not where a client connects
 
     def make_connector(self, options: TargetOptions) -> Connector:
         """Return the connector of the target, with wrapped channels."""
         server, headers, http, auth = options
-        inner: Any = self.target
-        return _wrap_way(
-            make_connector(inner, server, headers=headers, http=http, auth=cast("Any", auth)), self.wrap
-        )
+        way = make_connector(self._target, server, headers=headers, http=http, auth=cast("Any", auth))
+        return _wrap_connector(way, self._wrap)
 
 
-def wrap_target(target: Target, wrap: Callable[[Channel], Channel]) -> WrappedTarget:
-    """A target with something around each channel to it.
-
-    Example:
-        >>> from toolpost import Server
-        >>> talk = wrap_target(Server("quiet"), lambda channel: channel)
-
-    Args:
-        target: whatever a client takes.
-        wrap: makes the channel that the client gets of the one to the target.
-
-    Raises:
-        TypeError: it is no target.
-    """
-    wrapped = WrappedTarget(target, wrap)
-    make_connector(wrapped)  # so that it fails here, and not where somebody connects
-    return wrapped
-
-
-def _wrap_way(way: Connector, wrap: Callable[[Channel], Channel]) -> Connector:
+def _wrap_connector(way: Connector, wrap: Callable[[Channel], Channel]) -> Connector:
     async def open_it() -> Channel:
         return wrap(await way.open())
 
@@ -257,8 +265,8 @@ def _wrap_way(way: Connector, wrap: Callable[[Channel], Channel]) -> Connector:
 
     async def find_it() -> Connector:
         assert find is not None, "it is asked only where there is something to find"
-        return _wrap_way(await find(), wrap)
+        return _wrap_connector(await find(), wrap)
 
-    fallback = None if way.fallback is None else _wrap_way(way.fallback, wrap)
+    fallback = None if way.fallback is None else _wrap_connector(way.fallback, wrap)
     # What is known of the target from elsewhere does not count: a test wants to see the same every time.
     return way._replace(open=open_it, fallback=fallback, key=None, resolve=None if find is None else find_it)

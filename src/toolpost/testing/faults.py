@@ -8,7 +8,9 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
@@ -16,38 +18,9 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
-from toolpost.testing.tape import Sender
+from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end, with_traits
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
-
-JUNK_MESSAGES: Final = (
-    b"",
-    b"\n",
-    b"null",
-    b"[]",
-    b"{}",
-    b"[[[[[[",
-    b"\xff\xfe\x00",
-    b"Listening on port 8000",
-    b'{"jsonrpc":"2.0"}',
-    b'{"jsonrpc":"2.0","id":null,"result":{}}',
-    b'{"jsonrpc":"2.0","id":"1","result":{}}',
-    b'{"jsonrpc":"2.0","id":true,"result":{}}',
-    b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"error":{"code":1,"message":"no"}}',
-    b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?"}}',
-    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":987654321}}',
-    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":987654321,"progress":1}}',
-    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
-    b'{"jsonrpc":"2.0","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
-)
-"""Messages that may arrive unexpectedly. None of them names a request in flight."""
-
-_CUT_REASON: Final = "the wire was cut"
 
 
 @dataclass(frozen=True)
@@ -153,18 +126,15 @@ class FaultPlan:
     """The faults, and how many messages there were so far."""
 
     def __init__(self, faults: tuple[Fault | Chance, ...]) -> None:
-        self._faults = [fault for fault in faults if isinstance(fault, Fault)]
+        self._faults = [(fault, count(1)) for fault in faults if isinstance(fault, Fault)]
         self._chances = [chance for chance in faults if isinstance(chance, Chance)]
-        self._seen = [0] * len(self._faults)
 
     def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
         """Return the faults of the next message."""
-        found: list[Fault] = []
-        for place, fault in enumerate(self._faults):
-            if fault.sender == sender and fault.method in {None, method}:
-                self._seen[place] += 1
-                if self._seen[place] == fault.nth:
-                    found.append(fault)
+        meant = [
+            each for each in self._faults if each[0].sender == sender and each[0].method in {None, method}
+        ]
+        found = [fault for fault, numbers in meant if next(numbers) == fault.nth]
         return found + [fault for chance in self._chances for fault in chance.select_faults(sender, data)]
 
 
@@ -193,7 +163,7 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         faults: what goes wrong. Faults of a plan happen once, however often the client connects.
     """
     plan = FaultPlan(faults)
-    return wrap_target(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
+    return WrappedTarget(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
 
 
 class Faulty(ChannelWrapper):
@@ -210,7 +180,7 @@ class Faulty(ChannelWrapper):
         plan = faults[0] if faults and isinstance(faults[0], FaultPlan) else None
         self._plan = plan or FaultPlan(cast("tuple[Fault | Chance, ...]", faults))
         self._here: Sender = end
-        self._there: Sender = "server" if end == "client" else "client"
+        self._there: Sender = other_end(end)
         self._methods: dict[Any, str] = {}
         self._cut = False
         self._ready: deque[tuple[float, bytes]] = deque()
@@ -218,8 +188,6 @@ class Faulty(ChannelWrapper):
         self._send_lock = asyncio.Lock()
         self._waiting: tuple[bytes, int | str | None] | None = None
         self._late_task: asyncio.Task[None] | None = None
-
-    # ----------------------------------------------------------------- receiving
 
     async def receive(self) -> bytes:
         """The next message of the peer that arrives."""
@@ -246,15 +214,13 @@ class Faulty(ChannelWrapper):
                 await self._arrive(data, now())
 
     async def _arrive(self, data: bytes, now: float) -> None:
-        """Apply the faults of a message of the peer."""
-        faults = {fault.kind: fault for fault in self._select_faults(self._there, data)}
+        faults = self._select_faults(self._there, data)
         if "cut" in faults:
             await self._cut_channel()
             return
         if "drop" in faults:
             return
-        if "garbage" in faults:
-            data = _corrupt(faults["garbage"], data)
+        data = _corrupt(faults, data)
         due = now + faults["delay"].seconds if "delay" in faults else now
         if "reorder" in faults and self._overtaken is None:
             self._overtaken = now + faults["reorder"].seconds, data
@@ -268,13 +234,11 @@ class Faulty(ChannelWrapper):
             self._ready.append((0.0, self._overtaken[1]))
             self._overtaken = None
 
-    # ----------------------------------------------------------------- sending
-
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Send something that may or may not arrive."""
         async with self._send_lock:
             self._check_cut()
-            faults = {fault.kind: fault for fault in self._select_faults(self._here, data)}
+            faults = self._select_faults(self._here, data)
             if "cut" in faults:
                 await self._cut_channel()
                 self._check_cut()
@@ -282,15 +246,12 @@ class Faulty(ChannelWrapper):
                 return
             if "delay" in faults:
                 await asyncio.sleep(faults["delay"].seconds)
-            if "garbage" in faults:
-                data = _corrupt(faults["garbage"], data)
+            data = _corrupt(faults, data)
             if "reorder" in faults and self._waiting is None:
                 self._waiting = data, related
                 if self._late_task is not None:
                     self._late_task.cancel()  # it has nothing more to send
-                self._late_task = asyncio.get_running_loop().create_task(
-                    self._send_later(faults["reorder"].seconds)
-                )
+                self._late_task = asyncio.create_task(self._send_later(faults["reorder"].seconds))
                 return
             for _ in range(2 if "duplicate" in faults else 1):
                 await self.inner.send(data, related)
@@ -300,18 +261,13 @@ class Faulty(ChannelWrapper):
         """Send the waiting message if no other comes."""
         await asyncio.sleep(seconds)
         async with self._send_lock:
-            try:
+            with suppress(MCPError):  # as if it had been sent
                 await self._send_overtaken()
-            except MCPError:
-                return  # as if it had been sent
 
     async def _send_overtaken(self) -> None:
-        """Send the waiting message."""
         if self._waiting is not None:
             (data, related), self._waiting = self._waiting, None
             await self.inner.send(data, related)
-
-    # ----------------------------------------------------------------- closing
 
     async def close(self) -> None:
         """End the inner channel."""
@@ -326,10 +282,11 @@ class Faulty(ChannelWrapper):
 
     def _check_cut(self) -> None:
         if self._cut:
-            raise ChannelClosed(_CUT_REASON, sent=False)
+            raise ChannelClosed("the wire was cut", sent=False)
 
-    def _select_faults(self, sender: Sender, data: bytes) -> list[Fault]:
-        return self._plan.select_faults(sender, self._method(sender, data), data)
+    def _select_faults(self, sender: Sender, data: bytes) -> dict[FaultKind, Fault]:
+        faults = self._plan.select_faults(sender, self._method(sender, data), data)
+        return {fault.kind: fault for fault in faults}
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
@@ -337,9 +294,8 @@ class Faulty(ChannelWrapper):
             head = _HEAD_DECODER.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
-        other: Sender = "server" if sender == "client" else "client"
         if head.method is None:
-            return self._methods.pop((other, head.id), None)
+            return self._methods.pop((other_end(sender), head.id), None)
         if head.id is not None:
             self._methods[sender, head.id] = head.method
         return head.method
@@ -353,5 +309,8 @@ class _MessageHead(msgspec.Struct):
 _HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)
 
 
-def _corrupt(fault: Fault, data: bytes) -> bytes:
-    return data[: len(data) // 2] if fault.data is None else fault.data
+def _corrupt(faults: dict[FaultKind, Fault], data: bytes) -> bytes:
+    if "garbage" not in faults:
+        return data
+    garbage = faults["garbage"].data
+    return data[: len(data) // 2] if garbage is None else garbage

@@ -16,23 +16,13 @@ from asyncio.base_events import BaseEventLoop
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
-GC_DELAY: Final = 0.05
-"""Seconds after which to collect garbage: most resources end sooner."""
-
-LEAK_TIMEOUT: Final = 5.0
-"""Seconds to wait for resources to end."""
-
-POLL_INTERVAL: Final = 0.001
-"""Seconds between two snapshots."""
-
-_LOOP_THREAD_PREFIX: Final = "asyncio_"
-"""The names of threads that belong to a loop, and end with it."""
-
-_FOREIGN_THREAD_CLASS: Final = "_DummyThread"
-"""The class of threads that `threading` did not start, and whose end it does not notice."""
+GC_DELAY: Final = 0.05  # seconds after which to collect garbage: most resources end sooner
+LEAK_TIMEOUT: Final = 5.0  # seconds to wait for resources to end
+POLL_INTERVAL: Final = 0.001  # seconds between two snapshots
+_LOOP_THREAD_PREFIX: Final = "asyncio_"  # the names of threads that belong to a loop, and end with it
+_FOREIGN_THREAD_CLASS: Final = "_DummyThread"  # threads whose end `threading` does not notice
 
 
 def list_descriptors() -> dict[str, int]:
@@ -72,11 +62,6 @@ class HeldResources:
     def __sub__(self, other: "HeldResources") -> dict[str, set[Any]]:
         return {kind: held - vars(other)[kind] for kind, held in vars(self).items()}
 
-    def add(self, more: dict[str, set[Any]]) -> None:
-        """Count these as well."""
-        for kind, held in more.items():
-            vars(self)[kind] |= held
-
 
 class LeakPoller:
     """Compares snapshots with the first one, until nothing is left or the time is over."""
@@ -93,10 +78,8 @@ class LeakPoller:
     def poll(self) -> bool:
         """Take a snapshot; return whether to take another."""
         self.leaks = self._take_snapshot() - self._before
-        if not any(self.leaks.values()):
-            return False
         waited = time.monotonic() - self._began
-        if waited > self._timeout:
+        if not any(self.leaks.values()) or waited > self._timeout:
             return False
         if waited > GC_DELAY and not self._has_collected:
             self.leaks.clear()  # what is held here is no garbage
@@ -209,13 +192,10 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         self._before = HeldResources()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
         while looks.poll():
             time.sleep(POLL_INTERVAL)
-        self._task_recorder.__exit__(None, None, None)
         self._report(looks, error)
 
     async def __aenter__(self) -> Self:
@@ -223,16 +203,14 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         self._before = _snapshot_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         looks = LeakPoller(self._before, _snapshot_running_loop, 0 if error else self._timeout)
         while looks.poll():  # noqa: ASYNC110 - nobody tells when a process or a descriptor has ended
             await asyncio.sleep(POLL_INTERVAL)
-        self._task_recorder.__exit__(None, None, None)
         self._report(looks, error)
 
     def _report(self, looks: LeakPoller, error: BaseException | None) -> None:
+        self._task_recorder.__exit__(None, None, None)
         lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(looks.leaks)
         if lines and error is None:
             raise AssertionError("left behind:\n" + "\n".join(lines))
@@ -247,7 +225,6 @@ def _is_loop_running() -> bool:
 
 
 def _snapshot_running_loop() -> HeldResources:
-    """Take a snapshot where a loop runs."""
     held = HeldResources([asyncio.get_running_loop()])
     held.threads = {thread for thread in held.threads if not thread.name.startswith(_LOOP_THREAD_PREFIX)}
     return held

@@ -11,33 +11,12 @@ from urllib.parse import quote
 
 import msgspec
 
-MASKED: Final = "<masked>"
-"""What stands in the place of a secret."""
+MASKED: Final = "<masked>"  # what stands in the place of a secret
+MAX_DEPTH: Final = 100  # what nests deeper than any message is masked as a whole
 
-MAX_DEPTH: Final = 100
-"""How deeply a value is looked into: what nests deeper than any message is masked as a whole."""
-
-_ENDINGS: Final = (
-    "accesskey",
-    "apikey",
-    "apikeys",
-    "authorization",
-    "clientassertion",
-    "cookie",
-    "cookies",
-    "credential",
-    "credentials",
-    "passphrase",
-    "passwd",
-    "password",
-    "passwords",
-    "privatekey",
-    "pwd",
-    "secret",
-    "secretkey",
-    "secrets",
-    "sessionid",
-    "token",
+_SECRET_ENDING: Final = re.compile(
+    r"(?:accesskey|apikeys?|authorization|clientassertion|cookies?|credentials?|passphrase|passwd|passwords?"
+    r"|privatekey|pwd|secret|secretkey|secrets|sessionid|token)\Z"
 )
 """How the names of secrets end, in lower case and without hyphens and the like."""
 
@@ -98,9 +77,7 @@ class Mask:
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """HTTP headers without their secrets."""
-        return {
-            name: MASKED if is_secret(name) else self._mask_text(value) for name, value in headers.items()
-        }
+        return {name: MASKED if is_secret(name) else self._mask_text(each) for name, each in headers.items()}
 
     def _mask_value(self, value: Any, depth: int, owner: str = "") -> Any:
         if isinstance(value, str):
@@ -119,9 +96,9 @@ class Mask:
 
     def _mask_member(self, owner: str, name: str, value: Any, depth: int) -> Any:
         is_schema = owner in _IN_SCHEMAS and isinstance(value, dict)
-        return (
-            self._mask_value(value, depth, name) if is_schema or not is_secret(name) else _hide(value, depth)
-        )
+        if is_secret(name) and not is_schema:
+            return _hide(value, depth)
+        return self._mask_value(value, depth, name)
 
     def _mask_json(self, text: str, depth: int) -> str:
         """A text, which may be JSON itself, as results of tools are; it is written anew only for a secret."""
@@ -166,4 +143,4 @@ def _escape_json(secret: str) -> str:
 def is_secret(name: str) -> bool:
     """Whether a member or a header with this name holds a secret."""
     word = _SEPARATORS.sub("", name.lower())
-    return (word.endswith(_ENDINGS) and word not in _HARMLESS) or word in _WHOLE_NAMES
+    return word in _WHOLE_NAMES or (word not in _HARMLESS and _SECRET_ENDING.search(word) is not None)

@@ -5,7 +5,7 @@ recording and played in any order, each once, with current ids and without delay
 anything; a request that was not recorded is refused.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from os import PathLike, fspath
 from typing import Any, Final, NamedTuple, cast
@@ -20,14 +20,9 @@ from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID
 
-MAX_SHOWN_LENGTH: Final = 300
-"""How many characters of a message an error shows."""
-
-MAX_COMPARED_REQUESTS: Final = 200
-"""With how many recorded requests an unrecorded one is compared, to find the nearest."""
-
-_HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})
-"""Requests that match whatever their parameters, which describe the client."""
+MAX_SHOWN_LENGTH: Final = 300  # how many characters of a message an error shows
+MAX_COMPARED_REQUESTS: Final = 200  # recorded requests to compare an unrecorded one with
+_HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})  # their parameters describe the client
 
 
 # --------------------------------------------------------------------- comparison
@@ -52,14 +47,11 @@ def matches_pattern(pattern: str, text: str, gap: str) -> bool:
 def matches_recorded(recorded: Any, now: Any) -> bool:
     """Return whether two JSON values are equal, as far as the recorded one was not masked."""
     if isinstance(recorded, str) and isinstance(now, str):
-        return matches_pattern(recorded, now, MASKED) or (
-            MASKED in recorded and _matches_as_json(recorded, now)
-        )
+        as_json = MASKED in recorded and _matches_as_json(recorded, now)
+        return as_json or matches_pattern(recorded, now, MASKED)
     if isinstance(recorded, dict) and isinstance(now, dict):
         ours, theirs = cast("dict[str, Any]", recorded), cast("dict[str, Any]", now)
-        return ours.keys() == theirs.keys() and all(
-            matches_recorded(ours[name], theirs[name]) for name in ours
-        )
+        return ours.keys() == theirs.keys() and all(matches_recorded(ours[key], theirs[key]) for key in ours)
     if isinstance(recorded, list) and isinstance(now, list):
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
         return len(some) == len(others) and all(map(matches_recorded, some, others))
@@ -85,10 +77,9 @@ def get_member(value: Any, *names: str) -> Any:
 
 
 class RecordedExchange:
-    """A recorded message of the client, and all that the server sent because of it.
+    """A recorded message of the client, and as `steps` all that was sent because of it, answers included.
 
-    `steps` are the messages of the server, and the answers of the client in between. `loss_reason` says why
-    it was not answered. The method is empty for what the server sent first.
+    `loss_reason` says why it was not answered. The method is empty for what the server sent first.
     """
 
     def __init__(self, line: int, message: dict[str, Any]) -> None:
@@ -125,16 +116,9 @@ def find_nearest(method: str, params: Any, exchanges: list[RecordedExchange]) ->
     """Return the recorded request nearest to an unrecorded one, if any."""
     asked = describe_message(method, params)
     same = [exchange for exchange in exchanges if exchange.method == method]
-    others = [
-        exchange
-        for exchange in exchanges
-        if exchange.id is not None and exchange.method not in _HANDSHAKE_METHODS
-    ]
-    near = {
-        exchange: SequenceMatcher(None, str(exchange), asked).ratio()
-        for exchange in (same or others)[:MAX_COMPARED_REQUESTS]
-    }
-    return max(near, key=lambda exchange: near[exchange], default=None)
+    others = [one for one in exchanges if one.id is not None and one.method not in _HANDSHAKE_METHODS]
+    near = (same or others)[:MAX_COMPARED_REQUESTS]
+    return max(near, key=lambda one: SequenceMatcher(None, str(one), asked).ratio(), default=None)
 
 
 def iterate_messages(value: Any) -> Iterator[dict[str, Any]]:
@@ -157,10 +141,9 @@ def group_exchanges(lines: list[TapeLine]) -> list[RecordedExchange]:
             grouper.mark_lost(line.lost, line.why)
         if line.sender == "server" and not isinstance(line.closed, msgspec.UnsetType):
             grouper.mark_ended(line.closed)
+        add = grouper.add_client_message if line.sender == "client" else grouper.add_server_message
         for message in iterate_messages(line.message):
-            (grouper.add_client_message if line.sender == "client" else grouper.add_server_message)(
-                number, message
-            )
+            add(number, message)
     for grouper in groupers.values():
         grouper.mark_ended("the recording ends before its answer")
     return exchanges
@@ -204,7 +187,6 @@ class _ExchangeGrouper:
             exchange.loss_reason = why
 
     def mark_ended(self, why: str) -> None:
-        """Mark all pending exchanges as lost."""
         for request_id, exchange in self._pending.items():
             if str(request_id) not in self._cancelled_ids and exchange.method != SUBSCRIPTIONS_LISTEN:
                 exchange.loss_reason = why
@@ -220,16 +202,11 @@ class _ExchangeGrouper:
         """Return the exchange of a server message: the one it names, or else the latest."""
         token = get_member(message, "params", "progressToken")
         subscription = get_member(message, "params", "_meta", SUBSCRIPTION_ID)
-        if token is not None or subscription is not None:
-            for exchange in reversed(self._own_exchanges):
-                if token is not None and exchange.progress_token == token:
-                    return exchange
-                if (
-                    exchange.id is not None
-                    and subscription is not None
-                    and str(exchange.id) == str(subscription)
-                ):
-                    return exchange
+        for exchange in reversed(self._own_exchanges):
+            if token is not None and exchange.progress_token == token:
+                return exchange
+            if None not in {exchange.id, subscription} and str(exchange.id) == str(subscription):
+                return exchange
         latest = next(reversed(self._pending.values()), None)
         return latest or (self._own_exchanges[-1] if self._own_exchanges else None)
 
@@ -240,12 +217,7 @@ class _ExchangeGrouper:
 class Replay:
     """The server of a recorded conversation; a target for any number of clients, each from the beginning.
 
-    Args:
-        path: the file.
-        again: whether a request may be made more often than it was recorded; the last answer is repeated.
-
-    Raises:
-        MCPError: the file is no recording.
+    It takes what `replay` takes.
     """
 
     def __init__(self, path: str | PathLike[str], *, again: bool = False) -> None:
@@ -285,8 +257,9 @@ class Replay:
             return
         method = str(message["method"])
         params = normalize_params(method, message.get("params"))
-        exchange = _find_next(unplayed, method, params)
-        if exchange is not None:
+        meant = [exchange for exchange in unplayed if exchange.matches(method, params)]
+        if meant:  # a lost one only if there is no other
+            exchange = next((each for each in meant if each.loss_reason is None), meant[0])
             del unplayed[exchange]
             await session.begin(exchange, message)
             return
@@ -294,7 +267,7 @@ class Replay:
         if meant and self._again:
             await session.begin(meant[-1], message)
         elif "id" in message and method == PING:
-            await session.send({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
+            await session.acknowledge(message["id"])
         elif "id" in message:
             await session.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
 
@@ -332,17 +305,6 @@ def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
     return Replay(path, again=again)
 
 
-def _find_next(unplayed: Iterable[RecordedExchange], method: str, params: Any) -> RecordedExchange | None:
-    """Return the next exchange for a message; a lost one only if there is no other."""
-    lost = None
-    for exchange in unplayed:
-        if exchange.matches(method, params):
-            if exchange.loss_reason is None:
-                return exchange
-            lost = lost or exchange
-    return lost
-
-
 class _ActiveExchange(NamedTuple):
     """An exchange in progress: the client's message, the steps left, and the current ids of requests."""
 
@@ -361,7 +323,6 @@ class _ReplaySession:
         self._waiting: dict[Any, _ActiveExchange] = {}
 
     async def begin(self, exchange: RecordedExchange, message: dict[str, Any]) -> None:
-        """Play an exchange for a message of the client."""
         if exchange.loss_reason is None:
             await self._advance(_ActiveExchange(exchange, message, list(exchange.steps), {}))
         else:
@@ -369,7 +330,6 @@ class _ReplaySession:
             await self.refuse(message["id"], InternalError(why))
 
     async def handle_answer(self, message: dict[str, Any]) -> None:
-        """Continue the exchange in which the client was asked."""
         active = self._waiting.pop(message.get("id"), None)
         if active is None:
             return
@@ -382,12 +342,10 @@ class _ReplaySession:
             await self.refuse(active.trigger["id"], InternalError(why))
 
     async def refuse(self, request_id: Any, error: RPCError) -> None:
-        """Answer a request with an error."""
         await self._channel.send(encode_error(request_id, error), request_id)
 
-    async def send(self, message: dict[str, Any], related: Any) -> None:
-        """Send a message to the client."""
-        await self._channel.send(encode(message), related)
+    async def acknowledge(self, request_id: Any) -> None:
+        await self._channel.send(encode({"jsonrpc": "2.0", "id": request_id, "result": {}}), request_id)
 
     async def _advance(self, active: _ActiveExchange) -> None:
         """Send the recorded messages up to the next answer of the client."""
@@ -398,7 +356,7 @@ class _ReplaySession:
                 return
             message = self._renumber(active, active.steps.pop(0))
             if message is not None:
-                await self.send(message, active.trigger.get("id"))
+                await self._channel.send(encode(message), active.trigger.get("id"))
 
     def _renumber(self, active: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
         """Return a recorded message with current ids; None if it is not wanted."""
@@ -436,5 +394,4 @@ def _decode_messages(data: bytes) -> list[dict[str, Any]]:
 
 
 def _extract_answer(answer: dict[str, Any]) -> Any:
-    """Return the result or error of an answer."""
     return normalize_params("", answer.get("result", answer.get("error")))

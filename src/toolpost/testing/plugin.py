@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 Over: TypeAlias = Literal["memory", "http", "sse"]
 """What lies between a client and a server in the same process: nothing, Streamable HTTP, or HTTP+SSE."""
 
-MAX_LINE_LENGTH: Final = 500
-"""How many characters of a message the report of a failure shows."""
-
-MAX_LINES: Final = 200
-"""How many messages the report of a failure shows: the last ones, which are nearest to what went wrong."""
-
+MAX_LINE_LENGTH: Final = 500  # how many characters of a message the report of a failure shows
+MAX_LINES: Final = 200  # messages in the report of a failure: the last, nearest to what went wrong
 _ASYNC_FIXTURES: Final = frozenset({"client", "every_revision", "mcp_client", "no_leaks", "transcript"})
 """Fixtures whose tests we run if they are async and nobody else does."""
 
@@ -77,8 +73,7 @@ def transcript(request: pytest.FixtureRequest) -> "Transcript":
     """What the clients of the test say and hear; it is shown if the test fails."""
     from toolpost.testing.transcript import Transcript  # noqa: PLC0415 - see the module's docstring
 
-    kept: Transcript = Transcript()
-    request.node.stash[_TRANSCRIPT_KEY] = kept
+    kept = request.node.stash[_TRANSCRIPT_KEY] = Transcript()
     return kept
 
 
@@ -136,13 +131,10 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     check.__enter__()
     yield
     failed = request.session.testsfailed > failures
-    left = ""
     try:
         check.__exit__(None, AssertionError() if failed else None, None)
     except AssertionError as error:
-        left = str(error)
-    if left:
-        pytest.fail(left, pytrace=False)
+        pytest.fail(str(error), pytrace=False)
 
 
 # --------------------------------------------------------------------- hooks
@@ -150,14 +142,11 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Offer `client`, unless another plugin does, as those of Django and Flask: theirs has to stay theirs."""
-    others = [plugin for name, plugin in config.pluginmanager.list_name_plugin() if _is_distributed(name)]
+    plugins = config.pluginmanager.list_name_plugin()
+    # Those of the user come before ours in any case.
+    others = [plugin for name, plugin in plugins if not name.endswith("conftest.py")]
     if not any(_is_fixture(getattr(plugin, "client", None)) for plugin in others):
         config.pluginmanager.register(_ClientFixture(), "toolpost-client")
-
-
-def _is_distributed(name: str) -> bool:
-    """Whether a plugin is none of the user's own, which come before ours in any case."""
-    return not name.endswith("conftest.py")
 
 
 def _is_fixture(value: object) -> bool:
@@ -184,8 +173,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     # The others have a default, or are given by a decorator such as `mock.patch`.
     wanted = inspect.signature(test).parameters.keys() & pyfuncitem.funcargs.keys()
-    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
-    asyncio.run(test(**arguments))
+    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in wanted}))
     return True
 
 

@@ -17,17 +17,10 @@ from toolpost.json_schema import as_list, as_object, find_remote_references, mak
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
-ToolSource: TypeAlias = "Target | Sequence[Tool]"
-"""Tools that were listed, or whatever a client takes."""
-
-ExpectedSchema: TypeAlias = Mapping[Any, Any]
-"""A schema, with an ellipsis where anything will do."""
-
-MAX_REASON_LENGTH: Final = 200
-"""Characters of a validator's message about a schema that are repeated."""
-
-_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""The tool names that most hosts accept; the protocol allows more."""
+ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or whatever a client takes
+ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with an ellipsis where anything will do
+MAX_REASON_LENGTH: Final = 200  # characters of a validator's message about a schema that are repeated
+_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what most hosts accept; the protocol allows more
 
 
 def assert_tool_schema(
@@ -72,24 +65,25 @@ def assert_tool_schema(
     if name not in listed:
         raise AssertionError(f"there is no tool {name!r}; there are {', '.join(sorted(listed)) or 'none'}")
     tool = listed[name]
-    for kind, wanted, found in (
+    for kind, expected, schema in (
         ("input", input, tool.input_schema),
         ("output", output, tool.output_schema),
     ):
-        filled = _fill_ellipses(wanted, found)
-        if filled != _sort_required(found):
-            raise AssertionError(
-                f"the {kind} schema of {name} is another one:\n{_format_difference(filled, found)}"
+        wanted, found = _fill_ellipses(expected, schema), _sort_required(schema)
+        if wanted != found:
+            ours, theirs = (
+                json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+                for each in (wanted, found)
             )
+            difference = "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
+            raise AssertionError(f"the {kind} schema of {name} is another one:\n{difference}")
 
 
 def _list_tools(tools: ToolSource) -> Sequence[Tool]:
-    if (
-        not isinstance(tools, str)
-        and isinstance(tools, Sequence)
-        and all(isinstance(it, Tool) for it in tools)
-    ):
-        return cast("Sequence[Tool]", tools)
+    if isinstance(tools, Sequence) and not isinstance(tools, str):
+        listed = cast("Sequence[Any]", tools)
+        if all(isinstance(each, Tool) for each in listed):
+            return listed
     with SyncClient(cast("Target", tools)) as client:
         return client.list_tools()
 
@@ -101,10 +95,8 @@ def _fill_ellipses(wanted: Any, found: Any) -> Any:
     if isinstance(wanted, Mapping):
         ours, theirs = cast("Mapping[Any, Any]", wanted), as_object(found)
         more: dict[str, Any] = _sort_required(theirs) if ... in ours else {}
-        names = [name for name in ours if name is not ...]
-        return more | _sort_required(
-            {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in names}
-        )
+        named = {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in ours if name is not ...}
+        return more | _sort_required(named)
     if isinstance(wanted, list):
         pairs = zip_longest(as_list(wanted), as_list(found)[: len(as_list(wanted))], fillvalue=...)
         return [_fill_ellipses(*pair) for pair in pairs]
@@ -112,7 +104,6 @@ def _fill_ellipses(wanted: Any, found: Any) -> Any:
 
 
 def _sort_required(schema: Any) -> Any:
-    """Return a schema with its required names sorted."""
     if isinstance(schema, list):
         return [_sort_required(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -122,14 +113,6 @@ def _sort_required(schema: Any) -> Any:
     if isinstance(required, list):
         members["required"] = sorted(cast("list[Any]", required), key=str)
     return members
-
-
-def _format_difference(wanted: Any, found: Any) -> str:
-    ours, theirs = (
-        json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        for each in (wanted, _sort_required(found))
-    )
-    return "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
 
 
 # --------------------------------------------------------------------- mistakes
@@ -148,9 +131,8 @@ def lint_tools(tools: ToolSource) -> list[str]:
     Args:
         tools: a server, or whatever a client takes; or tools that were listed.
     """
-    return [
-        f"{tool.name}: {wrong}" for tool in _list_tools(tools) for rule in LINT_RULES for wrong in rule(tool)
-    ]
+    pairs = ((tool, rule) for tool in _list_tools(tools) for rule in LINT_RULES)
+    return [f"{tool.name}: {wrong}" for tool, rule in pairs for wrong in rule(tool)]
 
 
 def _check_name(tool: Tool) -> Iterator[str]:
@@ -164,8 +146,7 @@ def _check_description(tool: Tool) -> Iterator[str]:
 
 
 def _check_input_type(tool: Tool) -> Iterator[str]:
-    found = tool.input_schema.get("type")
-    if found != "object":
+    if (found := tool.input_schema.get("type")) != "object":
         yield f"the type of its input schema is {found!r}, and has to be 'object'"
 
 

@@ -9,10 +9,10 @@ before anything is written. `replay` plays a recording.
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,15 +20,11 @@ from msgspec import UNSET, UnsetType
 from toolpost.channel import Channel
 from toolpost.connect import Target, make_connector
 from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
-from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
+from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, with_traits
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
 
-TAPE_FORMAT: Final = 1
-"""The format in the header. A reader refuses others."""
-
-Sender = Literal["client", "server"]
-"""The sender of a message."""
+TAPE_FORMAT: Final = 1  # the format in the header. A reader refuses others
 
 
 class TapeHeader(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,22 +89,18 @@ class Tape:
     def write(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
         """Keep what was said, message or not."""
         try:
-            message = msgspec.json.decode(data)
+            said = {"message": self.mask(msgspec.json.decode(data))}
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            text = str(self.mask(data.decode(errors="replace")))
-            self._write_row(TapeLine(self._elapsed(), sender, text=text, link=link))
-        else:
-            self._write_row(TapeLine(self._elapsed(), sender, self.mask(message), link=link))
+            said = {"text": self.mask(data.decode(errors="replace"))}
+        self._write_line(sender, link, **said)
 
     def write_loss(self, request_id: int | str, why: str, *, link: int = 1) -> None:
         """Keep that a request of the client will not be answered."""
-        self._write_row(
-            TapeLine(self._elapsed(), "server", lost=request_id, why=str(self.mask(why)), link=link)
-        )
+        self._write_line("server", link, lost=request_id, why=self.mask(why))
 
     def write_end(self, sender: Sender, why: str, *, link: int = 1) -> None:
-        """Keep that nothing more will come of somebody."""
-        self._write_row(TapeLine(self._elapsed(), sender, closed=str(self.mask(why)), link=link))
+        """Keep that nothing more will come of a sender."""
+        self._write_line(sender, link, closed=self.mask(why))
 
     def close(self) -> None:
         """Close the file. Closing twice is fine; what is written afterwards opens it again."""
@@ -117,13 +109,12 @@ class Tape:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _elapsed(self) -> float:
-        return round(time.monotonic() - self._began, 6)
+    def _write_line(self, sender: Sender, link: int, **said: Any) -> None:
+        at = round(time.monotonic() - self._began, 6)
+        self._write_row(TapeLine(at, sender, link=link, **said))
 
     def _write_row(self, line: TapeHeader | TapeLine) -> None:
         if self._file.closed:
@@ -138,16 +129,13 @@ def read_tape(path: str | PathLike[str]) -> tuple[TapeHeader, list[TapeLine]]:
     Raises:
         MCPError: it is none of ours, or one of its lines cannot be read; the text says which.
     """
-    with Path(path).open("rb") as file:
-        rows = file.read().splitlines()
+    rows = Path(path).read_bytes().splitlines()
     header = _decode_row(path, 1, rows[0] if rows else b"", TapeHeader)
     if header.tape != TAPE_FORMAT:
-        raise MCPError(
-            f"{path} has format {header.tape}; here format {TAPE_FORMAT} is read", hint="record it anew"
-        )
-    return header, [
-        _decode_row(path, number, row, TapeLine) for number, row in enumerate(rows[1:], 2) if row.strip()
-    ]
+        text = f"{path} has format {header.tape}; here format {TAPE_FORMAT} is read"
+        raise MCPError(text, hint="record it anew")
+    lines = [row for row in enumerate(rows[1:], 2) if row[1].strip()]
+    return header, [_decode_row(path, number, row, TapeLine) for number, row in lines]
 
 
 def _decode_row(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -> Any:
@@ -199,17 +187,15 @@ def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] 
     Raises:
         TypeError: it is no target.
     """
-    name = make_connector(target).name
-    return wrap_target(target, _ChannelRecorder(path, name, tuple(secrets)))
+    make_tape = partial(Tape, path, target=make_connector(target).name, secrets=tuple(secrets))
+    return WrappedTarget(target, _ChannelRecorder(make_tape))
 
 
 class _ChannelRecorder:
-    """Wraps channels, all of them for one tape."""
+    """Wraps channels, all of them for the tape that `make_tape` makes for the first."""
 
-    def __init__(self, path: str | PathLike[str], name: str, secrets: tuple[str, ...]) -> None:
-        self._path = path
-        self._name = name
-        self._secrets = secrets
+    def __init__(self, make_tape: Callable[[], Tape]) -> None:
+        self._make_tape = make_tape
         self._tape: Tape | None = None
         self._link_count = 0
         self._open_count = 0
@@ -217,7 +203,7 @@ class _ChannelRecorder:
     def __call__(self, channel: Channel) -> Channel:
         if self._tape is None:
             try:
-                self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
+                self._tape = self._make_tape()
             except OSError as error:  # not to be taken for one of the server
                 raise MCPError(f"the recording cannot be written: {error}") from error
         self._link_count += 1
@@ -231,11 +217,11 @@ class _ChannelRecorder:
             self._tape.close()
 
 
-class _RecordedChannel(ChannelWrapper):
+class _RecordedChannel(TappedChannel):
     """A recorded channel to a server."""
 
     def __init__(self, inner: Channel, tape: Tape, link: int, left: Callable[[], None]) -> None:
-        super().__init__(inner)
+        super().__init__(inner, partial(tape.write, link=link))
         self._tape = tape
         self._link = link
         self._on_close = left
@@ -244,19 +230,12 @@ class _RecordedChannel(ChannelWrapper):
 
     async def receive(self) -> bytes:
         try:
-            data = await self.inner.receive()
+            return await super().receive()
         except ChannelClosed as error:
             if not (self._ended or self._closed):
                 self._ended = True
                 self._tape.write_end("server", error.message, link=self._link)
             raise
-        self._tape.write("server", data, link=self._link)
-        return data
-
-    async def send(self, data: bytes, related: int | str | None = None) -> None:
-        # First, because the answer may come before `send` returns.
-        self._tape.write("client", data, link=self._link)
-        await self.inner.send(data, related)
 
     async def close(self) -> None:
         if not self._closed:

@@ -4,55 +4,40 @@ Owns the readable form, in which ids are stable and what differs from run to run
 that it is compared with. Knows nothing of whether what was said is allowed.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.testing.channel import ChannelWrapper, with_traits, wrap_target
+from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, other_end, with_traits
 from toolpost.testing.masking import Mask
 from toolpost.testing.playback import get_member, matches_pattern
-from toolpost.testing.tape import Sender, TapeLine
+from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"
 
-MAX_STRING_LENGTH: Final = 200
-"""How many characters of a string are shown: pictures and sound are longer."""
-
-MAX_LINE_LENGTH: Final = 500
-"""How many characters of a message are shown where a conversation is another one than expected."""
-
-CONTEXT_LINES: Final = 100
-"""How many messages are shown there, before and after the first that is another one."""
-
+MAX_STRING_LENGTH: Final = 200  # how many characters of a string are shown: pictures and sound are longer
+MAX_LINE_LENGTH: Final = 500  # characters of a message that a failed comparison shows
+CONTEXT_LINES: Final = 100  # messages that it shows before and after the first mismatch
 _ARROWS: Final = {"client": "→", "server": "←"}
-_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}
-"""What a pattern may hold for what is not on every keyboard."""
-
+_TYPED_ARROW: Final = re.compile(r"\A(\d*)(->|<-)")  # with the number of a connection in front of it
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values nobody can foresee."""
 
-_encode: Final = msgspec.json.Encoder().encode
-
 
 class TranscriptEntry(NamedTuple):
-    """Something that was said.
-
-    Args:
-        sender: who said it.
-        message: the message, decoded; a text if it was no JSON.
-        at: when, in seconds since the first.
-        link: over which connection: a test may have several clients, and a client may connect again.
-    """
+    """Something that was said."""
 
     sender: Sender
-    message: Any
-    at: float = 0.0
-    link: int = 1
+    message: Any  # decoded; a text if it was no JSON
+    at: float = 0.0  # seconds since the first
+    link: int = 1  # the number of the connection: there may be several clients, and each may connect again
 
 
 class Transcript:
@@ -89,7 +74,7 @@ class Transcript:
 
     def wrap(self, target: Target) -> Target:
         """The target, overheard: what a client of it says and hears is added here."""
-        return wrap_target(target, self.wrap_channel)
+        return WrappedTarget(target, self.wrap_channel)
 
     def wrap_channel(self, channel: Channel, *, end: Sender = "client") -> Channel:
         """A channel, overheard.
@@ -99,7 +84,7 @@ class Transcript:
             end: whose it is.
         """
         self._links += 1
-        return with_traits(_TranscribedChannel, channel)(channel, self, end, self._links)
+        return with_traits(TappedChannel, channel)(channel, partial(self.add, link=self._links), end)
 
     def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
         """Add something that was said."""
@@ -123,16 +108,10 @@ class Transcript:
                 transcript.entries.append(TranscriptEntry(line.sender, message, line.at, line.link))
         return transcript
 
-    # ----------------------------------------------------------------- reading it
-
     def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
         """The messages, decoded; those of one method, or of one sender, if that is said."""
-        return [
-            each.message
-            for each in self.entries
-            if sender in {None, each.sender}
-            and (method is None or get_member(each.message, "method") == method)
-        ]
+        found = [each.message for each in self.entries if sender in {None, each.sender}]
+        return [each for each in found if method is None or get_member(each, "method") == method]
 
     def lines(self, *, times: bool = False, width: int | None = None) -> list[str]:
         """The readable form: one line for each message.
@@ -157,8 +136,6 @@ class Transcript:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    # ----------------------------------------------------------------- comparing it
 
     def assert_like(self, pattern: str) -> None:
         """Return if the readable form fits a pattern.
@@ -186,27 +163,6 @@ class Transcript:
         raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
 
 
-class _TranscribedChannel(ChannelWrapper):
-    """A channel of which a transcript is made."""
-
-    def __init__(self, inner: Channel, transcript: Transcript, end: Sender, link: int) -> None:
-        super().__init__(inner)
-        self._transcript = transcript
-        self._link = link
-        self._here: Sender = end
-        self._there: Sender = "server" if end == "client" else "client"
-
-    async def receive(self) -> bytes:
-        data = await self.inner.receive()
-        self._transcript.add(self._there, data, link=self._link)
-        return data
-
-    async def send(self, data: bytes, related: int | str | None = None) -> None:
-        # Before it is sent: the answer may be there before `send` returns.
-        self._transcript.add(self._here, data, link=self._link)
-        await self.inner.send(data, related)
-
-
 # --------------------------------------------------------------------- the readable form
 
 
@@ -220,49 +176,36 @@ class _LineFormatter:
 
     def format_line(self, said: TranscriptEntry) -> str:
         arrow = _ARROWS[said.sender] if said.link == 1 else f"{said.link}{_ARROWS[said.sender]}"
-        return f"{arrow} {self._format_message(said)}"
-
-    def _format_message(self, said: TranscriptEntry) -> str:
-        message = said.message
-        if not isinstance(message, dict):
-            return f"not JSON-RPC: {_encode_json(_normalize(message))}"
-        members = cast("dict[str, Any]", message)
+        members: Any = said.message
+        if not isinstance(members, dict):
+            return f"{arrow} not JSON-RPC: {_encode_json(_normalize(members))}"
+        members = cast("dict[str, Any]", members)
         if "method" in members:
-            return self._format_request(said, members)
-        other: Sender = "server" if said.sender == "client" else "client"
-        number = self._numbers.get((said.link, other, _id_key(members.get("id"))), "?")
-        if "error" in members:
-            return f"{number} error {_encode_json(_normalize(members['error']))}"
-        return f"{number} result {_encode_json(_normalize(members.get('result')))}"
+            number = self._assign_number(said, members) if "id" in members else ""
+            params = self._renumber_params(said, _normalize(members.get("params")))
+            words = (arrow, number, str(members["method"]), _encode_json(params) if params else "")
+            return " ".join(filter(None, words))
+        number = self._numbers.get((said.link, other_end(said.sender), _id_key(members.get("id"))), "?")
+        kind = "error" if "error" in members else "result"
+        return f"{arrow} {number} {kind} {_encode_json(_normalize(members.get(kind)))}"
 
-    def _format_request(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
-        params = members.get("params")
-        words = [str(members["method"])]
-        if "id" in members:
-            words.insert(0, self._assign_number(said, members["id"], params))
-        shown = self._renumber_params(said, _normalize(params))
-        if shown:
-            words.append(_encode_json(shown))
-        return " ".join(words)
-
-    def _assign_number(self, said: TranscriptEntry, request_id: Any, params: Any) -> str:
+    def _assign_number(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
         self._counts[said.sender] += 1
         number = f"{'s' if said.sender == 'server' else ''}{self._counts[said.sender]}"
-        self._numbers[said.link, said.sender, _id_key(request_id)] = number
-        token = get_member(params, "_meta", "progressToken")
+        self._numbers[said.link, said.sender, _id_key(members["id"])] = number
+        token = get_member(members, "params", "_meta", "progressToken")
         if token is not None:
             self._tokens[said.link, said.sender, _id_key(token)] = number
         return number
 
     def _renumber_params(self, said: TranscriptEntry, params: Any) -> Any:
         """The params of a notice about a request, with the number that it has here."""
-        other: Sender = "server" if said.sender == "client" else "client"
         if get_member(params, "requestId") is not None:
             number = self._numbers.get((said.link, said.sender, _id_key(params["requestId"])), "?")
             return {**params, "requestId": number}
         if get_member(params, "progressToken") is not None:
-            number = self._tokens.get((said.link, other, _id_key(params["progressToken"])), "?")
-            return {**params, "progressToken": number}
+            key = (said.link, other_end(said.sender), _id_key(params["progressToken"]))
+            return {**params, "progressToken": self._tokens.get(key, "?")}
         return params
 
 
@@ -286,10 +229,14 @@ def _normalize_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if name in _UNPREDICTABLE_MEMBERS and isinstance(value, str):
             yield name, ELLIPSIS
         elif name == "_meta" and isinstance(value, dict):
-            facts = cast("dict[str, Any]", value)
-            kept = {key: each for key, each in facts.items() if not _is_protocol_key(key)}
-            if kept:
-                yield name, _normalize(kept)
+            facts = cast("dict[str, Any]", value).items()
+            own = {
+                key: each
+                for key, each in facts
+                if key != "progressToken" and not key.startswith(_PROTOCOL_PREFIX)
+            }
+            if own:
+                yield name, _normalize(own)
         else:
             yield name, _normalize(value)
 
@@ -298,12 +245,8 @@ def _truncate(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + ELLIPSIS
 
 
-def _is_protocol_key(key: str) -> bool:
-    return key.startswith(_PROTOCOL_PREFIX) or key == "progressToken"
-
-
 def _encode_json(value: Any) -> str:
-    return _encode(value).decode()
+    return msgspec.json.encode(value).decode()
 
 
 # --------------------------------------------------------------------- the pattern
@@ -311,12 +254,8 @@ def _encode_json(value: Any) -> str:
 
 def _parse_pattern_line(line: str) -> str:
     """A line of a pattern with the signs that are meant."""
-    number = line[: len(line) - len(line.lstrip("0123456789"))]  # of a connection, in front of the arrow
-    rest = line[len(number) :].replace("...", ELLIPSIS)
-    for typed, meant in _TYPED_ARROWS.items():
-        if rest.startswith(typed):
-            return number + meant + rest[len(typed) :]
-    return number + rest
+    line = line.replace("...", ELLIPSIS)
+    return _TYPED_ARROW.sub(lambda found: found[1] + ("→" if found[2] == "->" else "←"), line)
 
 
 def _find_mismatch(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:

@@ -49,19 +49,14 @@ class WireStruct(Struct, rename="camel", omit_defaults=True):
 class OpenUnion:
     """A value of several kinds, to which later revisions may add.
 
-    A field annotated with a subclass is decoded by `read`, so that a kind nobody knows yet becomes a value
-    instead of an error.
+    A field annotated with a subclass is decoded by `read`, so that an unknown kind becomes a value.
     """
 
     __slots__ = ()
 
     @classmethod
-    def read(cls, value: JSON) -> Self:  # noqa: ARG003 - for those who override it
-        """The value for a piece of decoded JSON.
-
-        Raises:
-            ValueError: it is not even of the shape that every kind shares.
-        """
+    def read(cls, value: JSON) -> Self:  # noqa: ARG003 - for subclasses
+        """Return the value for decoded JSON; ValueError if it lacks the shape that every kind shares."""
         raise TypeError(f"{cls.__name__} does not say how it is read")
 
     def write(self) -> JSON:
@@ -70,7 +65,7 @@ class OpenUnion:
 
 
 def dec_hook(kind: type[Any], value: JSON) -> Any:
-    """What msgspec calls for a type it does not know: our open kinds."""
+    """Decode a type that msgspec does not know: our open kinds."""
     if issubclass(kind, OpenUnion):
         try:
             return kind.read(value)
@@ -82,7 +77,7 @@ def dec_hook(kind: type[Any], value: JSON) -> Any:
 
 
 def enc_hook(value: Any) -> JSON:
-    """What msgspec calls for a value it does not know: our open kinds that are no structs."""
+    """Encode a value that msgspec does not know: our open kinds that are no structs."""
     if isinstance(value, OpenUnion):
         return value.write()
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from hosted import NEW, OLD, call, legacy, message, modern, opening, run, serving
-from protected_server import RESOURCE, bearer, guarded
+from protected_server import RESOURCE, bearer
 from toolpost import Auth, Client, Context, Http, Jwt, MemoryTokens, OAuth, Principal, Server
 from toolpost.testing import AuthorizationServer, TokenIssuer
 
@@ -256,107 +256,5 @@ def test_whoever_comes_back_with_less_is_chosen_for_anew(revision):
             wallet.allowed = ("read",)
             assert (await mcp.call_tool("read")).text == "read"
             assert {tool.name for tool in await mcp.list_tools()} == {"read", "write"}
-
-    run(main)
-
-
-# --------------------------------------------------------------------- room for sessions
-
-
-@pytest.mark.requirement("SEC-8")
-def test_who_opens_many_sessions_pushes_out_their_own():
-    async def main() -> None:
-        async with guarded(
-            scopes=(), web={"max_sessions": 12}, verifier=Jwt(MINT.issuer, keys=MINT.jwks)
-        ) as (
-            site,
-            _,
-            _,
-        ):
-            ann, bob = token(), token(subject="bob")
-            hers = await site.open(headers=ann)
-            his = [await site.open(headers=token(subject="bob", client=f"c{n}")) for n in range(15)]
-            assert (await site.post({**legacy(hers), **ann}, PING)).status == 200
-            left = [
-                (await site.post({**legacy(each), **token(subject="bob", client=f"c{n}")}, PING)).status
-                for n, each in enumerate(his)
-            ]
-            assert left == [404] * 12 + [200] * 3  # a quarter, whatever the names of the clients are
-            # Streams of HTTP+SSE are sessions like others.
-            wire, _ = await endpoint_of(site, bob)
-            again = await site.post({**legacy(his[12]), **token(subject="bob", client="c12")}, PING)
-            assert (again.status, wire is not None) == (404, True)
-
-    run(main)
-
-
-def waiting(**options: Any) -> tuple[Server, asyncio.Semaphore, asyncio.Event]:
-    """A server whose tool waits; how often it has begun, and what it waits for."""
-    server, begun, go = Server("waiting", **options), asyncio.Semaphore(0), asyncio.Event()
-
-    @server.tool
-    async def wait() -> str:
-        begun.release()
-        await go.wait()
-        return "waited"
-
-    return server, begun, go
-
-
-async def occupy(site: Any, begun: asyncio.Semaphore, headers: dict[str, str]) -> asyncio.Task[Any]:
-    """Open a session in which a call runs."""
-    session = await site.open(headers=headers)
-    said = message("tools/call", call("wait"), 1)
-    task = asyncio.create_task(site.post({**legacy(session), **headers}, said))
-    await begun.acquire()
-    return task
-
-
-def test_whose_sessions_are_all_busy_has_to_wait_and_nobody_else():
-    async def main() -> None:
-        server, begun, go = waiting(auth=guard())
-        async with serving(server.asgi(max_sessions=8)) as site:
-            ann, bob = token(), token(subject="bob")
-            hers = await site.open(headers=ann)  # idle for longest
-            calls = [await occupy(site, begun, bob) for _ in range(2)]
-            for answer in (
-                await site.post({**legacy(), **bob}, opening()),
-                await site.ask("GET", "/sse", {**EVENTS, **bob}),
-            ):
-                assert (answer.status, answer.headers["retry-after"]) == (429, "5")
-                assert "end one with DELETE" in answer.text
-            assert await site.open(headers=ann)
-            assert (await site.post({**legacy(hers), **ann}, PING)).status == 200
-            go.set()
-            assert [(await each).status for each in calls] == [200, 200]
-            assert await site.open(headers=bob)
-
-    run(main)
-
-
-def test_no_call_is_cut_off_where_nobody_is_known():
-    async def main() -> None:
-        server, begun, go = waiting()
-        async with serving(server.asgi(max_sessions=2)) as site:
-            calls = [await occupy(site, begun, {}) for _ in range(2)]
-            full = await site.post(legacy(), opening())
-            assert (full.status, full.headers["retry-after"]) == (503, "5")
-            go.set()
-            assert [(await each).status for each in calls] == [200, 200]
-            assert await site.open()
-
-    run(main)
-
-
-def test_no_call_is_cut_off_for_the_session_of_another():
-    async def main() -> None:
-        server, begun, go = waiting(auth=guard())
-        async with serving(server.asgi(max_sessions=3)) as site:
-            calls = [await occupy(site, begun, token(subject=who)) for who in ("ann", "bob", "carl")]
-            full = await site.post({**legacy(), **token(subject="dora")}, opening())
-            assert (full.status, full.headers["retry-after"]) == (503, "5")
-            go.set()
-            assert [(await each).status for each in calls] == [200, 200, 200]
-            assert await site.open(headers=token(subject="dora"))  # now one of them is idle
 
     run(main)

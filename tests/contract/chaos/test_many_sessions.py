@@ -53,19 +53,6 @@ def test_two_thousand_sessions_that_were_abandoned_leave_nothing():
     run(main)
 
 
-def test_sessions_make_room_for_others_if_there_are_too_many():
-    async def main():
-        async with victim(max_sessions=20) as server:
-            before = await server.holdings()
-            await abandon(server, 100)
-            used = memory(server.pid)
-            await abandon(server, 300)
-            await server.settled({"sessions": 20, "tasks": before["tasks"] + 2 * 20})
-            assert memory(server.pid) <= bound(used)
-
-    run(main)
-
-
 # --------------------------------------------------------------------- calls
 
 CALLS = 1000

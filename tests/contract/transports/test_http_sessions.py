@@ -15,7 +15,6 @@ from hosted import (
     kitchen,
     legacy,
     message,
-    opening,
     run,
 )
 from session_site import ELICITS, listening, stage_and_site, steps, text, tool

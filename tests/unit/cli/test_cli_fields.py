@@ -6,8 +6,14 @@ import click
 import pytest
 
 from toolpost.cli.errors import CommandError
-from toolpost.cli.schema_fields import MAX_FIELDS, SchemaField, extract_fields
-from toolpost.cli.schema_options import SchemaCommand, find_missing, parse_arguments
+from toolpost.cli.schema_options import (
+    MAX_FIELDS,
+    SchemaCommand,
+    SchemaField,
+    extract_fields,
+    find_missing,
+    parse_arguments,
+)
 from toolpost.cli.target import TargetSpec
 
 TEXT = {"type": "string"}
@@ -190,6 +196,6 @@ def test_arguments_that_are_no_json_object_are_refused(text):
 
 
 def test_a_field_tells_what_it_is():
-    field = SchemaField(("a", "b"), click.BOOL, schema={"default": True})
-    assert (field.name, field.is_flag, field.default) == ("a.b", True, True)
+    field = SchemaField(("a", "b"), click.BOOL)
+    assert (field.name, field.is_flag) == ("a.b", True)
     assert not SchemaField(("a",), click.BOOL, many=True).is_flag

@@ -43,7 +43,7 @@ def test_help_loads_neither_asyncio_nor_rich():
         "import sys; sys.argv[1:] = ['ping', '--help']\n"
         "from toolpost.cli.main import main\n"
         "try: main()\n"
-        "finally: print(sorted({'asyncio', 'rich', 'msgspec', 'toolpost.client.client'} & set(sys.modules)))"
+        "finally: print(sorted({'asyncio', 'rich', 'toolpost.client.client'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "[]"

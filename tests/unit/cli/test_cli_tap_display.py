@@ -163,7 +163,7 @@ def test_a_recording_has_a_name_of_its_own(tmp_path, monkeypatch):
 
 
 def test_sessions_are_forgotten_some_time():
-    posts = ExchangeTracker(lambda _: None, lambda *_, **__: None, lambda *_: None, lambda: 0.0)
+    posts = ExchangeTracker(lambda _: None, lambda: 0.0)
     for number in range(MAX_SESSIONS + 5):
         posts.begin("POST", "/mcp", {"mcp-session-id": str(number)})
     assert len(posts._sessions) == MAX_SESSIONS

@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Context, Server, SignatureError, SyncContext
-from toolpost.server.registry.prompts import MAX_COMPLETION_VALUES, Completable
+from toolpost.server.registry.prompts import MAX_COMPLETION_VALUES, RegisteredPrompt
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.types import Completion
 
 KNOWN = {"country": "fr"}
 
 
-def completed(completes: Completable, argument: str = "city", value: str = "p") -> Completion:
+def completable() -> RegisteredPrompt[..., Any]:
+    @Server("atlas").prompt
+    def describe(city: str, country: str = "fr") -> str:
+        return city + country
+
+    return describe
+
+
+def completed(completes: RegisteredPrompt[..., Any], argument: str = "city", value: str = "p") -> Completion:
     async def main() -> Completion:
         work = WorkerThreads(1)
         try:
@@ -25,8 +33,8 @@ def completed(completes: Completable, argument: str = "city", value: str = "p") 
     return asyncio.run(main())
 
 
-def completing(fn: Any) -> Completable:
-    completes = Completable(["city", "country"], list)
+def completing(fn: Any) -> RegisteredPrompt[..., Any]:
+    completes = completable()
     assert completes.complete("city")(fn) is fn
     return completes
 
@@ -69,14 +77,14 @@ def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
 def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
     assert completed(completing(later), "country") == Completion(values=[])
     assert completed(completing(later), "unheard of") == Completion(values=[])
-    assert not Completable(["city"], list).has_completers
+    assert not completable().has_completers
 
 
 def test_only_what_is_there_can_be_completed():
     with pytest.raises(ValueError, match="no argument 'town' to complete; there are: city, country"):
-        Completable(["city", "country"], list).complete("town")
+        completable().complete("town")
     with pytest.raises(ValueError, match="there are: none"):
-        Completable([], list).complete("town")
+        Server("atlas").resource("map://all", name="map")(lambda: "a map").complete("town")
 
 
 @pytest.mark.requirement("COMP-2")

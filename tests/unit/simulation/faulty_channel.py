@@ -16,7 +16,7 @@ from simulated_loop import World
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import LineBuffer, frame
-from toolpost.testing.faults import JUNK_MESSAGES, garble_message
+from toolpost.testing.faults import garble_message
 from toolpost.transports.memory import MessageQueue
 
 __all__ = ["CALM", "FAULTS", "Faults", "Way", "Wire"]
@@ -29,6 +29,32 @@ DELAYS = (0.0, 0.0, 0.0, 0.01, 0.01, 0.02, 0.1)
 
 LONG = (0.5, 2.0, 4.0, 4.01, 9.0)
 """Seconds that something may be held up: around the time-out of a call, where it hurts."""
+
+JUNK_MESSAGES = (
+    b"",
+    b"\n",
+    b"null",
+    b"[]",
+    b"{}",
+    b"[[[[[[",
+    b"\xff\xfe\x00",
+    b"Listening on port 8000",
+    b'{"jsonrpc":"2.0"}',
+    b'{"jsonrpc":"2.0","id":null,"result":{}}',
+    b'{"jsonrpc":"2.0","id":"1","result":{}}',
+    b'{"jsonrpc":"2.0","id":true,"result":{}}',
+    b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
+    b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
+    b'{"jsonrpc":"2.0","id":987654321,"error":{"code":1,"message":"no"}}',
+    b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?"}}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":987654321}}',
+    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":987654321,"progress":1}}',
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+    b'{"jsonrpc":"2.0","method":"what/is/this"}',
+    b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
+    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
+)
+"""Messages that may arrive unexpectedly. None of them names a request in flight."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from math import inf, nan
 import pytest
 
 from toolpost.stores import LogEntry, LogGap, Store
+from waiting import until
 
 __all__ = ["CASES", "ENTRIES", "SIZE", "Case", "Views"]
 
@@ -320,7 +321,7 @@ async def a_message_reaches_the_worker_that_it_names_in_order(views: Views) -> N
         for number in range(5):
             assert await views.here.send(other, b"%d" % number)
         assert await views.there.send(one, b"back")
-        await _settle(lambda: len(second) == 5 and len(first) == 1)
+        await until(lambda: len(second) == 5 and len(first) == 1)
         assert second == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -331,7 +332,7 @@ async def what_is_published_reaches_all_workers(views: Views) -> None:
     async with views.here.join(first.append), views.there.join(second.append):
         await views.here.publish(b"1")
         await views.here.publish(b"2")
-        await _settle(lambda: first == second == [b"1", b"2"])
+        await until(lambda: first == second == [b"1", b"2"])
 
 
 @case
@@ -344,12 +345,6 @@ async def a_worker_that_has_left_gets_nothing(views: Views) -> None:
     async with views.here.join(heard.append) as again:
         assert again != number
     assert heard == []
-
-
-async def _settle(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # --------------------------------------------------------------------- the end

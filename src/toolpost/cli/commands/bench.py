@@ -15,29 +15,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, quantiles
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import click
 
 from toolpost.cli.errors import FAILED, INTERRUPTED, OK, usage_error
-from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import TargetCommand, TargetConnector
+from toolpost.client.client import Client
 from toolpost.errors import MCPError, RPCError
 from toolpost.protocol.methods import TOOLS_LIST
 
-if TYPE_CHECKING:
-    from toolpost.client.client import Client
-
 QUANTILES: Final = {"p50": 50, "p90": 90, "p99": 99}
-HISTOGRAM_ROWS: Final = 10
-"""Rows of the histogram, the last of them for the slowest hundredth."""
-BAR_WIDTH: Final = 40
-"""Columns of its longest bar."""
-MIN_SPREAD: Final = 1.05
-"""Durations that differ by less than this factor are one row."""
-
-ERROR_BACKOFF: Final = 0.01
-"""Seconds before the next request after an error, so that a dead server does not fail a million times."""
-
+HISTOGRAM_ROWS: Final = 10  # rows of the histogram, the last of them for the slowest hundredth
+BAR_WIDTH: Final = 40  # columns of its longest bar
+MIN_SPREAD: Final = 1.05  # durations that differ by less than this factor are one row
+ERROR_BACKOFF: Final = 0.01  # seconds to wait after an error: a dead server would fail a million times
 _EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -145,7 +137,6 @@ def _parse_arguments(
 
 
 @click.command(cls=TargetCommand)
-@add_target_options
 @click.argument("tool", required=False)
 @click.option(
     "--args", "arguments", metavar="JSON", callback=_parse_arguments, help="What to call the tool with."
@@ -201,7 +192,7 @@ def command(
     load = LoadGenerator(seconds, concurrency, rate)
     told: dict[str, Any] = {"target": reach.target.label, "what": what}
 
-    async def work(client: "Client") -> None:
+    async def work(client: Client) -> None:
         ask: Callable[[], Awaitable[object]] = client.list_tools if lists else client.ping
         if tool is not None:
             ask = partial(client.call_tool, tool, arguments)
@@ -219,7 +210,7 @@ def command(
         interrupted = True
     if load.elapsed:
         told |= _build_report(load)
-        reach.output.print_value(told) if reach.json else _print_report(reach, load)
+        reach.output.print_value(told) if reach.output.json else _print_report(reach, load)
     if interrupted:
         return INTERRUPTED
     return FAILED if load.errors else OK

@@ -3,47 +3,32 @@
 Connects, finds the tool, parses its options, asks for what is missing, calls, and shows the result.
 """
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from toolpost.cli.content import OutputFolder, convert_result, show_result
 from toolpost.cli.errors import FAILED, OK, CommandError
-from toolpost.cli.schema_options import ItemNameParam, NamedItemCommand, add_args_and_save_options
-from toolpost.cli.target import TargetConnector, add_target_options
-from toolpost.cli.terminal import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.schema_options import NamedItemCommand, read_item
+from toolpost.cli.target import TargetConnector
+from toolpost.cli.terminal import (
+    LOG_LEVEL_STYLES,
+    TerminalPrompter,
+    add_log_level_option,
+    format_log_line,
+    open_prompter,
+)
+from toolpost.client.client import Client
+from toolpost.client.tools import ToolResult
+from toolpost.errors import UrlElicitationRequired
+from toolpost.types.notifications import LogParams
 
-if TYPE_CHECKING:
-    from toolpost.cli.terminal import TerminalPrompter
-    from toolpost.client.client import Client
-    from toolpost.client.tools import ToolResult
-    from toolpost.types.notifications import LogParams
-    from toolpost.types.tools import Tool
-
-MAX_URL_ELICITATIONS: Final = 3
-"""How often a server may send the user to a page before it serves a call."""
-
-
-class CallCommand(NamedItemCommand):
-    """`call`, as click sees it."""
-
-    item_kind = "tool"
-
-    async def fetch(self, client: "Client") -> Sequence["Tool"]:
-        """The tools."""
-        return await client.list_tools()
-
-    def get_schema(self, item: "Tool") -> Mapping[str, Any]:
-        """Its input schema."""
-        return item.input_schema
+MAX_URL_ELICITATIONS: Final = 3  # how often a server may send the user to a page before it serves a call
 
 
-@click.command("call", cls=CallCommand)
-@add_target_options
-@click.argument("name", metavar="TOOL", required=False, type=ItemNameParam())
-@add_args_and_save_options
+@click.command("call", cls=NamedItemCommand, kind="tool")
 @click.option(
     "--root",
     "roots",
@@ -53,9 +38,7 @@ class CallCommand(NamedItemCommand):
     help="Open this folder to the server.",
 )
 @add_log_level_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     *,
     reach: TargetConnector,
     name: str | None,
@@ -70,33 +53,27 @@ def command(
     The options below stand before TOOL. A list is said by repeating its option, the member of an object as
     --address.city, anything else as JSON. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
-
-    shape = ctx.command
-    assert isinstance(shape, CallCommand), "it is this one"
     with open_prompter(reach) as prompter:
 
-        async def log(line: "LogParams") -> None:
+        async def log(line: LogParams) -> None:
             prompter.progress.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
 
-        async def work(client: "Client") -> int:
-            tool, typed = await shape.read_item(client, reach, prompter, name, args)
+        async def work(client: Client) -> int:
+            tool, typed = await read_item(client, reach, prompter, name, args)
             if log_level is not None:
                 await client.set_log_level(log_level)
-            result = await _call_tool(client, tool.name, typed.arguments, prompter)
+            result = await _call_tool(client, tool, typed.arguments, prompter)
             prompter.progress.close()
-            _print_result(reach, tool.name, result, typed.options.get("save") or save)
+            _print_result(reach, tool, result, typed.options.get("save") or save)
             return FAILED if result.is_error else OK
 
         return reach.run(work, on_log=log, on_roots=roots or None, **prompter.client_options())
 
 
 async def _call_tool(
-    client: "Client", name: str, arguments: dict[str, Any], prompter: "TerminalPrompter"
-) -> "ToolResult[Any]":
+    client: Client, name: str, arguments: dict[str, Any], prompter: TerminalPrompter
+) -> ToolResult[Any]:
     """Call a tool, again after the user has visited the pages that the server wants visited first."""
-    from toolpost.errors import UrlElicitationRequired  # noqa: PLC0415 - as above
-
     progress = prompter.progress.show_progress
     visits = 0
     while True:
@@ -105,15 +82,13 @@ async def _call_tool(
         except UrlElicitationRequired as error:
             visits += 1
             visited = partial(prompter.confirm_url_visits, error.elicitations)
-            if visits > MAX_URL_ELICITATIONS or not await prompter.run_in_thread(visited):
+            if visits > MAX_URL_ELICITATIONS or not await prompter.threads.run_in_thread(visited):
                 raise
 
 
-def _print_result(reach: TargetConnector, name: str, result: "ToolResult[Any]", save: str | None) -> None:
-    from toolpost.cli.content import OutputFolder, convert_result, show_result  # noqa: PLC0415 - as above
-
+def _print_result(reach: TargetConnector, name: str, result: ToolResult[Any], save: str | None) -> None:
     folder = OutputFolder(Path(save or "."), name)
-    if reach.json:
+    if reach.output.json:
         reach.output.print_value(convert_result(result.raw, folder if save else None))
     elif result.is_error:
         hint = "-v shows what the server writes to stderr" if reach.hidden_line_count else None

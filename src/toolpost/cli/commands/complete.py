@@ -7,7 +7,8 @@ from typing import Literal
 
 import click
 
-from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import TargetCommand, TargetConnector
+from toolpost.types.prompts import PromptReference, ResourceReference
 
 
 def _parse_context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -19,7 +20,6 @@ def _parse_context(_ctx: click.Context, _param: click.Parameter, values: tuple[s
 
 
 @click.command("complete", cls=TargetCommand)
-@add_target_options
 @click.argument("kind", metavar="prompt|resource", type=click.Choice(["prompt", "resource"]))
 @click.argument("ref", metavar="REF")
 @click.argument("argument", metavar="ARGUMENT")
@@ -44,12 +44,9 @@ def command(
 
     REF is the name of a prompt, or a resource template; VALUE is what has been typed so far.
     """
-    from toolpost.types.prompts import PromptReference, ResourceReference  # noqa: PLC0415 - for this only
-
     reference = PromptReference(ref) if kind == "prompt" else ResourceReference(ref)
-
     found = reach.run(lambda client: client.complete(reference, argument, value, context=context))
-    if reach.json:
+    if reach.output.json:
         reach.output.print_value(found)
         return
     for each in found.values:

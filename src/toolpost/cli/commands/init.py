@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from toolpost.cli.errors import CommandError, usage_error
-from toolpost.cli.output import CommandOutput, add_json_option
+from toolpost.cli.output import JSON_HELP, CommandOutput
 
 _PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
 _RESERVED_NAMES: Final = frozenset({"conftest", "mcp", "msgspec", "pytest", "toolpost"})
@@ -119,7 +119,7 @@ FILE_TEMPLATES: Final = {
 @click.command()
 @click.argument("name")
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of stdin and stdout.")
-@add_json_option
+@click.option("--json", is_flag=True, help=JSON_HELP)
 def command(*, name: str, http: bool, json: bool) -> None:
     """Make a project in the folder NAME: a server, a test and a README that work at once.
 
@@ -147,7 +147,6 @@ def command(*, name: str, http: bool, json: bool) -> None:
 
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
-    """What stands in the places of the texts."""
     if not _PROJECT_NAME.fullmatch(name):
         raise usage_error(
             f"{name!r} cannot be the name of a project",

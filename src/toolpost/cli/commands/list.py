@@ -9,73 +9,58 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from toolpost.cli.output import CommandOutput, first_line
-from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.schema_options import extract_fields
+from toolpost.cli.target import TargetCommand, TargetConnector
+from toolpost.types.prompts import Prompt
+from toolpost.types.resources import Resource, ResourceTemplate
+from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
-    from toolpost.types.prompts import Prompt
-    from toolpost.types.resources import Resource, ResourceTemplate
-    from toolpost.types.tools import Tool
 
-MAX_INSTRUCTION_LINES: Final = 3
-"""How much of the server's instructions is shown: they are for a model, and some are long."""
-
-MAX_PARAMETERS: Final = 12
-"""How many parameters of a tool are named: the widest row makes the table as wide."""
+MAX_INSTRUCTION_LINES: Final = 3  # instructions are for a model, and some are long
+MAX_PARAMETERS: Final = 12  # how many parameters of a tool are named: the widest row makes the table as wide
 
 
 class _ListTable(NamedTuple):
-    """One of the lists: its name in JSON and for people, the capability and the client's method, its rows."""
+    """One of the lists: its name in JSON and for people, the capability, the first columns, the rows."""
 
     member: str
     title: str
     capability: str
-    method: str
     columns: tuple[str, ...]
     row: Callable[[Any], Sequence[object]]
 
 
-def _format_tool_row(tool: "Tool") -> Sequence[object]:
-    from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - of use here only
-
+def _format_tool_row(tool: Tool) -> Sequence[object]:
     fields = [each for each in extract_fields(tool.input_schema) if len(each.path) == 1]
     named = [each.name if each.required else f"[{each.name}]" for each in fields[:MAX_PARAMETERS]]
     more = ["…"] if len(fields) > MAX_PARAMETERS else []
     return tool.name, " ".join([*named, *more]), first_line(tool.description or tool.title)
 
 
-def _format_resource_row(item: "Resource | ResourceTemplate") -> Sequence[object]:
-    uri: str = getattr(item, "uri", None) or getattr(item, "uri_template", "")
+def _format_resource_row(item: Resource | ResourceTemplate) -> Sequence[object]:
+    uri = item.uri if isinstance(item, Resource) else item.uri_template
     return uri, item.mime_type, first_line(item.description or item.title or item.name)
 
 
-def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
+def _format_prompt_row(prompt: Prompt) -> Sequence[object]:
     named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
     return prompt.name, " ".join(named), first_line(prompt.description or prompt.title)
 
 
 _LIST_TABLES: Final = {
-    "tools": _ListTable("tools", "Tools", "tools", "list_tools", ("name", "parameters"), _format_tool_row),
-    "resources": _ListTable(
-        "resources", "Resources", "resources", "list_resources", ("uri", "type"), _format_resource_row
-    ),
+    "tools": _ListTable("tools", "Tools", "tools", ("name", "parameters"), _format_tool_row),
+    "resources": _ListTable("resources", "Resources", "resources", ("uri", "type"), _format_resource_row),
     "templates": _ListTable(
-        "resourceTemplates",
-        "Resource templates",
-        "resources",
-        "list_resource_templates",
-        ("uri template", "type"),
-        _format_resource_row,
+        "resourceTemplates", "Resource templates", "resources", ("uri template", "type"), _format_resource_row
     ),
-    "prompts": _ListTable(
-        "prompts", "Prompts", "prompts", "list_prompts", ("name", "arguments"), _format_prompt_row
-    ),
+    "prompts": _ListTable("prompts", "Prompts", "prompts", ("name", "arguments"), _format_prompt_row),
 }
 """Option → its list. The last column of each is the description."""
 
 
 @click.command("list", cls=TargetCommand)
-@add_target_options
 @click.option("--tools", is_flag=True, help="Only the tools.")
 @click.option("--resources", is_flag=True, help="Only the resources.")
 @click.option("--templates", is_flag=True, help="Only the resource templates.")
@@ -88,8 +73,9 @@ def command(reach: TargetConnector, **only: bool) -> None:
         found: dict[str, list[Any]] = {}
         for name in wanted or _LIST_TABLES:
             if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
-                found[name] = await getattr(client, _LIST_TABLES[name].method)()
-        if reach.json:
+                method = f"list_{'resource_' if name == 'templates' else ''}{name}"
+                found[name] = await getattr(client, method)()
+        if reach.output.json:
             lists = {_LIST_TABLES[name].member: items for name, items in found.items()}
             reach.output.print_value(_describe_server(client) | lists)
         else:
@@ -102,8 +88,8 @@ def command(reach: TargetConnector, **only: bool) -> None:
 
 
 def _describe_server(client: "Client") -> dict[str, Any]:
-    about = {name: getattr(client, name) for name in ("revision", "era", "capabilities", "instructions")}
-    about = {"server": client.server_info} | about
+    names = ("revision", "era", "capabilities", "instructions")
+    about = {"server": client.server_info} | {name: getattr(client, name) for name in names}
     return {key: value for key, value in about.items() if value is not None}
 
 

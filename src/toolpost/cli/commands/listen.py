@@ -3,22 +3,21 @@
 Decides what to subscribe to and when to end. Does not read what has changed.
 """
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from toolpost.cli.output import CommandOutput
-from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector
 from toolpost.cli.terminal import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from toolpost.client.client import Client
-    from toolpost.types.notifications import LogParams
+from toolpost.client.client import Client
+from toolpost.errors import CapabilityNotDeclared
+from toolpost.types.notifications import LogParams
 
 _LIST_NAMES: Final = ("tools", "prompts", "resources")
 
@@ -32,7 +31,6 @@ class _ListenEvent(NamedTuple):
 
 
 @click.command("listen", cls=TargetCommand)
-@add_target_options
 @click.option("--tools", is_flag=True, help="Hear when the list of tools changes.")
 @click.option("--prompts", is_flag=True, help="Hear when the list of prompts changes.")
 @click.option("--resources", is_flag=True, help="Hear when the list of resources changes.")
@@ -53,15 +51,13 @@ def command(
 
     By default it is every list that the server tells changes of. With --json there is an object on each line.
     """
-    import asyncio  # noqa: PLC0415 - start-up time
-
     heard: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
 
-    async def log(line: "LogParams") -> None:
+    async def log(line: LogParams) -> None:
         facts = {"kind": "log", "level": line.level, "logger": line.logger, "data": line.data}
         heard.put_nowait(_ListenEvent(facts, format_log_line(line), LOG_LEVEL_STYLES.get(line.level)))
 
-    async def listen(client: "Client") -> None:
+    async def listen(client: Client) -> None:
         if log_level is not None:
             await client.set_log_level(log_level)
         async with _listen_to_changes(client, heard, lists, uris) as what:
@@ -74,7 +70,7 @@ def command(
                 reach.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
                 left = None if left is None else left - 1
 
-    async def listen_in_time(client: "Client") -> None:
+    async def listen_in_time(client: Client) -> None:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -90,8 +86,6 @@ def command(
 @contextlib.contextmanager
 def _print_client_log(page: CommandOutput) -> Generator[None]:
     """Print what the client logs about its connection, each line once."""
-    import logging  # noqa: PLC0415 - start-up time
-
     last: list[str] = []
 
     class ClientLogPrinter(logging.Handler):
@@ -112,22 +106,14 @@ def _print_client_log(page: CommandOutput) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def _listen_to_changes(
-    client: "Client",
-    heard: "asyncio.Queue[_ListenEvent | None]",
-    lists: dict[str, bool],
-    uris: tuple[str, ...],
+    client: Client, heard: asyncio.Queue[_ListenEvent | None], lists: dict[str, bool], uris: tuple[str, ...]
 ) -> AsyncGenerator[str]:
     """Subscribe, and queue changes meanwhile. Yields a description of the subscription."""
-    import asyncio  # noqa: PLC0415 - as above
-
-    from toolpost.errors import CapabilityNotDeclared  # noqa: PLC0415 - there is a client already
-
-    chosen = any(lists.values()) or bool(uris)
     changes = client.listen(**lists, uris=uris)
     try:
         await changes.__aenter__()
     except CapabilityNotDeclared:
-        if chosen or client.capabilities.logging is None:
+        if any(lists.values()) or uris or client.capabilities.logging is None:
             raise
         yield "its log only, for it does not tell when a list changes"
         return
@@ -144,17 +130,15 @@ async def _listen_to_changes(
 
     task = asyncio.create_task(queue_changes())
     try:
-        yield _describe_subscription(client, lists, uris, chosen=chosen)
+        yield _describe_subscription(client, lists, uris)
     finally:
         await changes.aclose()
         await task
 
 
-def _describe_subscription(
-    client: "Client", lists: dict[str, bool], uris: tuple[str, ...], *, chosen: bool
-) -> str:
+def _describe_subscription(client: Client, lists: dict[str, bool], uris: tuple[str, ...]) -> str:
     names = [name for name in _LIST_NAMES if lists[name]]
-    if not chosen:
+    if not names and not uris:
         offered = {name: getattr(client.capabilities, name) for name in _LIST_NAMES}
         names = [name for name, offer in offered.items() if offer is not None and offer.list_changed]
     log = [] if client.capabilities.logging is None else ["the log"]

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
 
 
 @click.command("ping", cls=TargetCommand)
-@add_target_options
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="How often to ask.")
 @click.option(
     "--interval", type=SecondsParam(), default=1.0, help="How long to wait in between: 1, or so many."
@@ -33,7 +32,7 @@ def command(reach: TargetConnector, count: int, interval: float) -> None:
             await client.ping()
             took.append(round((time.perf_counter() - began) * 1000, 3))
             reach.output.print_text(f"{reach.target.label} answers in {took[-1]:.1f} ms ({client.revision})")
-        if reach.json:
+        if reach.output.json:
             told = {"target": reach.target.label, "revision": client.revision, "milliseconds": took}
             reach.output.print_value(told)
         elif count > 1:

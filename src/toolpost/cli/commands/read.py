@@ -5,21 +5,18 @@ Text is printed as it is; nothing binary is printed on a terminal.
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
+from toolpost.cli.content import OutputFolder, convert_result, decode_base64, save_content
 from toolpost.cli.errors import FAILED, CommandError
-from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
-
-if TYPE_CHECKING:
-    from toolpost.client.client import Client
-    from toolpost.types.resources import ReadResourceResult
+from toolpost.cli.target import TargetCommand, TargetConnector
+from toolpost.cli.terminal import open_prompter
+from toolpost.types.resources import ReadResourceResult
 
 
 @click.command("read", cls=TargetCommand)
-@add_target_options
 @click.argument("uri", metavar="URI")
 @click.option("--save", metavar="DIR", help="Save it to a file in this folder, instead of printing it.")
 def command(reach: TargetConnector, uri: str, save: str | None) -> None:
@@ -27,28 +24,18 @@ def command(reach: TargetConnector, uri: str, save: str | None) -> None:
 
     Text is printed as it is. What is binary goes to a pipe or a file as it is, or with --save to a folder.
     """
-    from toolpost.cli.terminal import open_prompter  # noqa: PLC0415 - help needs none of it
-
     with open_prompter(reach) as prompter:
-
-        async def read(client: "Client") -> "ReadResourceResult":
-            return await client.read_resource(uri, progress=prompter.progress.show_progress)
-
-        result = reach.run(read, **prompter.client_options())
+        progress = prompter.progress.show_progress
+        result = reach.run(
+            lambda client: client.read_resource(uri, progress=progress), **prompter.client_options()
+        )
     _print_resource(reach, uri, result, save)
 
 
-def _print_resource(reach: TargetConnector, uri: str, result: "ReadResourceResult", save: str | None) -> None:
-    from toolpost.cli.content import (  # noqa: PLC0415 - as above
-        OutputFolder,
-        convert_result,
-        decode_base64,
-        save_content,
-    )
-
+def _print_resource(reach: TargetConnector, uri: str, result: ReadResourceResult, save: str | None) -> None:
     page = reach.output
     folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
-    if reach.json:
+    if reach.output.json:
         page.print_value(convert_result(result.raw, folder if save else None))
         return
     for part in result.contents:

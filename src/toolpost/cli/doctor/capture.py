@@ -1,56 +1,51 @@
 """Captures the conversation between a client of ours and a server, for `toolpost doctor`.
 
-Wraps either a server process, as a target for a client, or the HTTP backend of one. Keeps what broke a rule
-and what was no message; finding that out is the job of `tap.inspector` and `tap.http_messages`.
+Taps either the channel to a server process or the HTTP backend of a client. Keeps what broke a rule and what
+was no message; finding that out is the job of `tap.inspector` and `tap.http_messages`.
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from toolpost.channel import Channel
-from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.http_messages import EVENTS, ExchangeTracker, TrackedExchange
 from toolpost.cli.tap.inspector import MessageInspector
 from toolpost.cli.tap.message import ObservedMessage
-from toolpost.errors import ChannelClosed, MCPError
-from toolpost.protocol.methods import CLIENT, SERVER, Role
+from toolpost.protocol.methods import SERVER
+from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, with_traits
 from toolpost.transports.backends.backend import Response, open_backend
-from toolpost.transports.stdio_client import open_child
 from toolpost.transports.targets import Stdio
 
-MAX_VIOLATIONS: Final = 200
-"""How many faults are kept: a server that does everything wrong is known by then."""
+MAX_VIOLATIONS: Final = 200  # how many faults are kept: a server that does everything wrong is known by then
 
 
 class CapturedExchange(Struct):
-    """One HTTP exchange, as far as it has come."""
+    """One HTTP exchange, as far as it has come; `head_delay` is in seconds, until the response began."""
 
     method: str
-    sent_at: float
     status: int | None = None
-    media_type: str = ""
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = {}
     head_delay: float | None = None
-    """Seconds until the head of the response came."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is a stream of events, or may still become one."""
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self.method == "GET" if self.status is None else media_type == EVENTS
 
 
 class Capture:
-    """What was overheard."""
+    """What was wrong in the messages of the server, and the HTTP exchanges."""
 
     def __init__(self) -> None:
         self.violations: list[ObservedMessage] = []
         self.junk: list[ObservedMessage] = []
         self.exchanges: list[CapturedExchange] = []
-        self._began = time.monotonic()
-
-    def now(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
 
     def record(self, seen: ObservedMessage) -> None:
         """Note a message if there is something wrong with it, and it is not ours."""
@@ -62,54 +57,44 @@ class Capture:
 class CapturedProcess:
     """A server process, as a target of a client: each connection starts it anew."""
 
-    def __init__(self, stdio: Stdio, notes: Capture) -> None:
-        self.name = stdio.label
-        self._stdio = stdio
-        self._capture = notes
-        self.failure: MCPError | None = None
+    def __init__(self, stdio: Stdio, capture: Capture) -> None:
+        self.target = WrappedTarget(stdio, self._tap)
+        self.has_started = False
         self.returncode: int | None = None
         self.stderr_tail: tuple[str, ...] = ()
+        self._capture = capture
 
-    async def serve(self, channel: Channel) -> None:
-        """Start it, and pass on what both sides say."""
-        witness = MessageInspector()
-        self.failure, self.returncode, self.stderr_tail = None, None, ()
-        try:
-            child = await open_child(self._stdio)
-        except MCPError as error:
-            self.failure = error
-            return
-        ways = [
-            asyncio.create_task(self._forward(witness, CLIENT, channel, child)),
-            asyncio.create_task(self._forward(witness, SERVER, child, channel)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.returncode, self.stderr_tail = child.returncode, child.stderr_tail
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            await child.close()
+    def _tap(self, child: Channel) -> Channel:
+        self.has_started = True
+        inspector = MessageInspector()
 
-    async def _forward(self, witness: MessageInspector, by: Role, source: Channel, sink: Channel) -> None:
-        with contextlib.suppress(ChannelClosed):
-            while True:
-                data = await source.receive()
-                for seen in witness.inspect(by, data, self._capture.now()):
-                    self._capture.record(seen)
-                await sink.send(data)
+        def listen(sender: Sender, data: bytes) -> None:
+            for seen in inspector.inspect(sender, data, time.monotonic()):
+                self._capture.record(seen)
+
+        return with_traits(_CapturedChannel, child)(child, listen, self)
+
+
+class _CapturedChannel(TappedChannel):
+    """A channel to a process, of which its end is noted."""
+
+    def __init__(self, inner: Any, listen: Any, process: CapturedProcess) -> None:
+        super().__init__(inner, listen)
+        self._process = process
+
+    async def close(self) -> None:
+        child: Any = self.inner
+        self._process.returncode, self._process.stderr_tail = child.returncode, child.stderr_tail
+        await child.close()
 
 
 class CapturingBackend:
-    """Carries HTTP requests, and overhears them."""
+    """Carries HTTP requests, and tracks them."""
 
-    def __init__(self, engine: object, notes: Capture) -> None:
+    def __init__(self, engine: object, capture: Capture) -> None:
         self._backend = open_backend(engine)
-        self._capture = notes
-        self._tracker = ExchangeTracker(
-            notes.record, lambda *_, **__: None, lambda _by, _data, _link: None, notes.now
-        )
+        self._capture = capture
+        self._tracker = ExchangeTracker(capture.record, time.monotonic)
 
     @contextlib.asynccontextmanager
     async def send(
@@ -120,14 +105,14 @@ class CapturingBackend:
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
         tracked = self._tracker.begin(method, path, {name.lower(): value for name, value in headers.items()})
         tracked.feed_request(body or b"", last=True)
-        exchange = CapturedExchange(method, self._capture.now())
+        exchange = CapturedExchange(method)
         self._capture.exchanges.append(exchange)
+        began = time.monotonic()
         async with self._backend.send(method, url, headers, body) as response:
-            received = {name.lower(): value for name, value in response.headers.items()}
-            exchange.head_delay = self._capture.now() - exchange.sent_at
-            exchange.status, exchange.headers = response.status, received
-            exchange.media_type = received.get("content-type", "").partition(";")[0].strip().lower()
-            tracked.start_response(response.status, received)
+            exchange.head_delay = time.monotonic() - began
+            exchange.status = response.status
+            exchange.headers = {name.lower(): value for name, value in response.headers.items()}
+            tracked.start_response(response.status, exchange.headers)
             yield _CapturedResponse(response, tracked)
 
     async def close(self) -> None:
@@ -139,12 +124,12 @@ class CapturingBackend:
 
 
 class _CapturedResponse(Response):
-    """A response whose body is overheard while somebody reads it."""
+    """A response whose body is tracked while the client reads it."""
 
-    def __init__(self, inner: Response, post: TrackedExchange) -> None:
+    def __init__(self, inner: Response, tracked: TrackedExchange) -> None:
         self.status, self.headers = inner.status, inner.headers
         self._inner = inner
-        self._tracked = post
+        self._tracked = tracked
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._inner.chunks():

@@ -6,6 +6,7 @@ nobody for a token.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -28,12 +29,8 @@ from toolpost.transports.targets import Http, display_url
 from toolpost.types.initialize import ClientCapabilities, Implementation
 from toolpost.version import __version__
 
-MAX_QUOTED_BYTES: Final = 8 * 1024
-"""How much of a refusal is read."""
-
-_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")
-"""Where servers have their endpoints."""
-
+MAX_QUOTED_BYTES: Final = 8 * 1024  # how much of a refusal is read
+_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")  # where servers have their endpoints
 _NOT_FOUND_STATUSES: Final = frozenset({404, 405})
 
 _STATUS_HINTS: Final = {
@@ -56,9 +53,7 @@ async def check_login(
     """Check what a server that answers 401 publishes about logging in, and raise `DoctorAborted`."""
     challenges = parse_challenges(received.get("www-authenticate", ""))
     given = "authorization" in (place.headers or {})
-    where = next(
-        (each.params["resource_metadata"] for each in challenges if "resource_metadata" in each.params), None
-    )
+    places = [each.params["resource_metadata"] for each in challenges if "resource_metadata" in each.params]
     if not challenges:
         checkup.warn("challenge", "401 without a WWW-Authenticate header", "it has to say what it wants")
     else:
@@ -66,29 +61,27 @@ async def check_login(
         wanted = f", for the scopes {scopes}" if scopes else ""
         checkup.ok("challenge", f"401: it wants a token ({challenges[0].scheme}){wanted}")
     try:
-        found = await discover(AuthHttpClient(backend, UrlPolicy(place.url)), place.url, where)
+        found = await discover(
+            AuthHttpClient(backend, UrlPolicy(place.url)), place.url, next(iter(places), None)
+        )
     except AuthError as error:
         checkup.fail("metadata", error.message, error.hint or "")
     else:
         if found.published:
             checkup.ok("metadata", f"tokens are for {redact_url(found.resource.resource)}")
         else:
-            checkup.warn(
-                "metadata",
-                "it publishes no protected-resource metadata (RFC 9728)",
-                "clients guess that it is its own authorization server; looked at "
-                + ", ".join(redact_url(url) for url in found.searched_urls),
-            )
+            urls = ", ".join(redact_url(url) for url in found.searched_urls)
+            hint = f"clients guess that it is its own authorization server; looked at {urls}"
+            checkup.warn("metadata", "it publishes no protected-resource metadata (RFC 9728)", hint)
         _check_issuer(checkup, found.issuer)
-    error = next((each.error for each in challenges if each.error), None)
-    checkup.stop(
-        "login",
-        f"the token is not accepted{f': {error}' if error else ''}" if given else "no token was given",
-        "get a new one"
-        if given
-        else "--header 'Authorization: Bearer …' sends one; then the rest is looked at",
-        code=UNAUTHORIZED,
+    text, hint = (
+        "no token was given",
+        "--header 'Authorization: Bearer …' sends one; then the rest is looked at",
     )
+    if given:
+        errors = [each.error for each in challenges if each.error]
+        text, hint = ": ".join(["the token is not accepted", *errors[:1]]), "get a new one"
+    checkup.stop("login", text, hint, code=UNAUTHORIZED)
 
 
 def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) -> None:
@@ -102,31 +95,13 @@ def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) ->
     if lacking:
         checkup.fail("issuer", f"{name} does not name its {' and '.join(lacking)}")
     elif "S256" not in (issuer.code_challenge_methods_supported or ()):
-        checkup.fail(
-            "issuer",
-            f"{name} does not say that it knows PKCE with S256",
-            "clients refuse to log in there: code_challenge_methods_supported has to list S256",
-        )
+        hint = "clients refuse to log in there: code_challenge_methods_supported has to list S256"
+        checkup.fail("issuer", f"{name} does not say that it knows PKCE with S256", hint)
     elif not issuer.client_id_metadata_document_supported and not issuer.registration_endpoint:
-        checkup.warn(
-            "issuer",
-            f"{name} knows only clients that were registered by hand",
-            "give each host a client id, or let it take metadata documents or registrations",
-        )
+        hint = "give each host a client id, or let it take metadata documents or registrations"
+        checkup.warn("issuer", f"{name} knows only clients that were registered by hand", hint)
     else:
         checkup.ok("issuer", f"{name}, with PKCE, and clients can make themselves known")
-
-
-class _JsonRpcErrorBody(Struct):
-    code: int
-    message: str
-
-
-class _JsonRpcErrorResponse(Struct):
-    error: _JsonRpcErrorBody
-
-
-_ERROR_READER: Final = JSONReader(_JsonRpcErrorResponse)
 
 
 class _ProbeResponse(NamedTuple):
@@ -138,29 +113,49 @@ class _ProbeResponse(NamedTuple):
 
     @property
     def media_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return _get_media_type(self.headers)
 
     @property
     def is_mcp(self) -> bool:
         """Whether only an MCP server responds so."""
         if 200 <= self.status < 300:
             return self.media_type in {JSON, EVENTS}
-        try:
-            code = _ERROR_READER(self.body).error.code
-        except InvalidJSONValue:
-            return False
         # Some servers explain in JSON-RPC that nothing is at this path.
-        return code == MethodNotFound.code or self.status not in _NOT_FOUND_STATUSES
+        error = self.error
+        return error is not None and (
+            error.code == MethodNotFound.code or self.status not in _NOT_FOUND_STATUSES
+        )
+
+    @property
+    def error(self) -> "_JsonRpcError | None":
+        """The error in the body, if that is a response of JSON-RPC."""
+        with suppress(InvalidJSONValue):
+            return _ERROR_READER(self.body).error
+        return None
 
     def quote_body(self) -> str:
         """The beginning of the body, where that is for people."""
-        try:
-            return shorten(_ERROR_READER(self.body).error.message, 200)
-        except InvalidJSONValue:
-            pass
+        if self.error is not None:
+            return shorten(self.error.message, 200)
         if self.media_type not in {"text/plain", JSON}:
             return ""
         return shorten(" ".join(self.body.decode("utf-8", "replace").split()), 200)
+
+
+class _JsonRpcError(Struct):
+    code: int
+    message: str
+
+
+class _JsonRpcErrorResponse(Struct):
+    error: _JsonRpcError
+
+
+_ERROR_READER: Final = JSONReader(_JsonRpcErrorResponse)
+
+
+def _get_media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeout: float | None) -> None:
@@ -168,11 +163,8 @@ async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeo
     try:
         answer = await _probe(backend, place, place.url, timeout)
     except TimeoutError:
-        checkup.stop_unreachable(
-            "http",
-            f"no answer within {timeout:g} s",
-            "is a proxy in between that holds answers back? --timeout SECONDS waits longer",
-        )
+        hint = "is a proxy in between that holds answers back? --timeout SECONDS waits longer"
+        checkup.stop_unreachable("http", f"no answer within {timeout:g} s", hint)
     except RequestFailed as error:
         hint = "the server may want https://" if urlsplit(place.url).scheme == "http" else ""
         checkup.stop_unreachable("http", error.message, error.hint or hint)
@@ -246,14 +238,13 @@ async def _probe(backend: Backend, place: Http, url: str, timeout: float | None)
     }
     async with asyncio.timeout(timeout), backend.send("POST", url, headers, data) as response:
         body = b""
-        received = {name.lower(): value for name, value in response.headers.items()}
         # A stream may stay open for ever; what kind of answer it is, is known.
-        if received.get("content-type", "").partition(";")[0].strip().lower() != EVENTS:
+        if _get_media_type(response.headers) != EVENTS:
             async for chunk in response.chunks():
                 body += chunk
                 if len(body) > MAX_QUOTED_BYTES:
                     break
-        return _ProbeResponse(response.status, received, body)
+        return _ProbeResponse(response.status, response.headers, body)
 
 
 async def _is_event_stream(backend: Backend, place: Http, timeout: float | None) -> bool:
@@ -261,7 +252,6 @@ async def _is_event_stream(backend: Backend, place: Http, timeout: float | None)
     headers = {"accept": EVENTS, **(place.headers or {})}
     try:
         async with asyncio.timeout(timeout), backend.send("GET", place.url, headers) as response:
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return response.status == 200 and kind == EVENTS
+            return response.status == 200 and _get_media_type(response.headers) == EVENTS
     except (MCPError, TimeoutError):
         return False

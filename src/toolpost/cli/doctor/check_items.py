@@ -18,14 +18,9 @@ from toolpost.protocol.revisions import Revision
 from toolpost.testing.schemas import LINT_RULES
 from toolpost.types.tools import Tool
 
-MAX_TOOLS: Final = 128
-"""The number of tools that all common model APIs accept at once."""
-
-MAX_DESCRIPTION_LENGTH: Final = 1024
-"""The length of a description that all common model APIs accept."""
-
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
-"""The names that the specification allows."""
+MAX_TOOLS: Final = 128  # the number of tools that all common model APIs accept at once
+MAX_DESCRIPTION_LENGTH: Final = 1024  # the length of a description that all common model APIs accept
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
 _PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
@@ -60,9 +55,8 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFind
         yield from (LintFinding(verdict, wrong) for wrong in rule(tool))
     length = len(tool.description or "")
     if length > MAX_DESCRIPTION_LENGTH:
-        yield LintFinding(
-            "warn", f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
-        )
+        text = f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
+        yield LintFinding("warn", text)
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
         for branch in _COMBINATORS & schema.keys():
             yield LintFinding("warn", f"its {kind} schema has {branch} at the top: some hosts refuse that")
@@ -81,9 +75,6 @@ def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
     if mute:
         names = shorten(", ".join(mute), 60)
         yield LintFinding("warn", f"{len(mute)} of {len(known)} parameters have no description: {names}")
-
-
-# --------------------------------------------------------------------- resources and prompts
 
 
 def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
@@ -115,9 +106,6 @@ def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFin
             text = f"prompt {name}: it has neither title nor description: a person chooses by it"
             yield LintFinding("warn", text)
     yield from _lint_names("prompt", "name", prompts)
-
-
-# --------------------------------------------------------------------- lists
 
 
 def _iterate_named(key: str, items: Sequence[Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -16,12 +16,8 @@ from toolpost.cli.doctor.report import DoctorReport
 from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, display_url
 
-STEP_TIMEOUT: Final = 10.0
-"""Seconds for each step."""
-
-EXPIRY_WARNING_DAYS: Final = 14
-"""Days before the end of a certificate from which on somebody should know."""
-
+STEP_TIMEOUT: Final = 10.0  # seconds for each step
+EXPIRY_WARNING_DAYS: Final = 14  # days before the end of a certificate from which on somebody should know
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _CERTIFICATE_ERRORS: Final = (
     ("certificate has expired", "it has expired", "renew it, on the server"),
@@ -55,11 +51,8 @@ async def check_url(checkup: DoctorReport, place: Http) -> None:
 
 def _check_format(checkup: DoctorReport, url: str, parts: SplitResult) -> None:
     if parts.path in {"", "/"}:
-        checkup.warn(
-            "url",
-            f"{display_url(url)} has no path",
-            "most servers have their endpoint at /mcp, older ones at /sse",
-        )
+        hint = "most servers have their endpoint at /mcp, older ones at /sse"
+        checkup.warn("url", f"{display_url(url)} has no path", hint)
     elif parts.scheme == "http" and not is_loopback_host(parts.hostname):
         checkup.warn("url", "http is read by everybody on the way", "use https, if the server has it")
     else:
@@ -83,9 +76,8 @@ async def _resolve_host(checkup: DoctorReport, host: str, port: int) -> list[Any
         checkup.stop_unreachable("dns", f"looking for {host} took more than {STEP_TIMEOUT:g} s")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
-        checkup.stop_unreachable(
-            "dns", f"nobody knows {host}: {why}", "is it spelled right? is there a network?"
-        )
+        hint = "is it spelled right? is there a network?"
+        checkup.stop_unreachable("dns", f"nobody knows {host}: {why}", hint)
     addresses = [str(entry[4][0]) for entry in found]
     if addresses != [host]:
         checkup.ok("dns", f"{host} is {', '.join(dict.fromkeys(addresses))}{_format_elapsed(began)}")
@@ -137,12 +129,10 @@ async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str)
         what, hint = _explain_certificate_error(error)
         checkup.stop_unreachable("tls", f"the certificate is not accepted: {what}", hint)
     except ssl.SSLError as error:
-        plain = "WRONG_VERSION_NUMBER" in str(error) or "HTTP_REQUEST" in str(error)
-        checkup.stop_unreachable(
-            "tls",
-            "the server does not speak TLS" if plain else f"TLS failed: {error.reason}",
-            "it may speak plain http: write http:// instead of https://" if plain else "",
-        )
+        if "WRONG_VERSION_NUMBER" in str(error) or "HTTP_REQUEST" in str(error):
+            hint = "it may speak plain http: write http:// instead of https://"
+            checkup.stop_unreachable("tls", "the server does not speak TLS", hint)
+        checkup.stop_unreachable("tls", f"TLS failed: {error.reason}")
     except (OSError, TimeoutError) as error:
         checkup.stop_unreachable("tls", f"the handshake failed: {describe_error(error)}")
     secured = cast("ssl.SSLObject", writer.get_extra_info("ssl_object"))
@@ -154,9 +144,8 @@ async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str)
     if days is not None and days < EXPIRY_WARNING_DAYS:
         checkup.warn("tls", f"{version}, but the certificate expires in {days} day(s)", "renew it")
     else:
-        checkup.ok(
-            "tls", f"{version}, the certificate is good" + ("" if days is None else f" for {days} days")
-        )
+        lasting = "" if days is None else f" for {days} days"
+        checkup.ok("tls", f"{version}, the certificate is good{lasting}")
 
 
 def _explain_certificate_error(error: ssl.SSLCertVerificationError) -> tuple[str, str]:

@@ -13,8 +13,7 @@ from typing import Final
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.transports.targets import Stdio
 
-MAX_PROGRAMS: Final = 20_000
-"""How many names along the PATH are looked at for one that is similar."""
+MAX_PROGRAMS: Final = 20_000  # how many names along the PATH are looked at for one that is similar
 
 _INSTALL_HINTS: Final = {
     **dict.fromkeys(("node", "npm", "npx"), "it comes with Node.js: install that"),
@@ -103,10 +102,8 @@ def check_source(checkup: DoctorReport, word: str) -> None:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").rstrip()
-        details = [f"  {line}"] if line else []
-        checkup.stop_unreachable(
-            "file", f"{path}, line {error.lineno}: {error.msg}", "correct it", details=details
-        )
+        text = f"{path}, line {error.lineno}: {error.msg}"
+        checkup.stop_unreachable("file", text, "correct it", details=[f"  {line}"] if line else [])
     except (OSError, ValueError) as error:
         checkup.stop_unreachable("file", f"{path} cannot be read: {error}")
     checkup.ok("file", f"{path} is Python")

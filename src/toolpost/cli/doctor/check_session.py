@@ -10,14 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from toolpost.cli.doctor import check_items
 from toolpost.cli.doctor.capture import Capture
-from toolpost.cli.doctor.check_items import (
-    LintFinding,
-    lint_prompts,
-    lint_resources,
-    lint_templates,
-    lint_tools,
-)
 from toolpost.cli.doctor.report import DoctorReport
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound
@@ -27,17 +21,13 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.initialize import PaginatedResult
 
-PING_COUNT: Final = 5
-"""How often the server is asked whether it is there, for the time that it takes."""
+PING_COUNT: Final = 5  # how often the server is asked whether it is there, for the time that it takes
+SLOW_PING: Final = 1.0  # seconds for such an answer that somebody should know of
+SLOW_START: Final = 3.0  # a server that takes longer to answer first is not opened once for each revision
+MAX_REPORTED: Final = 20  # how many messages that break rules are told
 
-SLOW_PING: Final = 1.0
-"""Seconds for such an answer that somebody should know of."""
 
-SLOW_START: Final = 3.0
-"""A server that takes longer to answer first is not opened once for each revision."""
-
-MAX_REPORTED: Final = 20
-"""How many messages that break rules are told."""
+STDERR_HINT: Final = "what is for people belongs on stderr: print(…, file=sys.stderr)"
 
 
 class _ListCheck(NamedTuple):
@@ -47,22 +37,27 @@ class _ListCheck(NamedTuple):
     needs: str
     member: str
     pages: Callable[[Client], AsyncIterator[PaginatedResult]]
-    lint: Callable[[Sequence[Any], Revision], Iterator[LintFinding]]
-    optional: bool = False
+    lint: Callable[[Sequence[Any], Revision], Iterator[check_items.LintFinding]]
+
+    @property
+    def optional(self) -> bool:
+        """Whether a server that has the capability need not have the list."""
+        return self.name == "templates"
 
 
 _LIST_CHECKS: Final = (
-    _ListCheck("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
-    _ListCheck("resources", "resources", "resources", Client.list_resources_pages, lint_resources),
+    _ListCheck("tools", "tools", "tools", Client.list_tools_pages, check_items.lint_tools),
+    _ListCheck(
+        "resources", "resources", "resources", Client.list_resources_pages, check_items.lint_resources
+    ),
     _ListCheck(
         "templates",
         "resources",
         "resourceTemplates",
         Client.list_resource_templates_pages,
-        lint_templates,
-        optional=True,
+        check_items.lint_templates,
     ),
-    _ListCheck("prompts", "prompts", "prompts", Client.list_prompts_pages, lint_prompts),
+    _ListCheck("prompts", "prompts", "prompts", Client.list_prompts_pages, check_items.lint_prompts),
 )
 
 
@@ -93,11 +88,9 @@ async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -
             pages += 1
             items += msgspec.json.decode(page.raw or b"{}").get(kind.member, [])
     except MethodNotFound as error:
-        if kind.optional:
-            return
-        checkup.fail(
-            kind.name, f"it declares {kind.needs!r}, but: {error.message}", "answer it, or declare less"
-        )
+        if not kind.optional:
+            text = f"it declares {kind.needs!r}, but: {error.message}"
+            checkup.fail(kind.name, text, "answer it, or declare less")
         return
     except MCPError as error:
         after = f" after {pages} page(s)" if pages else ""
@@ -161,9 +154,8 @@ async def check_revisions(
     if lied:
         checkup.fail("revisions", f"it speaks {text}, and lists others that it does not", details=lied)
     elif eras == {"stateless"}:
-        checkup.warn(
-            "revisions", text, "older hosts open a session with `initialize`, which it does not know"
-        )
+        hint = "older hosts open a session with `initialize`, which it does not know"
+        checkup.warn("revisions", text, hint)
     else:
         checkup.ok("revisions", text + ("" if len(eras) > 1 else "; of the session era only"))
 
@@ -172,20 +164,15 @@ def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> N
     """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
     if notes.junk:
         lines = dict.fromkeys(shorten(seen.body.decode("utf-8", "replace"), 100) for seen in notes.junk)
-        checkup.fail(
-            "stdout" if process else "bodies",
-            "it says what is no message:",
-            "what is for people belongs on stderr: print(…, file=sys.stderr)" if process else "",
-            details=list(lines)[:MAX_REPORTED],
-        )
+        name, hint = ("stdout", STDERR_HINT) if process else ("bodies", "")
+        checkup.fail(name, "it says what is no message:", hint, details=list(lines)[:MAX_REPORTED])
     elif process:
         checkup.ok("stdout", "nothing but messages")
     if notes.violations:
         told = dict.fromkeys(
             f"{seen.kind} {seen.method}: {each}" for seen in notes.violations for each in seen.violations
         )
-        checkup.fail(
-            "messages", f"{len(told)} rule(s) of the protocol are broken", details=list(told)[:MAX_REPORTED]
-        )
+        text = f"{len(told)} rule(s) of the protocol are broken"
+        checkup.fail("messages", text, details=list(told)[:MAX_REPORTED])
     else:
         checkup.ok("messages", "all as the protocol has them")

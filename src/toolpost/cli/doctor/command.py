@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import click
@@ -17,10 +18,10 @@ from toolpost.cli.doctor.capture import Capture, CapturedProcess, CapturingBacke
 from toolpost.cli.doctor.check_http import check_http
 from toolpost.cli.doctor.check_network import check_url
 from toolpost.cli.doctor.check_process import check_command, check_source
-from toolpost.cli.doctor.check_session import check_messages, check_revisions, check_session
-from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.doctor.check_session import STDERR_HINT, check_messages, check_revisions, check_session
+from toolpost.cli.doctor.report import DoctorAborted, DoctorReport
 from toolpost.cli.errors import describe_exit
-from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
@@ -28,15 +29,12 @@ from toolpost.transports.targets import Http, Stdio
 
 
 @click.command("doctor", cls=TargetCommand)
-@add_target_options
 def command(reach: TargetConnector) -> int:
     """Examine a server: whether it can be reached, what it speaks, what is odd about it.
 
     Each line is one check. No tool is called, nothing is changed. Ends with 0 if nothing fails, with 1 if
     something does, with 3 if the server cannot be reached, with 4 if it wants a login.
     """
-    from toolpost.cli.doctor.report import DoctorAborted, DoctorReport  # noqa: PLC0415 - as above
-
     logging.getLogger("toolpost").addHandler(logging.NullHandler())  # the checks report it
     checkup = DoctorReport(reach.output)
     with suppress(DoctorAborted):
@@ -44,13 +42,8 @@ def command(reach: TargetConnector) -> int:
     return checkup.finish(reach.target.label)
 
 
-# --------------------------------------------------------------------- examination
-
-ANSWER_TIMEOUT: Final = 15.0
-"""Seconds for an answer, unless `--timeout` says something else: a person waits here."""
-
-STREAM_START_TIMEOUT: Final = 3.0
-"""Seconds until a stream begins that nobody holds back."""
+ANSWER_TIMEOUT: Final = 15.0  # seconds for an answer without `--timeout`: a person waits here
+STREAM_START_TIMEOUT: Final = 3.0  # seconds until a stream begins that nobody holds back
 
 
 def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
@@ -66,13 +59,17 @@ def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
     asyncio.run(_check_process(checkup, reach, place))
 
 
+def _get_timeout(reach: TargetConnector) -> float | None:
+    return ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
+
+
 def _create_client(reach: TargetConnector, target: Any, revision: str | None = None) -> Client:
-    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
+    timeout = _get_timeout(reach)
     return Client(
         target,
         revision=revision or reach.revision,
-        timeout=patience,
-        connect_timeout=patience,
+        timeout=timeout,
+        connect_timeout=timeout,
         retries=0,
         cache=False,
         name="toolpost-doctor",
@@ -83,7 +80,7 @@ async def _check_process(checkup: DoctorReport, reach: TargetConnector, stdio: S
     notes = Capture()
     process = CapturedProcess(stdio, notes)
     began = time.monotonic()
-    client = _create_client(reach, process)
+    client = _create_client(reach, process.target)
     try:
         await client.connect()
     except MCPError as error:
@@ -94,7 +91,8 @@ async def _check_process(checkup: DoctorReport, reach: TargetConnector, stdio: S
         _report_connected(checkup, client, took)
         await check_session(checkup, client)
         if reach.revision is None:
-            await check_revisions(checkup, lambda date: _create_client(reach, process, date), client, took)
+            create = partial(_create_client, reach, process.target)
+            await check_revisions(checkup, create, client, took)
     finally:
         await client.close()
     check_messages(checkup, notes, process=True)
@@ -110,31 +108,19 @@ def _report_connect_failure(
     checkup: DoctorReport, process: CapturedProcess, notes: Capture, error: MCPError
 ) -> NoReturn:
     """Report why a process did not connect, and raise `DoctorAborted`."""
+    if not process.has_started:
+        checkup.stop_unreachable("start", error.message, error.hint or "")
     words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
-    if process.failure is not None:
-        checkup.stop_unreachable("start", process.failure.message, process.failure.hint or "")
     if junk:
-        checkup.fail(
-            "stdout",
-            "what it writes there is no message",
-            "what is for people belongs on stderr: print(…, file=sys.stderr)",
-            details=junk,
-        )
+        checkup.fail("stdout", "what it writes there is no message", STDERR_HINT, details=junk)
     if process.returncode is not None:
-        said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
-        checkup.stop_unreachable(
-            "start",
-            f"it ended {describe_exit(process.returncode)}, before it answered{said}",
-            _suggest_fix(process.returncode, words),
-            details=words,
-        )
-    checkup.stop_unreachable(
-        "answer",
-        f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else ""),
-        "does it read stdin? is it a server at all? --timeout SECONDS waits longer",
-        details=words,
-    )
+        said = "its last lines on stderr:" if words else "it said nothing on stderr"
+        text = f"it ended {describe_exit(process.returncode)}, before it answered; {said}"
+        checkup.stop_unreachable("start", text, _suggest_fix(process.returncode, words), details=words)
+    text = f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else "")
+    hint = "does it read stdin? is it a server at all? --timeout SECONDS waits longer"
+    checkup.stop_unreachable("answer", text, hint, details=words)
 
 
 def _suggest_fix(code: int, words: list[str]) -> str:
@@ -154,9 +140,8 @@ async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, plac
     if place.auth == OAUTH:  # nobody is sent to a browser by an examination
         place = replace(place, auth=None)
     await check_url(checkup, place)
-    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
     async with use_backend(place.http) as plain:
-        await check_http(checkup, place, plain, patience)
+        await check_http(checkup, place, plain, _get_timeout(reach))
     notes = Capture()
     backend = CapturingBackend(place.http, notes)
     place = replace(place, http=backend)
@@ -168,7 +153,7 @@ async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, plac
             await check_session(checkup, client)
             await _check_streams(checkup, client, notes)
             if reach.revision is None:
-                await check_revisions(checkup, lambda date: _create_client(reach, place, date), client, took)
+                await check_revisions(checkup, partial(_create_client, reach, place), client, took)
     except MCPError as error:
         checkup.stop("answer", error.message, error.hint or "the server's own log may say why")
     finally:
@@ -187,20 +172,13 @@ async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) 
             if time.monotonic() - began < STREAM_START_TIMEOUT:
                 checkup.warn("stream", f"there is none: {error.message}")
                 return
-    streams = [
-        each
-        for each in notes.exchanges
-        if each.media_type == "text/event-stream" or (each.method == "GET" and not each.status)
-    ]
+    streams = [each for each in notes.exchanges if each.is_stream]
     held = [each for each in streams if each.head_delay is None or each.head_delay > STREAM_START_TIMEOUT]
-    names = {name for each in streams for name in each.headers or ()}
+    names = {name for each in streams for name in each.headers}
     odd = [name for name in ("content-length", "content-encoding") if name in names]
     if held:
-        checkup.warn(
-            "stream",
-            f"a stream did not begin within {STREAM_START_TIMEOUT:g} s",
-            "a proxy may hold it back: switch its buffering off for this path",
-        )
+        hint = "a proxy may hold it back: switch its buffering off for this path"
+        checkup.warn("stream", f"a stream did not begin within {STREAM_START_TIMEOUT:g} s", hint)
     elif odd:
         checkup.warn("stream", f"a stream has a {odd[0]} header: somebody on the way collects or packs it")
     elif streams:

@@ -15,19 +15,15 @@ from toolpost.protocol.jsonrpc import shorten
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
-MAX_DETAIL_LINES: Final = 12
-"""How many details of one check are shown; `--json` has them all."""
-
-MAX_TEXT_LENGTH: Final = 500
-"""How much of what a server said is repeated."""
+MAX_DETAIL_LINES: Final = 12  # how many details of one check are shown; `--json` has them all
+MAX_TEXT_LENGTH: Final = 500  # how much of what a server said is repeated
 
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "ok": ("✓", "green"),
     "warn": ("!", "yellow"),
     "fail": ("✗", "red"),
 }
-_NAME_WIDTH: Final = 13
-"""The width of the column of names."""
+_NAME_WIDTH: Final = 13  # the width of the column of names
 
 
 class CheckResult(Struct, omit_defaults=True):

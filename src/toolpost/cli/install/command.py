@@ -4,38 +4,34 @@ Shows the change and asks first, and does not install a server that does not ans
 host wants to read, `config_file` changes the file.
 """
 
+import asyncio
 import os
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_errors, usage_error
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
-from toolpost.cli.output import CommandOutput, add_json_option
+from toolpost.cli.output import JSON_HELP, CommandOutput
 from toolpost.cli.target import parse_env
+from toolpost.transports.targets import Http, Stdio
 from toolpost.types.base import JSON
-
-if TYPE_CHECKING:
-    from toolpost.transports.targets import Http, Stdio
 
 _URL_PATTERN: Final = re.compile(r"https?://.", re.IGNORECASE)
 _FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?P<object>:[^:\\/]*)?")
-_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-"""What every host accepts as the name of a server."""
-
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # what every host accepts as the name of a server
 _GENERIC_NAMES: Final = frozenset({"__init__", "__main__", "app", "main", "mcp_server", "server"})
 """Names of files that say nothing: the folder says more."""
 
 _DIFF_STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
-CONNECT_TIMEOUT: Final = 30.0
-"""Seconds that a server may take to start, as long as hosts usually wait."""
+CONNECT_TIMEOUT: Final = 30.0  # seconds that a server may take to start, as long as hosts usually wait
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,7 @@ class InstallRequest:
     path: Path
     name: str
     entry: Mapping[str, JSON]
-    target: "Stdio | Http | None"
-    """The server itself; None where it is to be taken out."""
+    target: Stdio | Http | None  # None where it is to be taken out
 
     @property
     def key_path(self) -> tuple[str, str]:
@@ -80,7 +75,7 @@ class InstallRequest:
 @click.option("--remove", is_flag=True, help="Take it out again.")
 @click.option("-y", "--yes", is_flag=True, help="Write without asking.")
 @click.option("--no-check", is_flag=True, help="Do not try first whether the server starts and answers.")
-@add_json_option
+@click.option("--json", is_flag=True, help=JSON_HELP)
 def command(
     *,
     server: str | None,
@@ -159,17 +154,12 @@ def _build_request(
         return InstallRequest(host, path, name, {}, None)
     words = [sys.executable, "-m", "toolpost", "run", *([_make_absolute(server)] if server else [])]
     for word in (*words, *env, *env.values()):
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            hint = "call it otherwise"
-            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", hint) from None
+        if word != word.encode(errors="replace").decode():
+            raise usage_error(f"{word!r} cannot be written down: it is not UTF-8", "call it otherwise")
     return InstallRequest(host, path, name, host.build_entry(words, url, env), _build_target(words, url, env))
 
 
-def _build_target(words: list[str], url: str | None, env: Mapping[str, str]) -> "Stdio | Http":
-    from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - start-up time
-
+def _build_target(words: list[str], url: str | None, env: Mapping[str, str]) -> Stdio | Http:
     with translate_errors():
         if url is not None:
             return Http.from_target(url)
@@ -182,9 +172,8 @@ def _make_absolute(server: str) -> str:
     found = _FILE_PATTERN.fullmatch(server)
     if found is None:
         if ":" not in server or Path(server).exists():
-            raise usage_error(
-                f"{server} is not a Python file", "such as weather.py, or package.module:server"
-            )
+            hint = "such as weather.py, or package.module:server"
+            raise usage_error(f"{server} is not a Python file", hint)
         return server
     path = Path(found["path"])
     if not path.is_file():
@@ -214,11 +203,9 @@ def _print_entry(page: CommandOutput, wish: InstallRequest) -> None:
     CommandOutput(json=True).print_value({wish.host.key: {wish.name: wish.entry}})
 
 
-def _check_server(page: CommandOutput, target: "Stdio | Http") -> None:
+def _check_server(page: CommandOutput, target: Stdio | Http) -> None:
     """Raise a `CommandError` unless the server answers as it would answer a host."""
-    import asyncio  # noqa: PLC0415 - start-up time
-
-    from toolpost.client.client import Client  # noqa: PLC0415 - as above
+    from toolpost.client.client import Client  # noqa: PLC0415 - start-up time
 
     async def connect_and_describe() -> str:
         async with Client(target, name="toolpost-cli", connect_timeout=CONNECT_TIMEOUT) as client:

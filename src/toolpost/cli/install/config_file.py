@@ -13,7 +13,11 @@ import tomllib
 from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import AoT, Comment, InlineTable, Key, Null, Table
 
 from toolpost.cli.errors import CommandError
 from toolpost.cli.install import jsonc
@@ -21,18 +25,9 @@ from toolpost.cli.install.hosts import MANAGED_KEYS
 from toolpost.cli.install.jsonc import ConfigSyntaxError
 from toolpost.types.base import JSON
 
-if TYPE_CHECKING:
-    from tomlkit.items import Key, Table
-
-DIFF_CONTEXT_LINES: Final = 2
-"""Lines around a change that are shown: enough to find it."""
-
-NEW_MODE: Final = 0o600
-"""Who may read a file that was not there before: entries may hold secrets."""
-
-MAX_HEADER_WORDS: Final = 2
-"""How many words the header of a new TOML table has at most; what is deeper is written inline."""
-
+DIFF_CONTEXT_LINES: Final = 2  # lines around a change that are shown: enough to find it
+NEW_MODE: Final = 0o600  # who may read a file that was not there before: entries may hold secrets
+MAX_HEADER_WORDS: Final = 2  # of a new TOML table; what is deeper is written inline
 _BOM: Final = "\ufeff"
 _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
@@ -45,7 +40,11 @@ class HostConfigFile:
         self._format = form
         self._real_path = Path(os.path.realpath(path))  # a link stays a link
         self._original = self._read()
-        self.text = self._decode()
+        try:
+            self.text = (self._original or b"").decode()
+        except UnicodeDecodeError as error:
+            text = f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
+            raise CommandError(text) from error
         self._parse()
 
     def get_entry(self, path: Sequence[str]) -> JSON:
@@ -81,10 +80,9 @@ class HostConfigFile:
         lines = [*difflib.unified_diff(before, after, name, name, lineterm="", n=DIFF_CONTEXT_LINES)]
         gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
         stay = gone & come  # but for a comma
+        hidden = {line for line in lines if line[0] == " " or line[1:].rstrip(" ,") in stay}
         return "\n".join(
-            _STRING.sub(lambda found: found[0] if found[2] else '"…"', line)
-            if line[0] == " " or line[1:].rstrip(" ,") in stay
-            else line
+            _STRING.sub(lambda found: found[0] if found[2] else '"…"', line) if line in hidden else line
             for line in lines
         )
 
@@ -102,22 +100,14 @@ class HostConfigFile:
             raise CommandError(f"{self.path} cannot be written: {error.strerror or error}") from error
         return copy
 
-    def _decode(self) -> str:
-        try:
-            return (self._original or b"").decode()
-        except UnicodeDecodeError as error:
-            text = f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
-            raise CommandError(text) from error
-
     def _parse_text(self, text: str) -> Any:
         if not text.strip():
             return {}
         return jsonc.parse(text) if self._format == "json" else _parse_toml(text)
 
     def _parse(self) -> Any:
-        text = self.text.removeprefix(_BOM)
         try:
-            return self._parse_text(text)
+            return self._parse_text(self.text.removeprefix(_BOM))
         except ConfigSyntaxError as error:
             hint = "correct it there; it is left as it is"
             raise CommandError(f"{self.path} is not {self._format.upper()}: {error}", hint=hint) from error
@@ -133,12 +123,12 @@ class HostConfigFile:
                     text = jsonc.drop(text, path) if text.strip() else text
                 for path, value in put.items():
                     text = jsonc.put(text, path, value)
-            _check_equal(self._parse_text(text), _apply_changes(self._parse(), put, gone))
+            wanted = _apply_changes(self._parse(), put, gone)
+            if _drop_empty(self._parse_text(text)) != _drop_empty(wanted):
+                raise ConfigSyntaxError("it is written in another way than expected")  # noqa: TRY301 - as all that is wrong
         except ConfigSyntaxError as error:
-            raise CommandError(
-                f"{self.path} cannot be changed safely: {error}",
-                hint="it is left as it is; --print shows the entry, to be put there by hand",
-            ) from error
+            hint = "it is left as it is; --print shows the entry, to be put there by hand"
+            raise CommandError(f"{self.path} cannot be changed safely: {error}", hint=hint) from error
         return bom + text
 
     def _read(self) -> bytes | None:
@@ -156,16 +146,14 @@ class HostConfigFile:
     def _back_up(self, data: bytes) -> Path:
         """A copy of what is there, under a name that is free."""
         number, mode = 1, self._real_path.stat().st_mode & 0o777
-        while True:
-            copy = self._real_path.with_name(f"{self._real_path.name}.bak{number if number > 1 else ''}")
-            try:
-                handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            except FileExistsError:
-                number += 1
-                continue
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            return copy
+        copy = self._real_path.with_name(f"{self._real_path.name}.bak")
+        while os.path.lexists(copy):
+            number += 1
+            copy = copy.with_suffix(f".bak{number}")
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        return copy
 
     def _replace(self, data: bytes) -> None:
         """Replace the file, with the same owner and permissions."""
@@ -192,19 +180,18 @@ def _lock_folder(folder: Path) -> Generator[None]:
     if sys.platform == "win32":
         yield
         return
-    from fcntl import LOCK_EX, flock  # noqa: PLC0415 - Windows has none
+    import fcntl  # noqa: PLC0415 - Windows has none
 
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # there are disks that know no locks
-            flock(handle, LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
-    """Apply the changes to a parsed value."""
     for *outer, key in gone:
         holder = value
         for word in outer:
@@ -219,11 +206,6 @@ def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequen
                 raise ConfigSyntaxError(f"{word} is not a table")
         holder[key] = new
     return value
-
-
-def _check_equal(changed: JSON, wanted: JSON) -> None:
-    if _drop_empty(changed) != _drop_empty(wanted):
-        raise ConfigSyntaxError("it is written in another way than expected")
 
 
 def _drop_empty(value: Any) -> Any:
@@ -248,8 +230,6 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
     """Return a TOML text after these changes. All else stays as it is, comments included."""
-    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415 - only few hosts use TOML
-
     _parse_toml(text)
     try:
         return _edit_with_tomlkit(text, put, gone)
@@ -260,8 +240,6 @@ def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tup
 def _edit_with_tomlkit(
     text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]
 ) -> str:
-    import tomlkit  # noqa: PLC0415 - as above
-
     windows = 0 < text.count("\n") == text.count("\r\n")
     text = text.replace("\r\n", "\n") if windows else text
     blank = len(text) - len(text.rstrip("\n"))
@@ -276,8 +254,6 @@ def _edit_with_tomlkit(
 
 
 def _put_value(document: Any, path: Sequence[str], value: JSON) -> None:
-    import tomlkit  # noqa: PLC0415 - as above
-
     holder: Any = document
     for depth, word in enumerate(path[:-1]):
         if word not in holder:
@@ -291,9 +267,6 @@ def _put_value(document: Any, path: Sequence[str], value: JSON) -> None:
 
 def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
     """Set a key of a table; a mapping is merged into a table that is there."""
-    import tomlkit  # noqa: PLC0415 - as above
-    from tomlkit.items import Comment, InlineTable, Table  # noqa: PLC0415 - as above
-
     if isinstance(value, Mapping):
         members = cast("Mapping[str, JSON]", value)
         value = holder.get(key)
@@ -338,10 +311,8 @@ def _drop_key(document: Any, path: tuple[str, ...]) -> str:
     return comments
 
 
-def _take_comments(table: "Table") -> list[Any]:
+def _take_comments(table: Table) -> list[Any]:
     """Take comments and blank lines off the end of a table."""
-    from tomlkit.items import Null  # noqa: PLC0415 - as above
-
     body = table.value.body
     size = next((index + 1 for index in reversed(range(len(body))) if body[index][0] is not None), 0)
     taken = [item for _, item in body[size:] if not isinstance(item, Null)]  # which a dropped key leaves
@@ -349,10 +320,8 @@ def _take_comments(table: "Table") -> list[Any]:
     return taken
 
 
-def _iterate_tables(container: Any, path: tuple[str, ...] = ()) -> "Iterator[tuple[tuple[str, ...], Table]]":
+def _iterate_tables(container: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Table]]:
     """The tables of a document with their paths, in the order of the text."""
-    from tomlkit.items import AoT, Table  # noqa: PLC0415 - as above
-
     for key, item in container.value.body if isinstance(container, Table) else container.body:
         for table in item.body if isinstance(item, AoT) else [item]:
             if isinstance(table, Table):

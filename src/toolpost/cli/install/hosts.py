@@ -16,35 +16,21 @@ Scope = Literal["user", "project"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDefinition:
-    """What there is to know about a host.
-
-    Attributes:
-        title: its name for people.
-        folder: where its file is. `{home}`, `{xdg}` and `{data}` stand for folders of the user.
-        windows: the same on Windows, where that is another one.
-        variable: the variable that names another folder.
-        file: the name of the file.
-        project: the file of one project, if the host reads one.
-        key: what the servers are listed under.
-        form: the language of the file.
-        command: what stands in each entry of a command, besides the command itself.
-        remote: what stands in each entry of a URL, or None where a URL cannot be written down.
-        url: what a URL is called.
-        after: what makes the host look at its file.
-    """
+    """What there is to know about a host. `{home}`, `{xdg}` and `{data}` stand for folders of the user."""
 
     title: str
     folder: str
-    file: str
-    windows: str | None = None
-    variable: str | None = None
-    project: str | None = None
-    key: str = "mcpServers"
+    windows: str | None = None  # the folder on Windows, where that is another one
+    variable: str | None = None  # the variable that names another folder
+    file: str = "mcp.json"
+    project: str | None = None  # the file of one project, if the host reads one
+    key: str = "mcpServers"  # what the servers are listed under
     form: Literal["json", "toml"] = "json"
+    # What stands in each entry besides the command, or the URL; None where a URL cannot be written down.
     command: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     remote: Mapping[str, JSON] | None = field(default_factory=dict[str, JSON])
-    url: str = "url"
-    after: str
+    url: str = "url"  # what a URL is called
+    after: str = "It is there in the next session; /mcp shows it."  # what makes the host look at its file
 
     def find_config_path(
         self, scope: Scope, environ: Mapping[str, str], platform: str = sys.platform
@@ -79,7 +65,6 @@ def _find_user_folders(environ: Mapping[str, str], platform: str) -> dict[str, s
 _VSCODE: Final = HostDefinition(
     title="VS Code",
     folder="{data}/Code/User",
-    file="mcp.json",
     project=".vscode/mcp.json",
     key="servers",
     command={"type": "stdio"},
@@ -103,12 +88,10 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         project=".mcp.json",
         command={"type": "stdio"},
         remote={"type": "http"},
-        after="It is there in the next session; /mcp shows it.",
     ),
     "cursor": HostDefinition(
         title="Cursor",
         folder="{home}/.cursor",
-        file="mcp.json",
         project=".cursor/mcp.json",
         after="Restart Cursor; its settings list the server under MCP.",
     ),
@@ -137,7 +120,6 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         file="settings.json",
         project=".gemini/settings.json",
         url="httpUrl",
-        after="It is there in the next session; /mcp shows it.",
     ),
     "codex": HostDefinition(
         title="Codex",
@@ -147,7 +129,6 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         project=".codex/config.toml",
         key="mcp_servers",
         form="toml",
-        after="It is there in the next session; /mcp shows it.",
     ),
     "copilot-cli": HostDefinition(
         title="Copilot CLI",
@@ -157,19 +138,16 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         project=".mcp.json",
         command={"type": "local", "tools": ["*"]},
         remote={"type": "http", "tools": ["*"]},
-        after="It is there in the next session; /mcp shows it.",
     ),
     "kiro": HostDefinition(
         title="Kiro",
         folder="{home}/.kiro/settings",
-        file="mcp.json",
         project=".kiro/settings/mcp.json",
         after="Kiro connects as soon as the file is saved.",
     ),
     "lm-studio": HostDefinition(
         title="LM Studio",
         folder="{home}/.lmstudio",
-        file="mcp.json",
         after="Turn it on in LM Studio, under Program.",
     ),
 }

@@ -10,9 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from toolpost.types.base import JSON
 
-INDENT: Final = "  "
-"""What one level is indented by where the text does not show it."""
-
+INDENT: Final = "  "  # what one level is indented by where the text does not show it
 _SPACE: Final = " \t\r\n"
 _NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
 _TOKEN: Final = re.compile(
@@ -219,7 +217,6 @@ def _format_value(value: JSON, margin: str, unit: str, newline: str) -> str:
 
 
 def _detect_indent(text: str, plain: str) -> str:
-    """What one level is indented by."""
     start = _skip_space(plain, 0)
     members = _scan_object(plain, start).members
     margin = _get_indent(text, members[0].start) if members else ""

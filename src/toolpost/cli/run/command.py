@@ -16,12 +16,9 @@ from toolpost.cli.errors import OK, UNREACHABLE, USAGE, CommandError, translate_
 from toolpost.cli.output import CommandOutput
 
 if TYPE_CHECKING:
-    from toolpost.cli.run.loader import ServerSource
     from toolpost.server.handler import Handler
 
-THREAD_EXIT_TIMEOUT: Final = 5.0
-"""Seconds that threads of the file get to end once nobody is served any more."""
-
+THREAD_EXIT_TIMEOUT: Final = 5.0  # seconds that threads of the file get to end once nobody is served any more
 _PLURAL_OPTIONS: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
 
 
@@ -57,7 +54,12 @@ def command(server: str, arguments: tuple[str, ...], http: str | None, reload: b
     with _redirect_stdio() if http is None else nullcontext():
         found = source.load()
     if reload:
-        found = _make_reloadable(source, found, page)
+        from toolpost.cli.run.reload import Reloader  # noqa: PLC0415 - few servers are
+
+        try:
+            found = Reloader(source, found, page.print_note).server
+        except TypeError as error:
+            raise usage_error(f"--reload: {error}") from None
     if web.get("workers", 1) > 1:
         web |= _choose_worker_options(found, web, page)
     if http is None and sys.stdin.isatty():
@@ -79,16 +81,6 @@ def _check_options(http: str | None, web: Mapping[str, Any], *, reload: bool) ->
         raise CommandError("this process has no stdin or no stdout to serve over", UNREACHABLE, hint=hint)
     if reload and web.get("workers", 1) > 1:
         raise click.UsageError("--reload and --workers exclude each other: one process loads the code anew")
-
-
-def _make_reloadable(source: "ServerSource", found: "Handler", page: CommandOutput) -> "Handler":
-    """A server whose code is reloaded when it changes."""
-    from toolpost.cli.run.reload import Reloader  # noqa: PLC0415 - few servers are
-
-    try:
-        return Reloader(source, found, page.print_note).server
-    except TypeError as error:
-        raise usage_error(f"--reload: {error}") from None
 
 
 def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: CommandOutput) -> dict[str, Any]:
@@ -117,9 +109,8 @@ def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: st
         if not is_internal_error(error):
             text = f"{label} cannot be served:\n{format_user_traceback(error)}"
             raise CommandError(text, UNREACHABLE) from error
-        text = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
         code = USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE
-        raise CommandError(text, code) from error
+        raise CommandError(str(getattr(error, "strerror", None) or error), code) from error
 
 
 def _exit_after_timeout(label: str, page: CommandOutput) -> None:

@@ -12,6 +12,7 @@ import traceback
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -24,8 +25,7 @@ from toolpost.server.elicitation import forms
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
 
-MAX_LISTED_NAMES: Final = 10
-"""How many names to list when none of them is a server."""
+MAX_LISTED_NAMES: Final = 10  # how many names to list when none of them is a server
 
 _NO_SERVER_HINT: Final = (
     "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
@@ -38,9 +38,8 @@ def find_server(module: ModuleType, name: str, label: str) -> Handler:
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
-        names = [*_collect_servers(module)] or [
-            name for name, value in _list_own_objects(module) if _is_server_factory(value)
-        ]
+        makers = [name for name, value in _list_own_objects(module) if _is_server_factory(value)]
+        names = [*_collect_servers(module)] or makers
         hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
         raise usage_error(f"{label} {error}", hint if names else _NO_SERVER_HINT) from None
 
@@ -57,18 +56,14 @@ def _find_only_server(module: ModuleType) -> Handler:
     if servers:
         raise _ServerNotFound(f"has several servers: {', '.join(names)}")
     there = [f"{name} ({_describe_type(value)})" for name, value in _list_own_objects(module)]
-    more = ", …" if len(there) > MAX_LISTED_NAMES else ""
-    raise _ServerNotFound(
-        f"has no server{'; it has ' if there else ''}{', '.join(there[:MAX_LISTED_NAMES])}{more}"
-    )
+    shown = there[:MAX_LISTED_NAMES] + ["…"] * (len(there) > MAX_LISTED_NAMES)
+    raise _ServerNotFound("has no server" + (f"; it has {', '.join(shown)}" if there else ""))
 
 
 def _find_named_server(module: ModuleType, name: str) -> Handler:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            from difflib import get_close_matches  # noqa: PLC0415 - most names are right
-
             near = get_close_matches(part, dir(found), n=1)
             raise _ServerNotFound(f"has no {name}{f'; did you mean {near[0]}?' if near else ''}")
         found = getattr(found, part)
@@ -83,11 +78,10 @@ def _call_factory(make: Callable[..., Any], name: str) -> Handler:
     try:
         inspect.signature(make).bind()
     except TypeError as error:
-        raise _ServerNotFound(
-            f"has no server called {name}, and calling it needs arguments: {error}"
-        ) from None
+        text = f"has no server called {name}, and calling it needs arguments: {error}"
+        raise _ServerNotFound(text) from None
     except ValueError:
-        pass  # nobody knows its signature
+        pass  # it has no signature
     made = make()
     if isinstance(made, Handler):
         return made
@@ -147,12 +141,6 @@ def format_user_traceback(error: BaseException) -> str:
     return "".join(shown.format()).rstrip()
 
 
-def list_traceback_files(error: BaseException) -> set[str]:
-    """The files that an exception names."""
-    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-    return files | ({error.filename} if isinstance(error, SyntaxError) and error.filename else set())
-
-
 def is_internal_error(error: BaseException) -> bool:
     """Whether our own code has raised it."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -210,9 +198,6 @@ def read_file_state(path: str) -> FileState:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-# --------------------------------------------------------------------- loading without bytecode
-
-
 class UncachedLoader(SourceFileLoader):
     """Loads a file as it is now, never from bytecode, which is compared by whole seconds only."""
 
@@ -224,24 +209,6 @@ class UncachedLoader(SourceFileLoader):
         path = self.get_filename(fullname)
         self.file_states[path] = read_file_state(path)
         return self.source_to_code(self.get_data(path), path)
-
-
-class UncachedFinder:
-    """Finds modules as the import system does, but has own files loaded by `UncachedLoader`."""
-
-    def __init__(self, is_own_file: Callable[[str], bool]) -> None:
-        self._is_own_file = is_own_file
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of a module in an own file, else None."""
-        spec = PathFinder.find_spec(name, path, target)
-        loader = spec and spec.loader
-        if spec is None or type(loader) is not SourceFileLoader or not self._is_own_file(loader.path):
-            return None
-        spec.loader = UncachedLoader(name, loader.path)
-        return spec
 
 
 # --------------------------------------------------------------------- the server's source
@@ -263,7 +230,8 @@ class ServerSource:
         self._name = name
         self._is_module = False
         try:
-            if place.endswith(".py") or os.sep in place or _is_not_importable(Path(place)):
+            is_package = (Path(place) / "__init__.py").exists()
+            if place.endswith(".py") or os.sep in place or (Path(place).exists() and not is_package):
                 self.path = _find_file(place)
                 stem = self.path.stem
                 taken = stem in sys.modules or stem in sys.stdlib_module_names
@@ -281,15 +249,39 @@ class ServerSource:
         self._failed_files: set[str] = set()
         self._loader = UncachedLoader if fresh else SourceFileLoader
         if fresh:
-            sys.meta_path.insert(0, UncachedFinder(lambda file: self._is_own_file(Path(file))))
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Have the import system load modules in own files by `UncachedLoader`; None for others."""
+        spec = PathFinder.find_spec(name, path, target)
+        loader = spec and spec.loader
+        if spec is None or type(loader) is not SourceFileLoader or not self._is_own_file(Path(loader.path)):
+            return None
+        spec.loader = UncachedLoader(name, loader.path)
+        return spec
 
     def load(self) -> Handler:
         """The server."""
-        with _forbid_serving(self.label), self._translate_errors():
-            module = self._import()
-            if self.path is None:
-                self._locate_root(module)
-            return find_server(module, self._name, self.label)
+        try:
+            with _forbid_serving(self.label):
+                module = self._import()
+                if self.path is None:
+                    self._locate_root(module)
+                return find_server(module, self._name, self.label)
+        except (CommandError, KeyboardInterrupt):
+            raise
+        except SystemExit as error:
+            text = f"{self.label} ends the process while it is loaded, with {error.code!r}"
+            raise CommandError(text, UNREACHABLE) from None
+        except BaseException as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
+                text = f"there is no module {missing}, nor a file {self.label}"
+                raise usage_error(text, _SOURCE_HINT) from None
+            text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
+            raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
 
     def reload(self) -> Handler:
         """The server, of code as it is by now; if that cannot be loaded, what was loaded stays."""
@@ -302,8 +294,10 @@ class ServerSource:
         try:
             server = self.load()
         except BaseException as error:
-            guilty = list_traceback_files(error.__cause__ or error)
-            self._failed_files = self.files() | {file for file in guilty if self._is_own_file(Path(file))}
+            cause = error.__cause__ or error
+            files = [frame.filename for frame in traceback.extract_tb(cause.__traceback__)]
+            files += [cause.filename] if isinstance(cause, SyntaxError) and cause.filename else []
+            self._failed_files = self.files() | {file for file in files if self._is_own_file(Path(file))}
             for name in dict(self._own_modules()):
                 del sys.modules[name]
             sys.modules.update(before)
@@ -313,9 +307,8 @@ class ServerSource:
 
     def files(self) -> set[str]:
         """Its own files that it was loaded from, and those that it could not be loaded from lately."""
-        files = {_get_source_file(module) for _, module in self._own_modules()} | {
-            self.path and str(self.path)
-        }
+        files = [_get_source_file(module) for _, module in self._own_modules()]
+        files.append(self.path and str(self.path))
         return self._failed_files | {file for file in files if file}
 
     def _own_modules(self) -> Iterator[tuple[str, ModuleType]]:
@@ -352,25 +345,6 @@ class ServerSource:
             depth = self._module.count(".") + (self.path.name == "__init__.py")
             self._root = self.path.parents[depth - 1] if depth else self.path
 
-    @contextmanager
-    def _translate_errors(self) -> Generator[None]:
-        """Turn what the loaded code raises into a `CommandError`."""
-        try:
-            yield
-        except (CommandError, KeyboardInterrupt):
-            raise
-        except SystemExit as error:
-            text = f"{self.label} ends the process while it is loaded, with {error.code!r}"
-            raise CommandError(text, UNREACHABLE) from None
-        except BaseException as error:
-            missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
-                raise usage_error(
-                    f"there is no module {missing}, nor a file {self.label}", _SOURCE_HINT
-                ) from None
-            text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
-            raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
-
     def _suggest_fix(self, error: BaseException) -> str | None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             missing = error.name.partition(".")[0]
@@ -389,13 +363,7 @@ def _is_dotted(text: str) -> bool:
     return all(part.isidentifier() for part in text.split("."))
 
 
-def _is_not_importable(path: Path) -> bool:
-    """Whether something is there that cannot be imported by its name."""
-    return path.exists() and not (path / "__init__.py").exists()
-
-
 def _find_file(place: str) -> Path:
-    """The file at a place."""
     path = Path(place)
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
@@ -409,7 +377,6 @@ def _find_file(place: str) -> Path:
 
 
 def _get_source_file(module: ModuleType) -> str | None:
-    """The source of a module, if it has any."""
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) and file.endswith(".py") else None
 
@@ -417,12 +384,10 @@ def _get_source_file(module: ModuleType) -> str | None:
 def _get_source_paths(module: ModuleType) -> list[str]:
     """The source of a module, or the folders that are one without any source."""
     file = _get_source_file(module)
-    if file is not None:
-        return [file]
     spec = getattr(module, "__dict__", {}).get("__spec__")
-    if isinstance(spec, ModuleSpec) and isinstance(spec.loader, NamespaceLoader):
+    if file is None and isinstance(spec, ModuleSpec) and isinstance(spec.loader, NamespaceLoader):
         return list(spec.submodule_search_locations or ())
-    return []
+    return [] if file is None else [file]
 
 
 @contextmanager

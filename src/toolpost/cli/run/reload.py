@@ -10,7 +10,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,14 +18,9 @@ from toolpost.cli.run.loader import FileWatcher, ServerSource, UncachedLoader, f
 from toolpost.server.handler import Handler
 from toolpost.server.reloading import ReloadableServer
 
-POLL_INTERVAL: Final = 0.25
-"""Seconds between two looks at the files: soon enough for a person, and a few system calls."""
-
-SETTLE_TIME: Final = 0.05
-"""Seconds in which nothing more may change before the code is loaded: an editor may still be writing."""
-
-THREAD_STOP_TIMEOUT: Final = 1.0
-"""Seconds that the thread gets to end: the code that it loads may take its time."""
+POLL_INTERVAL: Final = 0.25  # seconds between two looks at the files
+SETTLE_TIME: Final = 0.05  # seconds without a change before the code is loaded: an editor may still write
+THREAD_STOP_TIMEOUT: Final = 1.0  # seconds for the thread to end: the code that it loads may take its time
 
 
 class Reloader:
@@ -44,7 +38,7 @@ class Reloader:
         self._update_watch()
         self.server = ReloadableServer(first, lifespan=self._watch_files)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _watch_files(self, _: Handler) -> AsyncGenerator[None]:
         """Look at the files while somebody is served."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -94,7 +88,7 @@ class Reloader:
         except CommandError as error:
             self._is_broken = True
             self._update_watch()
-            self._report_failure(error.message, error.hint)
+            self._report_failure("\n".join(filter(None, (error.message, error.hint))))
             return
         self._is_broken = False
         self._update_watch()
@@ -121,11 +115,11 @@ class Reloader:
             text = f"{self._source.label} has changed, but cannot be served:\n"
             self._report_failure(text + format_user_traceback(error))
 
-    def _report_failure(self, text: str, hint: str | None = None) -> None:
+    def _report_failure(self, text: str) -> None:
         """Tell what is wrong, but the same only once: folders change for many reasons."""
         if text != self._last_failure:
             self._last_failure = text
-            self._report("\n".join([text, *([hint] if hint else []), "The code of before serves on."]))
+            self._report(f"{text}\nThe code of before serves on.")
 
     def _report(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody may be listening

@@ -7,19 +7,19 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec
+from typing import Final
 
 import click
 
 from toolpost.cli.errors import UNREACHABLE, CommandError, describe_exit
-from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+from toolpost.cli.tap.recorder import TapRecorder, open_recorder
+from toolpost.cli.tap.stdio_proxy import InspectionThread, run_stdio_proxy
+from toolpost.cli.target import TargetCommand, TargetConnector
+from toolpost.testing.masking import is_secret
+from toolpost.transports.targets import Http, Stdio
 
-if TYPE_CHECKING:
-    from toolpost.cli.tap.recorder import TapRecorder
-    from toolpost.transports.targets import Stdio
-
-MIN_SECRET_LENGTH: Final = 6
-"""How long a value has to be to be masked wherever it stands: shorter ones stand in any text."""
+MIN_SECRET_LENGTH: Final = 6  # of a value that is masked everywhere: shorter ones stand in any text
 
 
 @click.command(
@@ -28,7 +28,6 @@ MIN_SECRET_LENGTH: Final = 6
     epilog="Have the host start `toolpost tap -- the real command`, or give it the URL that `toolpost tap "
     "URL` prints.",
 )
-@add_target_options
 @click.option(
     "--to", metavar="FILE", type=click.Path(dir_okay=False), help="Add the messages to FILE, not to stderr."
 )
@@ -53,10 +52,6 @@ def command(
     since the start, → for the client and ← for the server, id, method, how long the answer took, its size;
     below that, after an exclamation mark, which rule of the protocol it breaks. Secrets are masked.
     """
-    from toolpost.cli.tap.recorder import open_recorder  # noqa: PLC0415 - help needs none of it
-    from toolpost.testing.masking import is_secret  # noqa: PLC0415 - as above
-    from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
-
     place = reach.resolve_target()
     if isinstance(place, Http):
         named = place.headers or {}
@@ -65,28 +60,26 @@ def command(
     else:
         named = {**os.environ, **(place.env or {})}
     secrets = [each for name, each in named.items() if is_secret(name) and len(each) >= MIN_SECRET_LENGTH]
-    label = reach.target.label
     with open_recorder(
-        json=reach.json, full=full, to=to, record=record, target=label, secrets=secrets
+        json=reach.output.json, full=full, to=to, record=record, target=reach.target.label, secrets=secrets
     ) as recorder:
         if isinstance(place, Http):
-            from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - for URLs only
+            if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
+                hint = "pip install 'toolpost[http]'"
+                raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint=hint)
+            from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - they may not be installed
 
             return serve_http_proxy(place, recorder, reach.output, listen)
         code = _proxy_process(place, recorder, named)
     return _exit_like_server(code)
 
 
-def _proxy_process(stdio: "Stdio", recorder: "TapRecorder", env: Mapping[str, str]) -> int:
+def _proxy_process(stdio: Stdio, recorder: TapRecorder, env: Mapping[str, str]) -> int:
     """Run a server, show its messages, and return its exit code."""
-    from toolpost.cli.tap.stdio_proxy import InspectionThread, run_stdio_proxy  # noqa: PLC0415 - for commands only
-
     thread = InspectionThread(recorder)
-    try:
-        # The whole environment: a host means it for the server.
-        code = run_stdio_proxy(
-            [stdio.command, *stdio.args], thread.feed, thread.start, env=env, cwd=stdio.cwd
-        )
+    command = [stdio.command, *stdio.args]
+    try:  # with the whole environment: a host means it for the server
+        code = run_stdio_proxy(command, thread, env, stdio.cwd)
     except OSError as error:
         hint = "`toolpost doctor` with the same command looks for the reason"
         text = f"{stdio.command} cannot be started: {error.strerror}"

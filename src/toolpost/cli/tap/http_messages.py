@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from toolpost.cli.tap.inspector import MessageInspector
-from toolpost.cli.tap.message import ObservedMessage
+from toolpost.cli.tap.message import ObservedMessage, create_note
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol import headers, sse
 from toolpost.protocol.events import InboundRequest
@@ -21,9 +21,7 @@ from toolpost.protocol.methods import CLIENT, INITIALIZE, SERVER, Role
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS
 from toolpost.types.initialize import Implementation, ListCapability, ResourcesCapability, ServerCapabilities
 
-MAX_SESSIONS: Final = 1000
-"""How many sessions are remembered; of more, the oldest are forgotten."""
-
+MAX_SESSIONS: Final = 1000  # how many sessions are remembered; of more, the oldest are forgotten
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 
@@ -40,18 +38,16 @@ _ANY_SERVER: Final = LocalPeer(
 
 
 class ExchangeTracker:
-    """All conversations with one server."""
+    """All conversations with one server. `on_raw_message` gets the number of the session, too."""
 
     def __init__(
         self,
         on_message: Callable[[ObservedMessage], object],
-        on_note: Callable[..., object],
-        on_raw_message: Callable[[Role, bytes | OversizedLine, int], object],
         now: Callable[[], float],
+        on_raw_message: Callable[[Role, bytes | OversizedLine, int], object] | None = None,
     ) -> None:
         self.on_message = on_message
-        self.on_note = on_note  # for what happens to a connection
-        self.on_raw_message = on_raw_message  # with the number of its session
+        self.on_raw_message = on_raw_message
         self.now = now
         self._sessions: dict[str, _TrackedSession] = {}
         self._link_count = 0
@@ -67,9 +63,9 @@ class ExchangeTracker:
                 self.remember(session, tracked)
         return TrackedExchange(self, tracked, verb, place, sent)
 
-    def remember(self, name: str, talk: "_TrackedSession") -> None:
+    def remember(self, name: str, session: "_TrackedSession") -> None:
         """Remember a conversation under its session id, or under the place that its messages go to."""
-        self._sessions[name] = talk
+        self._sessions[name] = session
         if len(self._sessions) > MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
 
@@ -89,13 +85,18 @@ class _TrackedSession:
 
 
 class TrackedExchange:
-    """One HTTP exchange. What it is told is told in this order: the request, the head, the body, the end."""
+    """One HTTP exchange. It takes the request, the head and the body of the response, and the end."""
 
     def __init__(
-        self, posts: ExchangeTracker, talk: _TrackedSession, verb: str, place: str, sent: Mapping[str, str]
+        self,
+        tracker: ExchangeTracker,
+        session: _TrackedSession,
+        verb: str,
+        place: str,
+        sent: Mapping[str, str],
     ) -> None:
-        self._tracker = posts
-        self._session = talk
+        self._tracker = tracker
+        self._session = session
         self._method = verb
         self._path = place
         self._request_headers = sent
@@ -113,9 +114,8 @@ class TrackedExchange:
             return
         for seen in self._inspect(CLIENT, data):
             if isinstance(data, bytes) and not is_batch(data):
-                seen.violations += [
-                    each for each in self._find_header_violations(data) if each not in seen.violations
-                ]
+                wrong = self._find_header_violations(data)
+                seen.violations += [each for each in wrong if each not in seen.violations]
             self._tracker.on_message(seen)
 
     def _find_header_violations(self, data: bytes) -> list[str]:
@@ -124,28 +124,24 @@ class TrackedExchange:
         if not headers.is_json(self._request_headers.get("content-type")):
             wrong.append(f"its Content-Type is not {JSON}")
         accept = self._request_headers.get("accept")
-        if not self._session.is_http_sse and not all(
-            headers.accepts(accept, media) for media in (JSON, EVENTS)
-        ):
+        accepts_both = headers.accepts(accept, JSON) and headers.accepts(accept, EVENTS)
+        if not self._session.is_http_sse and not accepts_both:
             wrong.append(f"its Accept header does not admit {JSON} and {EVENTS}")
         try:
             message = decode(data)
             route = classify(self._request_headers, message, _ANY_SERVER)
+            peer = route.peer if isinstance(route, StatelessRoute) else None
             if isinstance(route, RejectedRoute):
                 wrong.append(route.error.message)
-            elif (
-                isinstance(route, StatelessRoute)
-                and isinstance(message, JSONRPCRequest)
-                and route.peer is not None
-            ):
-                row = route.peer.revision.requests[CLIENT].get(message.method)
+            elif isinstance(message, JSONRPCRequest) and peer is not None:
+                row = peer.revision.requests[CLIENT].get(message.method)
                 if row is not None:
-                    params = row.read_params(message.params)
-                    verify_headers(self._request_headers, InboundRequest(message.id, row, params, route.peer))
+                    request = InboundRequest(message.id, row, row.read_params(message.params), peer)
+                    verify_headers(self._request_headers, request)
         except MCPError as error:
             wrong.append(error.message)
         except InvalidJSONValue:
-            pass  # the witness has said so
+            pass  # the inspector has said so
         return [each.removeprefix("Invalid request: ").removeprefix("Invalid params: ") for each in wrong]
 
     def start_response(self, status: int, received: Mapping[str, str]) -> None:
@@ -156,20 +152,18 @@ class TrackedExchange:
         kind = received.get("content-type", "").partition(";")[0].strip().lower()
         encoding = received.get("content-encoding", "identity").lower()
         if encoding != "identity":
-            self._tracker.on_note(
-                SERVER, f"{self._label}: the answer is compressed ({encoding}), and not looked at"
-            )
+            self._note(f"the answer is compressed ({encoding}), and not looked at")
             self._body.close()
         elif kind == EVENTS and 200 <= status < 300:
             self._events = sse.EventStreamDecoder()
             if self._method == "GET":
-                self._tracker.on_note(SERVER, f"{self._label}: {status}, a stream of events")
+                self._note(f"{status}, a stream of events")
         elif kind != JSON:
             self._body.close()
         unusual = not 200 <= status < 300 or (kind not in {JSON, EVENTS} and status == 200)
         if unusual or self._method not in {"POST", "GET"}:
             said = f", {kind}" if status == 200 and kind else ""
-            self._tracker.on_note(SERVER, f"{self._label}: {status}{said}", failed=status >= 400)
+            self._note(f"{status}{said}", failed=status >= 400)
 
     def feed_response(self, piece: bytes) -> None:
         """Take a piece of the response's body, before it is passed on."""
@@ -179,9 +173,7 @@ class TrackedExchange:
         try:
             events = self._events.feed(piece)
         except RemoteProtocolError as error:
-            self._tracker.on_note(
-                SERVER, f"{self._label}: {error.message}; the stream is not looked at any more"
-            )
+            self._note(f"{error.message}; the stream is not looked at any more")
             self._events = None
             self._body.close()
             return
@@ -190,7 +182,7 @@ class TrackedExchange:
                 place = _resolve_path(self._path, event.data)
                 self._tracker.remember(place, self._session)
                 self._session.is_http_sse = True
-                self._tracker.on_note(SERVER, f"{self._label}: messages go to {place.partition('?')[0]}")
+                self._note(f"messages go to {place.partition('?')[0]}")
             elif event.data:
                 self._report_messages(event.data)
 
@@ -202,7 +194,11 @@ class TrackedExchange:
 
     def abort(self, why: str) -> None:
         """There is no response, or not all of it."""
-        self._tracker.on_note(SERVER, f"{self._label}: {why}", failed=True)
+        self._note(why, failed=True)
+
+    def _note(self, text: str, *, failed: bool = False) -> None:
+        note = create_note(SERVER, f"{self._label}: {text}", self._tracker.now(), failed=failed)
+        self._tracker.on_message(note)
 
     def _report_messages(self, data: bytes | OversizedLine) -> None:
         for seen in self._inspect(SERVER, data):
@@ -213,7 +209,8 @@ class TrackedExchange:
         messages = session.inspector.inspect(by, data, self._tracker.now())
         if any(seen.kind == "request" and seen.method == INITIALIZE for seen in messages):
             session.link = self._tracker.next_link()
-        self._tracker.on_raw_message(by, data, session.link)
+        if self._tracker.on_raw_message is not None:
+            self._tracker.on_raw_message(by, data, session.link)
         return messages
 
 

@@ -10,38 +10,32 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from importlib.util import find_spec
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import aiohttp
 import click
+import uvicorn
+from multidict import CIMultiDict
+from yarl import URL
 
 from toolpost.cli.errors import INTERRUPTED, UNREACHABLE, CommandError
 from toolpost.cli.output import CommandOutput
 from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
 from toolpost.cli.tap.recorder import TapRecorder
 from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
+from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, display_url
 
-if TYPE_CHECKING:
-    import aiohttp
-
-DEFAULT_PORT: Final = 8900
-"""The default port, if it is free: a host is configured once."""
-
-CONNECT_TIMEOUT: Final = 30.0
-"""Seconds to get a connection to the server. There is no other limit: a stream may be quiet for hours."""
-
-MAX_HEADER_SIZE: Final = 64 * 1024
-"""How long a header of the server may be."""
+DEFAULT_PORT: Final = 8900  # the default port, if it is free: a host is configured once
+CONNECT_TIMEOUT: Final = 30.0  # seconds; there is no other limit: a stream may be quiet for hours
+MAX_HEADER_SIZE: Final = 64 * 1024  # how long a header of the server may be
 
 _HOP_BY_HOP_HEADERS: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
     b"te trailer transfer-encoding upgrade".split()
 )
-"""Headers about one connection: here are two."""
-
 _ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is recognised, and warned of
 
 _Message: TypeAlias = MutableMapping[str, Any]
@@ -49,26 +43,23 @@ _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 
-def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, listen: str | None = None) -> int:
+def serve_http_proxy(place: Http, recorder: TapRecorder, page: CommandOutput, listen: str | None) -> int:
     """Serve a proxy for `place` at an address of ours (`listen`) until Ctrl-C. Returns the exit code."""
-    if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
-        raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
     with _bind_socket(listen) as listening:
         host, port, *_ = listening.getsockname()
         named = f"[{host}]" if ":" in host else host
         origin = f"http://{named}:{port}"
         url = origin + (urlsplit(place.url).path or "/")
+        target = display_url(place.url)
         if page.json:
-            page.print_value({"url": url, "target": display_url(place.url)})
+            page.print_value({"url": url, "target": target})
         else:
             page.print_text(url)
-            page.print_note(
-                f"Give this URL to the host, instead of {display_url(place.url)}. Ctrl-C ends it."
-            )
+            page.print_note(f"Give this URL to the host, instead of {target}. Ctrl-C ends it.")
             if host in _ALL_INTERFACES:
                 page.print_note("Everybody on the network can use it.", style="yellow")
         allowed = parse_allowed_hosts(hosts=["*"] if host in _ALL_INTERFACES else [named])
-        return asyncio.run(_run_uvicorn(_HttpProxy(place, teller, origin, allowed), listening))
+        return asyncio.run(_run_uvicorn(_HttpProxy(place, recorder, origin, allowed), listening))
 
 
 @contextmanager
@@ -89,50 +80,38 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
         yield listening
 
 
-async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
-    import aiohttp  # noqa: PLC0415 - as above
-    import uvicorn  # noqa: PLC0415 - as above
+class _ProxyServer(uvicorn.Server):
+    """Ends the exchanges before it waits for them, and remembers the signal."""
 
-    class ProxyUvicornServer(uvicorn.Server):
-        """Ends the exchanges before it waits for them, and remembers the signal."""
+    received_signal = 0
 
-        received_signal = 0
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        proxy: Any = self.config.app
+        proxy.stop()
+        await super().shutdown(sockets)
 
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            for server in self.servers:
-                server.close()
-            relay.stop()
-            await super().shutdown(sockets)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del frame
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.received_signal, self.should_exit = sig, True  # uvicorn would raise the signal again
 
-        @contextmanager
-        def capture_signals(self) -> Generator[None]:
-            before = {
-                each: signal.signal(each, self.receive_signal) for each in (signal.SIGINT, signal.SIGTERM)
-            }
-            try:
-                yield
-            finally:
-                for each, handler in before.items():
-                    signal.signal(each, handler)
 
-        def receive_signal(self, number: int, frame: FrameType | None) -> None:
-            self.received_signal = number
-            self.handle_exit(number, frame)
-
-    server = ProxyUvicornServer(
-        uvicorn.Config(
-            relay,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",  # what fails is told by us
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
+async def _run_uvicorn(proxy: "_HttpProxy", listening: socket.socket) -> int:
+    config = uvicorn.Config(
+        proxy,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",  # what fails is told by us
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
     )
+    server = _ProxyServer(config)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -142,8 +121,7 @@ async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
         max_line_size=MAX_HEADER_SIZE,
         max_field_size=MAX_HEADER_SIZE,
         trust_env=True,
-    ) as session:
-        relay.session = session
+    ) as proxy.session:
         await server.serve(sockets=[listening])
     return INTERRUPTED if server.received_signal == signal.SIGINT else 128 + server.received_signal
 
@@ -154,20 +132,19 @@ class _HttpProxy:
     It checks the Host header itself: the server is called by its own name, so that it cannot check.
     """
 
-    session: "aiohttp.ClientSession"
+    session: aiohttp.ClientSession
 
-    def __init__(self, place: Http, teller: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
+    def __init__(self, place: Http, recorder: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
         parts = urlsplit(place.url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path, self._query = parts.path or "/", parts.query
         self._own_origin = origin
         self._allowed = allowed
         self._headers = {name.encode(): value.encode() for name, value in (place.headers or {}).items()}
-        self._tracker = ExchangeTracker(teller.show, teller.show_note, teller.record, teller.now)
+        self._tracker = ExchangeTracker(recorder.show, recorder.now, recorder.record)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """End every exchange."""
         for task in self._tasks:
             task.cancel()
 
@@ -201,24 +178,15 @@ class _HttpProxy:
     async def _forward_request(
         self, verb: str, place: str, sent: list[tuple[bytes, bytes]], body: "_RequestBody", send: _Send
     ) -> None:
-        import aiohttp  # noqa: PLC0415 - as above
-        from multidict import CIMultiDict  # noqa: PLC0415 - aiohttp's own
-        from yarl import URL  # noqa: PLC0415 - as above
-
-        from toolpost.transports.backends.backend import describe_error  # noqa: PLC0415 - as above
-
         dropped = _HOP_BY_HOP_HEADERS | {b"host", b"accept-encoding"} | self._headers.keys()
         passed = [(name, value) for name, value in sent if name not in dropped]
         passed += [*self._headers.items(), (b"accept-encoding", b"identity")]  # what is packed cannot be seen
         headers = CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in passed)
+        url = URL(self._origin + place, encoded=True)
         begun = False
         try:
             async with self.session.request(
-                verb,
-                URL(self._origin + place, encoded=True),
-                headers=headers,
-                data=await body.read(),
-                allow_redirects=False,
+                verb, url, headers=headers, data=await body.read(), allow_redirects=False
             ) as response:
                 begun = True
                 await self._forward_response(response, verb, body.exchange, send)
@@ -233,11 +201,10 @@ class _HttpProxy:
                 await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")
 
     async def _forward_response(
-        self, response: "aiohttp.ClientResponse", verb: str, exchange: TrackedExchange, send: _Send
+        self, response: aiohttp.ClientResponse, verb: str, exchange: TrackedExchange, send: _Send
     ) -> None:
-        exchange.start_response(
-            response.status, {key.lower(): each for key, each in response.headers.items()}
-        )
+        received = {key.lower(): each for key, each in response.headers.items()}
+        exchange.start_response(response.status, received)
         headers = [
             (name, self._rewrite_origin(value) if name.lower() == b"location" else value)
             for name, value in response.raw_headers
@@ -259,7 +226,6 @@ class _HttpProxy:
         await send({"type": "http.response.body", "body": held})
 
     def _rewrite_origin(self, value: bytes) -> bytes:
-        """Replace the server's origin by ours."""
         return value.replace(f"{self._origin}/".encode(), f"{self._own_origin}/".encode())
 
 
@@ -295,7 +261,6 @@ class _RequestBody:
         yield piece
 
     async def wait_for_disconnect(self) -> None:
-        """Return when the client has gone."""
         await self._complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass

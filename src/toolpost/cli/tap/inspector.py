@@ -6,15 +6,18 @@ schemas. Sends nothing and never raises. The rules themselves are in `toolpost.p
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from toolpost import types
 from toolpost.cli.tap.message import ObservedMessage
 from toolpost.cli.terminal import format_progress
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
-from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError
+from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import (
@@ -43,40 +46,10 @@ from toolpost.protocol.methods import (
     suggest_method,
 )
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import (
-    UNSET,
-    InputRequiredResult,
-    Number,
-    ProgressToken,
-    Raw,
-    RequestId,
-    Result,
-    Unset,
-)
-from toolpost.types.client_requests import CreateMessageParams, ElicitParams, ElicitResult
+from toolpost.types.base import UNSET, ProgressToken, RequestId, Unset
 from toolpost.types.content import CONTENT_TYPES
-from toolpost.types.initialize import (
-    CacheableResult,
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    InitializeParams,
-    InitializeResult,
-    RequestMeta,
-    SetLevelParams,
-)
-from toolpost.types.notifications import CancelledParams, LogParams, ProgressParams, ResourceUpdatedParams
-from toolpost.types.prompts import CompleteParams, GetPromptParams, GetPromptResult, ListPromptsResult
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    SubscribeParams,
-)
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
-MAX_SUMMARY_LENGTH: Final = 72
-"""Characters of a summary: it shares a line of the terminal."""
+MAX_SUMMARY_LENGTH: Final = 72  # characters of a summary: it shares a line of the terminal
 
 
 def summarize(value: object) -> str:
@@ -85,74 +58,61 @@ def summarize(value: object) -> str:
     return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def _summarize_implementation(info: Implementation, verb: str, version: str) -> str:
-    return f"{info.name} {info.version}, {verb} {version}"
-
-
-def _summarize_versions(versions: Sequence[str]) -> str:
-    newest, older = max(versions, default="nothing"), len(versions) - 1
+def _summarize_versions(result: types.DiscoverResult) -> str:
+    newest, older = max(result.supported_versions, default="nothing"), len(result.supported_versions) - 1
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
 
 
-def _summarize_log(params: LogParams) -> str:
+def _summarize_log(params: types.LogParams) -> str:
     text = params.data if isinstance(params.data, str) else encode(params.data).decode()
     return f"{params.level}: {text}"
 
 
-def _summarize_cancellation(params: CancelledParams) -> str:
-    reason = "" if params.reason is None else f": {params.reason}"
-    return f"of {params.request_id}{reason}"
+def _summarize_list(result: Any, member: str) -> str:
+    count = len(getattr(result, member))
+    return (
+        f"{count} item{'' if count == 1 else 's'}{'' if result.next_cursor is None else ', and more pages'}"
+    )
 
 
-def _summarize_list(count: int, more: str | None) -> str:
-    return f"{count} item{'' if count == 1 else 's'}{'' if more is None else ', and more pages'}"
-
-
-def _summarize_client_requests(result: InputRequiredResult) -> str:
+def _summarize_client_requests(result: types.InputRequiredResult) -> str:
     return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
 _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeParams: lambda params: _summarize_implementation(
-        params.client_info, "offers", params.protocol_version
+    types.InitializeParams: lambda params: (
+        f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
     ),
-    CallToolParams: lambda params: params.name,
-    GetPromptParams: lambda params: params.name,
-    ReadResourceParams: lambda params: params.uri,
-    SubscribeParams: lambda params: params.uri,
-    ResourceUpdatedParams: lambda params: params.uri,
-    CompleteParams: lambda params: params.argument.name,
-    SetLevelParams: lambda params: params.level,
-    ElicitParams: lambda params: params.message,
-    CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
-    ProgressParams: format_progress,
-    LogParams: _summarize_log,
-    CancelledParams: _summarize_cancellation,
-    InitializeResult: lambda result: _summarize_implementation(
-        result.server_info, "speaks", result.protocol_version
+    types.InitializeResult: lambda result: (
+        f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
     ),
-    DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
-    ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
-    ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
-    ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
-    ListResourceTemplatesResult: lambda result: _summarize_list(
-        len(result.resource_templates), result.next_cursor
-    ),
-    ElicitResult: lambda result: result.action,
-    InputRequiredResult: _summarize_client_requests,
+    types.DiscoverResult: _summarize_versions,
+    types.CallToolParams: attrgetter("name"),
+    types.GetPromptParams: attrgetter("name"),
+    types.ReadResourceParams: attrgetter("uri"),
+    types.SubscribeParams: attrgetter("uri"),
+    types.ResourceUpdatedParams: attrgetter("uri"),
+    types.CompleteParams: attrgetter("argument.name"),
+    types.SetLevelParams: attrgetter("level"),
+    types.ElicitParams: attrgetter("message"),
+    types.ElicitResult: attrgetter("action"),
+    types.CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
+    types.ProgressParams: format_progress,
+    types.LogParams: _summarize_log,
+    types.CancelledParams: lambda params: ": ".join(filter(None, (f"of {params.request_id}", params.reason))),
+    types.ListToolsResult: partial(_summarize_list, member="tools"),
+    types.ListPromptsResult: partial(_summarize_list, member="prompts"),
+    types.ListResourcesResult: partial(_summarize_list, member="resources"),
+    types.ListResourceTemplatesResult: partial(_summarize_list, member="resource_templates"),
+    types.InputRequiredResult: _summarize_client_requests,
 }
 
 
 # --------------------------------------------------------------------- the inspector
 
-MAX_PENDING: Final = 10_000
-"""How many requests of one side are remembered."""
-
-MAX_VIOLATION_LENGTH: Final = 300
-"""Characters of a violation: it may quote a message."""
-
-SIMILARITY_CUTOFF: Final = 0.85
-"""How similar an unknown method has to be to a known one to be called a typing error."""
+MAX_PENDING: Final = 10_000  # how many requests of one side are remembered
+MAX_VIOLATION_LENGTH: Final = 300  # characters of a violation: it may quote a message
+SIMILARITY_CUTOFF: Final = 0.85  # how similar to a known method an unknown one is called a typing error
 
 _OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
 _KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
@@ -169,13 +129,13 @@ class _PendingRequest(Struct):
     row: Row | None = None
     params: Any = None
     token: ProgressToken | None = None
-    progress: Number | None = None
-    capabilities: ClientCapabilities | None = None
+    progress: types.Number | None = None
+    capabilities: types.ClientCapabilities | None = None
 
 
 class _ResultKind(Struct, rename="camel"):
     result_type: str | None = None
-    task: Raw | Unset = UNSET
+    task: types.Raw | Unset = UNSET
 
 
 _RESULT_KIND_READER: Final = JSONReader(_ResultKind)
@@ -189,8 +149,14 @@ class MessageInspector:
         self.seen_revisions: dict[str, Revision] = {} if revision is None else {revision.date: revision}
         self._capabilities: dict[Role, Capabilities | None] = {CLIENT: None, SERVER: None}
         self._pending: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
-        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
-        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
+        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {
+            CLIENT: {},
+            SERVER: {},
+        }
+        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {
+            CLIENT: {},
+            SERVER: {},
+        }
         self._outputs = OutputSchemas(Stats())
 
     def inspect(self, by: Role, data: bytes | OversizedLine, at: float) -> list[ObservedMessage]:
@@ -202,14 +168,13 @@ class MessageInspector:
             messages = decode_batch(data) if batch else [decode(data)]
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
-        allowed = not batch or any(revision.batches for revision in self.seen_revisions.values())
         seen = [
             _create_junk(by, data, at, message)
             if isinstance(message, RemoteProtocolError)
             else self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
             for message in messages
         ]
-        if not allowed:
+        if batch and not any(revision.batches for revision in self.seen_revisions.values()):
             text = "several messages come in one array, which the revision spoken does not have"
             seen[0].violations.insert(0, text)
         return seen
@@ -238,18 +203,18 @@ class MessageInspector:
             case JSONRPCResponse():
                 self._inspect_reply(seen, message)
             case JSONRPCErrorResponse():
-                self._inspect_error(seen, message)
+                seen.kind, seen.failed = "error", True
+                self._pop_request(seen, message.id)
+                seen.summary = shorten(f"{message.code} {message.message}")
         seen.violations = [shorten(each, MAX_VIOLATION_LENGTH) for each in seen.violations]
         return seen
-
-    # ----------------------------------------------------------------- requests
 
     def _inspect_request(self, seen: ObservedMessage, message: JSONRPCRequest) -> None:
         seen.kind, seen.id, seen.method = "request", message.id, message.method
         pending = self._pending[seen.by]
         if message.id in pending:
             seen.violations.append(f"the id {shorten(repr(message.id))} is in use by another request")
-        meta = _attempt(seen.violations, read_meta, message.params) or RequestMeta()
+        meta = _attempt(seen.violations, read_meta, message.params) or types.RequestMeta()
         asked = _PendingRequest(message.method, seen.at, self._determine_revision(seen, meta))
         asked.token = None if meta.progress_token is UNSET else meta.progress_token
         asked.capabilities = meta.client_capabilities or None
@@ -261,14 +226,14 @@ class MessageInspector:
             asked.params = _attempt(seen.violations, asked.row.read_params, message.params)
             if revision is not None and message.method not in revision.ungated:
                 self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
-        if isinstance(asked.params, InitializeParams):
+        if isinstance(asked.params, types.InitializeParams):
             self._capabilities[CLIENT] = asked.params.capabilities
         seen.summary = summarize(asked.params)
         _remember(pending, message.id, asked)
         if asked.token is not None:
             _remember(self._progress_tokens[seen.by], asked.token, asked)
 
-    def _determine_revision(self, seen: ObservedMessage, meta: RequestMeta) -> Revision | None:
+    def _determine_revision(self, seen: ObservedMessage, meta: types.RequestMeta) -> Revision | None:
         """The revision whose rules apply to a request; None if it is unknown."""
         if seen.by == CLIENT and meta.protocol_version is not UNSET:
             revision = REVISIONS.get(meta.protocol_version)
@@ -304,8 +269,6 @@ class MessageInspector:
         if needed and declared is not None and not has_capability(declared, needed):
             seen.violations.append(f"it needs {needed!r}, which the {who} has not declared")
 
-    # ----------------------------------------------------------------- answers
-
     def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
         """Remove and return the request that is answered."""
         seen.id = request_id
@@ -315,8 +278,7 @@ class MessageInspector:
         asked = self._pending[side].pop(request_id, None)
         asked = asked or self._cancelled_requests[side].pop(request_id, None)
         if asked is None:
-            text = f"no request with the id {shorten(repr(request_id))} waits for an answer"
-            seen.violations.append(text)
+            seen.violations.append(f"no request with the id {shorten(repr(request_id))} waits for an answer")
             return None
         if asked.token is not None:
             self._progress_tokens[side].pop(asked.token, None)
@@ -343,13 +305,13 @@ class MessageInspector:
         if result is None:
             return
         seen.summary = summarize(result) or summarize(asked.params)
-        seen.failed = isinstance(result, CallToolResult) and bool(result.is_error)
+        seen.failed = isinstance(result, types.CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
         self._check_result(seen, asked, result, revision)
 
-    def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: Result) -> None:
+    def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result) -> None:
         """Remember what was negotiated, and the output schemas of the tools."""
-        if isinstance(result, InitializeResult):
+        if isinstance(result, types.InitializeResult):
             self._capabilities[SERVER] = result.capabilities
             self.revision = REVISIONS.get(result.protocol_version)
             if self.revision is None or self.revision.stateless:
@@ -357,24 +319,24 @@ class MessageInspector:
                 seen.violations.append(f"{shorten(result.protocol_version)!r} has no handshake that we know")
             else:
                 self.seen_revisions = {self.revision.date: self.revision}
-        elif isinstance(result, DiscoverResult):
+        elif isinstance(result, types.DiscoverResult):
             self._capabilities[SERVER] = result.capabilities
-        elif isinstance(result, ListToolsResult):
+        elif isinstance(result, types.ListToolsResult):
             self._outputs.learn(result.tools)
-        elif isinstance(result, CallToolResult) and isinstance(asked.params, CallToolParams):
+        elif isinstance(result, types.CallToolResult) and isinstance(asked.params, types.CallToolParams):
             check = _attempt(seen.violations, self._outputs.get_check, asked.params.name)
             if check is not None and not (asked.revision and asked.revision.structured is None):
                 _attempt(seen.violations, check, result)
 
     def _check_result(
-        self, seen: ObservedMessage, asked: _PendingRequest, result: Result, revision: Revision
+        self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result, revision: Revision
     ) -> None:
-        if revision.stateless and isinstance(result, CacheableResult):
+        if revision.stateless and isinstance(result, types.CacheableResult):
             missing = {"ttlMs": result.ttl_ms, "cacheScope": result.cache_scope}
             seen.violations += [f"it lacks {name}" for name, value in missing.items() if value is None]
-        if isinstance(result, InputRequiredResult):
+        if isinstance(result, types.InputRequiredResult):
             self._check_client_requests(seen, asked, result, revision)
-        if isinstance(result, CallToolResult):
+        if isinstance(result, types.CallToolResult):
             structured = result.structured_content
             if structured is not UNSET and revision.structured is None:
                 seen.violations.append(f"{revision.date} has no structuredContent")
@@ -385,9 +347,12 @@ class MessageInspector:
                 seen.violations.append(f"{revision.date} has no content of type {shorten(tag)!r}")
 
     def _check_client_requests(
-        self, seen: ObservedMessage, asked: _PendingRequest, result: InputRequiredResult, revision: Revision
+        self,
+        seen: ObservedMessage,
+        asked: _PendingRequest,
+        result: types.InputRequiredResult,
+        revision: Revision,
     ) -> None:
-        """Check the requests in a result that requires input."""
         if not result.input_requests and result.request_state is None:
             seen.violations.append("it wants input, but asks for none")
         for name, ask in (result.input_requests or {}).items():
@@ -400,37 +365,25 @@ class MessageInspector:
             if missing:
                 seen.violations.append(f"{ask.method} needs {missing!r}, which the client has not declared")
 
-    def _inspect_error(self, seen: ObservedMessage, message: JSONRPCErrorResponse) -> None:
-        seen.kind, seen.failed = "error", True
-        self._pop_request(seen, message.id)
-        seen.summary = shorten(f"{message.code} {message.message}")
-
-    # ----------------------------------------------------------------- notifications
-
     def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
         seen.kind, seen.method = "notification", message.method
-        spoken = [self.revision] if self.revision is not None else []
-        spoken += [each for each in self.seen_revisions.values() if each is not self.revision]
-        revision = next(
-            (each for each in spoken if message.method in each.notifications[seen.by]),
-            spoken[0] if spoken else LATEST_SESSION,
-        )
+        spoken = [*filter(None, [self.revision]), *self.seen_revisions.values(), LATEST_SESSION]
+        known = (each for each in spoken[:-1] if message.method in each.notifications[seen.by])
+        revision = next(known, spoken[0])
         row = self._find_row(seen, revision, revision.notifications[seen.by])
         if row is None:
             return
         params = _attempt(seen.violations, row.read_params, message.params)
         self._check_capability(seen, row.needs, seen.by)
         seen.summary = summarize(params)
-        if isinstance(params, CancelledParams):
+        if isinstance(params, types.CancelledParams):
             self._inspect_cancellation(seen, params)
-        elif isinstance(params, ProgressParams):
+        elif isinstance(params, types.ProgressParams):
             self._inspect_progress(seen, params)
 
-    def _inspect_cancellation(self, seen: ObservedMessage, params: CancelledParams) -> None:
-        if params.request_id is None:
-            return
-        asked = self._pending[seen.by].get(params.request_id)
-        if asked is None:
+    def _inspect_cancellation(self, seen: ObservedMessage, params: types.CancelledParams) -> None:
+        asked = None if params.request_id is None else self._pending[seen.by].get(params.request_id)
+        if params.request_id is None or asked is None:
             return  # it may have been answered at the same moment
         if asked.method == INITIALIZE:
             seen.violations.append("the handshake cannot be cancelled")
@@ -438,7 +391,7 @@ class MessageInspector:
         del self._pending[seen.by][params.request_id]
         _remember(self._cancelled_requests[seen.by], params.request_id, asked)
 
-    def _inspect_progress(self, seen: ObservedMessage, params: ProgressParams) -> None:
+    def _inspect_progress(self, seen: ObservedMessage, params: types.ProgressParams) -> None:
         asked = self._progress_tokens[_OTHER_ROLE[seen.by]].get(params.progress_token)
         if asked is None:
             seen.violations.append("no request in flight has this progress token")
@@ -448,12 +401,10 @@ class MessageInspector:
             asked.progress = params.progress
 
 
-def _list_content_types(result: Result) -> list[str]:
+def _list_content_types(result: types.Result) -> list[str]:
     """The types of content in a result: not every revision has all of them."""
-    blocks: Sequence[object] = ()
-    if isinstance(result, CallToolResult):
-        blocks = result.content
-    elif isinstance(result, GetPromptResult):
+    blocks: Sequence[object] = result.content if isinstance(result, types.CallToolResult) else ()
+    if isinstance(result, types.GetPromptResult):
         blocks = [message.content for message in result.messages]
     names = {kind: tag for tag, kind in CONTENT_TYPES.items()}
     return [names.get(type(block)) or str(getattr(block, "type", "?")) for block in blocks]
@@ -463,22 +414,16 @@ def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
     """Return the result of a call; None if it breaks a rule, which is noted."""
     try:
         return work(*args)
-    except InvalidParams as error:
+    except MCPError as error:
         wrong.append(error.message.removeprefix("Invalid params: "))
-    except (InvalidJSONValue, MCPError) as error:
-        wrong.append(error.message if isinstance(error, MCPError) else str(error))
+    except InvalidJSONValue as error:
+        wrong.append(str(error))
     return None
 
 
 def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -> ObservedMessage:
-    return ObservedMessage(
-        at=at,
-        by=by,
-        size=len(data),
-        id=error.id,
-        violations=[shorten(error.message, MAX_VIOLATION_LENGTH)],
-        body=data,
-    )
+    wrong = [shorten(error.message, MAX_VIOLATION_LENGTH)]
+    return ObservedMessage(at=at, by=by, size=len(data), id=error.id, violations=wrong, body=data)
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:

@@ -18,20 +18,11 @@ MessageKind: TypeAlias = Literal["request", "notification", "result", "error", "
 
 
 class ObservedMessage(Struct, kw_only=True):
-    """One message as it went by.
+    """One message as it went by, at so many seconds since the start.
 
-    Attributes:
-        at: seconds since the start.
-        by: who said it.
-        size: its bytes, without the end of the line.
-        kind: "junk" is no message at all, "note" is something that happened to the connection.
-        id: of a request or an answer.
-        method: of an answer that of its request; empty if nobody knows.
-        summary: what it is about in a few words: the tool, the URI, the text of an error.
-        duration: the seconds between a request and this answer.
-        violations: the rules that it breaks.
-        failed: whether it is an error, or the result of a tool that says so.
-        body: the message itself; of one that is too long its beginning.
+    "junk" is no message at all, a "note" is something that happened to the connection. The method of an
+    answer is that of its request; `duration` are the seconds in between. `failed` is an error, or the result
+    of a tool that says so. The body of a message that is too long is its beginning.
     """
 
     at: float
@@ -47,17 +38,15 @@ class ObservedMessage(Struct, kw_only=True):
     body: bytes = b""
 
 
-MAX_JUNK_TEXT: Final = 120
-"""How many characters are shown of what is no message."""
+def create_note(by: Role, text: str, at: float, *, failed: bool = False) -> ObservedMessage:
+    """Something that happened to the connection."""
+    return ObservedMessage(at=at, by=by, size=0, kind="note", summary=text, failed=failed)
 
-MAX_FULL_TEXT: Final = 256 * 1024
-"""How many characters of a message are shown in full."""
 
-SUMMARY_WIDTH: Final = 56
-"""Columns for what a message is, before how long it took and how large it is: most lines stay below 100."""
-
-MAX_ID: Final = 12
-"""How many characters of an id are shown. Some are long, and the beginning tells them apart."""
+MAX_JUNK_TEXT: Final = 120  # how many characters are shown of what is no message
+MAX_FULL_TEXT: Final = 256 * 1024  # how many characters of a message are shown in full
+SUMMARY_WIDTH: Final = 56  # columns before duration and size, so that most lines stay below 100
+MAX_ID: Final = 12  # characters of an id: some are long, and the beginning tells them apart
 
 _COLOURS: Final = {
     "request": "cyan",
@@ -109,9 +98,9 @@ class MessageFormatter:
             about = f"✗ {about}"
         if seen.kind == "note":
             word, about = about, ""
-        took = "" if seen.duration is None else f"{1000 * seen.duration:.1f} ms"
-        if seen.duration is not None and seen.duration >= 1:
-            took = f"{seen.duration:.2f} s"
+        duration = seen.duration or 0
+        took = f"{duration:.2f} s" if duration >= 1 else f"{1000 * duration:.1f} ms"
+        took = "" if seen.duration is None else took
         size = "" if seen.kind == "note" else _format_size(seen.size)
         time = f"{seen.at:9.3f}"
         word, about = _flatten(word), _flatten(f"  {about}" if about else "")
@@ -126,16 +115,12 @@ class MessageFormatter:
             text = f"{_MARGIN} ! {_flatten(each)}"
             lines.append(click.style(text, fg="yellow", bold=True) if self._colour else text)
         if self.full and body is not None and seen.kind != "junk":
-            text = msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
-            lines += [
-                f"{_MARGIN} {line}"
-                for line in escape_control_characters(shorten(text, MAX_FULL_TEXT)).splitlines()
-            ]
+            text = shorten(msgspec.json.format(msgspec.json.encode(body), indent=2).decode(), MAX_FULL_TEXT)
+            lines += [f"{_MARGIN} {line}" for line in escape_control_characters(text).splitlines()]
         return "\n".join(lines)
 
 
 def _flatten(text: str) -> str:
-    """Put a string on one line."""
     return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
 
 

@@ -5,6 +5,7 @@ Lines are written by a thread of their own, which drops them when the reader fal
 
 import contextlib
 import os
+import queue
 import select
 import sys
 import threading
@@ -17,17 +18,14 @@ import msgspec
 
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import is_plain
-from toolpost.cli.tap.message import MessageFormatter, ObservedMessage
+from toolpost.cli.tap.message import MessageFormatter, ObservedMessage, create_note
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape
 
-MAX_BACKLOG: Final = 4 * 1024 * 1024
-"""How many bytes may wait for a reader. What comes then is dropped and counted: memory is for messages."""
-
-CLOSE_TIMEOUT: Final = 2.0
-"""Seconds that the reader has for the rest at the end."""
+MAX_BACKLOG: Final = 4 * 1024 * 1024  # bytes that may wait for a reader; more are dropped and counted
+CLOSE_TIMEOUT: Final = 2.0  # seconds that the reader has for the rest at the end
 
 
 class BackgroundWriter:
@@ -38,34 +36,30 @@ class BackgroundWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._condition = threading.Condition()
-        self._queue: list[bytes] = []
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # nothing in it is the end
         self._backlog = 0
         self._dropped = 0
-        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="toolpost-outlet", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
         """Queue a line, or drop it if the reader is too far behind. Never waits."""
         data = f"{text}\n".encode("utf-8", "backslashreplace")
-        with self._condition:
+        with self._lock:
             if self._backlog + len(data) > MAX_BACKLOG:
                 self._dropped += 1
                 return
-            self._add(self._take_drop_message() + data)
+            data = self._take_drop_message() + data
+            self._backlog += len(data)
+            self._queue.put(data)
 
     def close(self) -> None:
         """Write the rest, if anybody reads it, and end."""
-        with self._condition:
-            self._add(self._take_drop_message())
-            self._is_closed = True
+        with self._lock:
+            self._queue.put(self._take_drop_message())
+            self._queue.put(b"")
         self._thread.join(CLOSE_TIMEOUT)
-
-    def _add(self, data: bytes) -> None:
-        self._queue.append(data)
-        self._backlog += len(data)
-        self._condition.notify()
 
     def _take_drop_message(self) -> bytes:
         """A line for what was dropped, if anything was."""
@@ -73,20 +67,11 @@ class BackgroundWriter:
         return f"… {dropped} not shown: nobody read them in time\n".encode() if dropped else b""
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._queue and not self._is_closed:
-                    self._condition.wait()
-                data, self._queue = b"".join(self._queue), []
-                over = self._is_closed
-            try:
+        with contextlib.suppress(OSError):  # nobody reads it; the queue fills up to its limit
+            while data := self._queue.get():
                 write_all(self._descriptor, data)
-            except OSError:
-                return  # nobody reads it; the queue fills up to its limit
-            if over:
-                return
-            with self._condition:
-                self._backlog -= len(data)
+                with self._lock:
+                    self._backlog -= len(data)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -100,7 +85,6 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 MAX_NAME_ATTEMPTS: Final = 10_000
-"""How many names to try for a tape."""
 
 
 class TapRecorder:
@@ -137,7 +121,7 @@ class TapRecorder:
 
     def show_note(self, by: Role, text: str, *, failed: bool = False) -> None:
         """Show that something happened to the connection."""
-        self.show(ObservedMessage(at=self.now(), by=by, size=0, kind="note", summary=text, failed=failed))
+        self.show(create_note(by, text, self.now(), failed=failed))
 
     def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
         """Write a message to the tape, until that fails."""
@@ -188,10 +172,8 @@ def open_recorder(
 
 def find_unused_path(path: Path) -> Path:
     """The path, or the first beside it that is free: a host may start its server again and again."""
-    names = (
-        path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_NAME_ATTEMPTS)
-    )
-    found = next((name for name in names if not os.path.lexists(name)), None)
-    if found is None:
-        raise FileExistsError(17, "there are too many recordings of this name", str(path))
-    return found
+    for number in range(MAX_NAME_ATTEMPTS):
+        name = path.with_stem(f"{path.stem}-{number}") if number else path
+        if not os.path.lexists(name):
+            return name
+    raise FileExistsError(17, "there are too many recordings of this name", str(path))

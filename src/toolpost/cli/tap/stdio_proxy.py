@@ -14,39 +14,26 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import FrameType
-from typing import Final, TypeAlias
+from typing import Final
 
 from toolpost.cli.tap.inspector import MessageInspector
 from toolpost.cli.tap.recorder import TapRecorder, write_all
 from toolpost.protocol.framing import LineBuffer, OversizedLine
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
-READ_SIZE: Final = 64 * 1024
-"""Bytes to read at once: what a pipe holds."""
-
-STDOUT_IDLE_TIMEOUT: Final = 1.0
-"""Seconds without a byte to wait for other holders of the stdout of a server that has ended."""
-
-MAX_QUEUED_CHUNKS: Final = 256
-"""How many chunks may wait, each of at most what a pipe holds."""
-
-QUEUE_DRAIN_TIMEOUT: Final = 10.0
-"""Seconds for what is in the queue, at the end."""
-
+READ_SIZE: Final = 64 * 1024  # bytes to read at once: what a pipe holds
+STDOUT_IDLE_TIMEOUT: Final = 1.0  # silent seconds to wait for other holders of the stdout of an ended server
+MAX_QUEUED_CHUNKS: Final = 256  # how many chunks may wait, each of at most what a pipe holds
+QUEUE_DRAIN_TIMEOUT: Final = 10.0  # seconds for what is in the queue, at the end
 _FORWARDED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PR_SET_PDEATHSIG: Final = 1
-
-DataCallback: TypeAlias = Callable[[Role, bytes], object]
-"""Takes each chunk with its sender; an empty chunk is the end."""
 
 
 def run_stdio_proxy(
     command: Sequence[str],
-    listen: DataCallback,
-    started: Callable[[], object],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | os.PathLike[str] | None = None,
+    inspection: "InspectionThread",
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None,
 ) -> int:
     """Start the server, pass on what both sides send, and return its exit code (negative for a signal)."""
     process = subprocess.Popen(  # noqa: S603 - it is what the host wants to start
@@ -54,18 +41,18 @@ def run_stdio_proxy(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        env=None if env is None else dict(env),
+        env=env,
         cwd=cwd,
         # A group of its own: a signal reaches it once, by our hand, be it sent to us or to our group.
         process_group=None if sys.platform == "win32" else 0,
         preexec_fn=_create_death_signal_hook(),  # noqa: PLW1509 - one call into the kernel, which needs nothing of other threads
     )
-    started()
+    inspection.start()
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "as above"
     with process.stdin, process.stdout:  # the pumps have their own, which they close
-        asking = _ForwardingThread(CLIENT, 0, os.dup(process.stdin.fileno()), listen)
-        answering = _ForwardingThread(SERVER, os.dup(process.stdout.fileno()), 1, listen)
+        asking = _ForwardingThread(CLIENT, 0, os.dup(process.stdin.fileno()), inspection)
+        answering = _ForwardingThread(SERVER, os.dup(process.stdout.fileno()), 1, inspection)
     try:
         with _forward_signals(process.pid):
             asking.start()
@@ -81,7 +68,6 @@ def run_stdio_proxy(
 
 @contextlib.contextmanager
 def _forward_signals(pid: int) -> Generator[None]:
-    """Forward signals to the server and its process group."""
 
     def forward(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -112,28 +98,27 @@ def _create_death_signal_hook() -> Callable[[], object] | None:
 class _ForwardingThread(threading.Thread):
     """Passes on what one side sends. At the end of either descriptor, both are closed."""
 
-    def __init__(self, by: Role, source: int, sink: int, listen: DataCallback) -> None:
+    def __init__(self, by: Role, source: int, sink: int, inspection: "InspectionThread") -> None:
         super().__init__(name=f"toolpost-{by}", daemon=True)  # a host may keep its end open for ever
         self._by: Role = by
         self._source = source
         self._sink = sink
-        self._listen = listen
+        self._inspection = inspection
         self._chunk_count = 0
         self._is_writing = False
 
     def run(self) -> None:
-        """Pass on piece after piece."""
         try:
             while data := _read_chunk(self._source):
                 self._chunk_count += 1
-                self._listen(self._by, data)
+                self._inspection.feed(self._by, data)
                 self._is_writing = True
                 write_all(self._sink, data)
                 self._is_writing = False
         except OSError:
-            pass  # nobody reads any more, and who writes will hear of it
+            pass  # the reader has gone, and the writer will notice
         finally:
-            self._listen(self._by, b"")
+            self._inspection.feed(self._by, b"")
             _close_descriptor(self._source)
             _close_descriptor(self._sink)
 

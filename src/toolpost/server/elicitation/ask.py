@@ -5,8 +5,7 @@ do not depend on each other are asked together. How a question is sent is `clien
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
 
@@ -28,8 +27,8 @@ from toolpost.server.signature.inspection import (
 if TYPE_CHECKING:
     from toolpost.server.context import Context
 
-ResolverRunner: TypeAlias = Callable[[Callable[..., Any], bool, str | None, "Context", dict[str, Any]], Any]
-"""Calls a resolver: function, whether it is async, name of its context parameter, context, arguments."""
+ResolverRunner: TypeAlias = Callable[[Callable[[Any], Any], "Context", bool], Awaitable[Any]]
+"""Calls a function with its kind of context; the flag says whether it is async."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _ANSWER_TYPES: Final = (Accepted, Declined, Cancelled)
@@ -85,12 +84,25 @@ class _AskNode(Struct, eq=False):
     form: Any
     answer_types: tuple[type, ...]
     """The answer classes that the parameter takes; none if it takes the data only."""
-    inputs: dict[str, str] = field(default_factory=dict[str, str])
-    """Parameter of the resolver → parameter of the function: an argument, or asked for."""
-    private_inputs: "dict[str, tuple[_AskNode, Any]]" = field(default_factory=dict[str, Any])
-    """Parameter of the resolver → its own question, and its default."""
+    inputs: "dict[str, str | _Answer]" = field(default_factory=dict[str, Any])
+    """What the question or resolver needs: arguments of the function by name, and other answers."""
     context: str | None = None
     is_async: bool = False
+
+
+class _Answer(Struct):
+    """The value of a node; or the default, where the client cannot be asked."""
+
+    node: _AskNode
+    default: Any
+
+    def get(self, found: Mapping[_AskNode, Any]) -> Any:
+        value = found[self.node]
+        if not isinstance(value, _CannotAsk):
+            return value
+        if self.default is UNSET:
+            raise value.error
+        return self.default
 
 
 def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | None:
@@ -138,47 +150,53 @@ class AskPlan:
         self._parameter_names = {*arguments, *wanted}
         self._is_context = is_context
         self._nodes: dict[tuple[str | int, str], _AskNode | None] = {}
+        """The nodes by question and type; None while one is made."""
         self._order: list[_AskNode] = []
-        self._nodes_by_parameter: dict[str, _AskNode] = {}
+        self._answers: dict[str, _Answer] = {}
         for name in wanted:
-            self._find_node(name)
+            self._find_input(name)
 
     # ----------------------------------------------------------------- at registration
 
-    def _find_node(self, name: str) -> _AskNode:
-        if name not in self._nodes_by_parameter:
-            wanted = self._asked_parameters[name]
-            self._nodes_by_parameter[name] = self._make_node(f"parameter `{name}`", wanted)
-        return self._nodes_by_parameter[name]
+    def _find_input(self, name: str) -> str | _Answer:
+        """Return where the value of a parameter comes from: its answer, or its name if it is an argument."""
+        if name not in self._parameter_names:
+            raise SignatureError(
+                f"its question wants `{name}`, which is no parameter",
+                hint=f"there are {', '.join(sorted(self._parameter_names))}",
+            )
+        if name not in self._asked_parameters:
+            return name
+        if name not in self._answers:
+            self._answers[name] = self._make_answer(f"parameter `{name}`", self._asked_parameters[name])
+        return self._answers[name]
 
-    def _make_node(self, where: str, wanted: AskedParameter) -> _AskNode:
-        """Return the node for a question; the same one for the same question."""
+    def _make_answer(self, where: str, wanted: AskedParameter) -> _Answer:
+        """Return the answer to a question; the same question has the same node."""
         question = wanted.ask.question
         key = (question if isinstance(question, str) else id(question), repr(wanted.kind))
         with prefix_signature_errors(where):
-            known = self._nodes.get(key, UNSET)
-            if known is None:
+            node = self._nodes.get(key)
+            if node is None and key in self._nodes:
                 raise SignatureError("its question waits for its own answer", hint="ask one before the other")
-            if known is not UNSET:
-                return known
-            self._nodes[key] = None
-            form, takes = _split_answer_types(wanted.kind)
-            node = _AskNode(where, question, form, takes)
-            if callable(question):
-                self._inspect_resolver(node, question)
-            else:
-                get_form(form)
-                node.inputs = {name: name for name in _parse_placeholders(question)}
-            for name in node.inputs.values():
-                self._check_parameter_exists(name)
-        self._nodes[key] = node
-        self._order.append(node)
-        return node
+            if node is None:
+                self._nodes[key] = None
+                node = _AskNode(where, question, *_split_answer_types(wanted.kind))
+                if callable(question):
+                    needed = self._inspect_resolver(node, question)
+                else:
+                    get_form(node.form)
+                    needed = _parse_placeholders(question)
+                node.inputs |= {name: self._find_input(name) for name in needed}
+                self._nodes[key] = node
+                self._order.append(node)
+        return _Answer(node, wanted.default)
 
-    def _inspect_resolver(self, node: _AskNode, fn: Callable[..., Any]) -> None:
-        """Find the inputs of a resolver."""
+    def _inspect_resolver(self, node: _AskNode, fn: Callable[..., Any]) -> list[str]:
+        """Find the inputs of a resolver; return those that are parameters of the function."""
         scope = AnnotationScope(fn)
         node.is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
+        needed: list[str] = []
         for it in inspect.signature(fn).parameters.values():
             if it.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise SignatureError(f"its `{it.name}` cannot be given by name", hint="drop the `/`")
@@ -189,18 +207,10 @@ class AskPlan:
             if self._is_context(annotation, node.is_async):
                 node.context = it.name
             elif inner is not None:
-                node.private_inputs[it.name] = self._make_node(f"its `{it.name}`", inner), inner.default
+                node.inputs[it.name] = self._make_answer(f"its `{it.name}`", inner)
             elif it.name in self._parameter_names or it.default is _EMPTY:
-                node.inputs[it.name] = it.name
-
-    def _check_parameter_exists(self, name: str) -> None:
-        if name not in self._parameter_names:
-            raise SignatureError(
-                f"its question wants `{name}`, which is no parameter",
-                hint=f"there are {', '.join(sorted(self._parameter_names))}",
-            )
-        if name in self._asked_parameters:
-            self._find_node(name)
+                needed.append(it.name)
+        return needed
 
     # ----------------------------------------------------------------- for a call
 
@@ -212,7 +222,10 @@ class AskPlan:
         missing = False
         for node in self._order:
             try:
-                given = dict(self._iter_inputs(node, arguments, found))
+                given = {
+                    name: arguments[source] if isinstance(source, str) else source.get(found)
+                    for name, source in node.inputs.items()
+                }
             except KeyError:
                 continue  # what it needs has no answer yet
             try:
@@ -221,28 +234,7 @@ class AskPlan:
                 missing = True
         if missing:
             raise Unanswered("parameters are asked for, and have no answer yet")
-        return {name: self._get_answer(name, found) for name in self._nodes_by_parameter}
-
-    def _iter_inputs(
-        self, node: _AskNode, arguments: Mapping[str, Any], found: Mapping[_AskNode, Any]
-    ) -> Iterator[tuple[str, Any]]:
-        for name, known in node.inputs.items():
-            asked = known in self._nodes_by_parameter
-            yield name, self._get_answer(known, found) if asked else arguments[known]
-        for name, (inner, default) in node.private_inputs.items():
-            yield name, _apply_default(found[inner], default)
-
-    def _get_answer(self, name: str, found: Mapping[_AskNode, Any]) -> Any:
-        return _apply_default(found[self._nodes_by_parameter[name]], self._asked_parameters[name].default)
-
-
-def _apply_default(value: Any, default: Any) -> Any:
-    """Return a value, or the default where the client cannot be asked."""
-    if not isinstance(value, _CannotAsk):
-        return value
-    if default is UNSET:
-        raise value.error
-    return default
+        return {name: answer.get(found) for name, answer in self._answers.items()}
 
 
 async def _resolve_node(
@@ -251,8 +243,12 @@ async def _resolve_node(
     """Return the value of a resolver, or the answer of the user."""
     question: Any = node.question
     if callable(question):
-        value: Any = run(question, node.is_async, node.context, context, given)
-        value = await value if isawaitable(value) else value
+        wants = node.context
+        value = await run(
+            lambda context: question(**given, **({} if wants is None else {wants: context})),
+            context,
+            node.is_async,
+        )
         if not isinstance(value, Ask):
             return value
         if callable(value.question):

@@ -15,7 +15,7 @@ from toolpost.json_schema import resolve_ref
 from toolpost.server.signature.compiled_types import convert_value
 from toolpost.server.signature.errors import SignatureError, ValidationError
 from toolpost.server.signature.inspection import AnnotationScope, describe_type
-from toolpost.server.signature.schema_parts import make_root_schema
+from toolpost.server.signature.schema_parts import make_root_schema, remove_null
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.types.base import JSON
 
@@ -88,28 +88,23 @@ class ElicitationForm(Generic[T]):
     """A type as a form. Made by `get_form`."""
 
     def __init__(self, kind: type[T]) -> None:
-        survey = TypeCompiler(AnnotationScope(lambda: None))
-        shape = survey.compile_type(kind)
-        root = make_root_schema(shape.schema, survey.defs)
-        self._type = shape.type
+        compiler = TypeCompiler(AnnotationScope(lambda: None))
+        compiled = compiler.compile_type(kind)
+        root: dict[str, JSON] = make_root_schema(compiled.schema, compiler.defs)
+        self._type = compiled.type
         self._is_single_value = root.get("type") != "object"
-        fields: dict[str, JSON] = (
-            {_SINGLE_FIELD: root} if self._is_single_value else root.get("properties", {})
-        )
-        if not fields:
+        what = describe_type(kind) if self._is_single_value else ""
+        if self._is_single_value:
+            root = {"properties": {_SINGLE_FIELD: root}, "required": [_SINGLE_FIELD]}
+        if not root.get("properties"):
             raise SignatureError(f"{describe_type(kind)} has no field that a user could fill in")
-        self.schema: dict[str, JSON] = {
-            "type": "object",
-            "properties": {
-                name: _build_field(
-                    name, schema, survey.defs, describe_type(kind) if self._is_single_value else ""
-                )
-                for name, schema in fields.items()
-            },
+        fields = {
+            name: _build_field(name, schema, compiler.defs, what)
+            for name, schema in root["properties"].items()
         }
-        required = [_SINGLE_FIELD] if self._is_single_value else root.get("required")
-        if required:
-            self.schema["required"] = required
+        self.schema: dict[str, JSON] = {"type": "object", "properties": fields}
+        if root.get("required"):
+            self.schema["required"] = root["required"]
 
     def read(self, result: "types.ElicitResult") -> Accepted[T] | Declined | Cancelled:
         """Return the user's answer. Raises ToolError if it does not fit the form."""
@@ -118,9 +113,8 @@ class ElicitationForm(Generic[T]):
         content = result.content or {}
         try:
             content = {name: _normalize_integer(self.schema, name, value) for name, value in content.items()}
-            return Accepted(
-                convert_value(content.get(_SINGLE_FIELD) if self._is_single_value else content, self._type)
-            )
+            value = content.get(_SINGLE_FIELD) if self._is_single_value else content
+            return Accepted(convert_value(value, self._type))
         except ValidationError as error:
             raise ToolError(f"The answer does not fit what was asked: {error}") from error
 
@@ -154,9 +148,11 @@ def _normalize_integer(schema: dict[str, JSON], name: str, value: JSON) -> JSON:
     return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
-def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> dict[str, JSON]:
+def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str) -> dict[str, JSON]:
     """Return the schema of one field, reduced to what a form may have; `what` is its name in errors."""
-    plain = _strip_null({**resolve_ref(schema, defs), **schema}, defs)
+    plain = {**resolve_ref(schema, defs), **schema}
+    if "anyOf" in plain:  # an optional field is left out instead of null
+        plain = remove_null({**plain, "anyOf": [resolve_ref(option, defs) for option in plain["anyOf"]]})
     kind = plain.get("type")
     if "enum" in plain:
         kind = "string" if _are_strings(plain["enum"]) else None
@@ -180,15 +176,6 @@ def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "")
     elif "oneOf" in field:
         field["oneOf"] = _add_titles(name, field["oneOf"], field.pop("enum", None))
     return field
-
-
-def _strip_null(schema: JSON, defs: dict[str, JSON]) -> JSON:
-    """Return the schema without null: an optional field is left out instead."""
-    options = [resolve_ref(option, defs) for option in schema.get("anyOf", ())]
-    others = [option for option in options if option.get("type") != "null"]
-    if len(others) == 1 and len(options) == 2:
-        return {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
-    return schema
 
 
 def _build_choices(name: str, items: JSON) -> dict[str, Any]:

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 STATE_RETRY_DELAY: Final = 0.1
 """Seconds before a method is called again that asked nothing, but wants its state back."""
+_QUESTION_METHODS: Final[dict[type, str]] = {
+    types.ElicitParams: ELICITATION_CREATE,
+    types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
+    types.ClientRequestParams: ROOTS_LIST,
+}
 
 R = TypeVar("R")
 
@@ -78,23 +83,17 @@ class InputRequired:
 
 
 def _method_of_question(key: str, question: object) -> str:
-    methods: dict[type, str] = {
-        types.ElicitParams: ELICITATION_CREATE,
-        types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
-        types.ClientRequestParams: ROOTS_LIST,
-    }
-    method = methods.get(type(question))
-    if method is None:
+    if type(question) not in _QUESTION_METHODS:
         raise TypeError(
             f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "
             "CreateMessageParams, or a plain ClientRequestParams for the roots"
         )
-    return method
+    return _QUESTION_METHODS[type(question)]
 
 
 def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
     """Yield the answers to an `InputRequired`, as far as they can be read (MRTR-13, MRTR-15)."""
-    for key, asked in journal.manual_questions.items():
+    for key, asked in journal.record.by_hand.items():
         row = revision.input_requests.get(asked.method)
         answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
         if row is not None and answer is not None:
@@ -104,7 +103,8 @@ def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple
 
 def read_state(journal: ReplayJournal) -> JSON:
     """Return the state of the last `InputRequired`."""
-    return None if journal.state is UNSET else msgspec.json.decode(journal.state)
+    state = journal.record.state
+    return None if state is UNSET else msgspec.json.decode(state)
 
 
 async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
@@ -126,15 +126,11 @@ async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
     assert incoming is not None, "only a request has a handler"
     rows = incoming.peer.revision.requests["server"]
     for method, params in wanted.questions.values():  # all or none
-        missing = (
-            find_missing_capability(incoming.peer.capabilities, rows[method], params)
-            if method in rows
-            else method
-        )
+        row, capabilities = rows.get(method), incoming.peer.capabilities
+        missing = method if row is None else find_missing_capability(capabilities, row, params)
         if missing:
-            raise CapabilityNotDeclared(
-                missing, f"the client does not offer {missing!r}, which {method} needs"
-            )
+            text = f"the client does not offer {missing!r}, which {method} needs"
+            raise CapabilityNotDeclared(missing, text)
     if not wanted.questions:
         await asyncio.sleep(STATE_RETRY_DELAY)  # it wants to be called again, but hardly at once
     state = msgspec.json.decode(jsonrpc.encode(wanted.state))
@@ -149,12 +145,11 @@ async def _record_questions(context: "Context", wanted: InputRequired) -> NoRetu
     for name, (method, params) in wanted.questions.items():
         before = len(journal.open_questions)
         try:
-            said = await context.ask(method, params, key=name)
+            answer = await context.ask(method, params, key=name)
         except Unanswered:
             (key,) = list(journal.open_questions)[before:]
-            journal.manual_questions[key] = ManualQuestion(name, method)
+            journal.record.by_hand[key] = ManualQuestion(name, method)
         else:  # by middleware: the client need not be asked
-            journal.manual_questions[f"{name} (answered)"] = ManualQuestion(
-                name, method, Raw(jsonrpc.encode(said))
-            )
+            answered = ManualQuestion(name, method, Raw(jsonrpc.encode(answer)))
+            journal.record.by_hand[f"{name} (answered)"] = answered
     raise Unanswered("what was asked by hand has no answer yet")

@@ -8,13 +8,14 @@ its place, so that functions may ask side by side. How a journal travels is `req
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
 from toolpost.errors import InternalError, LocalProtocolError, UrlElicitationRequired, UserRejected
 from toolpost.protocol import jsonrpc
@@ -52,7 +53,7 @@ class ManualQuestion(Struct):
     answer: Raw | Unset = UNSET
 
 
-class _JournalRecord(Struct):
+class JournalRecord(Struct):
     """The content of a journal, as it travels."""
 
     answers: dict[str, Raw]
@@ -68,30 +69,24 @@ class _JournalRecord(Struct):
     rounds: int = 0
 
 
-_JOURNAL_READER: Final = JSONReader(_JournalRecord)
+_JOURNAL_READER: Final = JSONReader(JournalRecord)
 
 
 class ReplayJournal:
-    """What one call has asked and done so far."""
+    """What one call has asked and done so far: `pages` of earlier runs, and the answers of this round."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
-        written = _JOURNAL_READER(pages) if pages is not None else _JournalRecord({}, {}, {}, {}, [])
-        self.rounds = written.rounds
+        self.record = JournalRecord({}, {}, {}, {}, []) if pages is None else _JOURNAL_READER(pages)
         self.open_questions: dict[str, InputRequest] = {}
         """The questions of this run that have no answer, by key."""
-        self.manual_questions = written.by_hand
-        self.state = written.state
         self.client_answers = answers or {}
         """The answers of this round, by key: as they came."""
-        self._answers = written.answers
         # An answer counts even if this run ends before it asks.
         self._new_answers = {
-            key: self.client_answers[key] for key in written.asked if key in self.client_answers
+            key: self.client_answers[key] for key in self.record.asked if key in self.client_answers
         }
-        self._answers |= self._new_answers
+        self.record.answers |= self._new_answers
         self._unsolicited_answers = self.client_answers if pages is None else {}
-        self._steps = written.steps
-        self._digests_by_key = written.meant
         self._occurrences: Counter[str] = Counter()
         self._used_keys: set[str] = set()
 
@@ -99,18 +94,19 @@ class ReplayJournal:
         """Return the answer to a question. Raises Unanswered if there is none that can be read."""
         digest = _digest_question(question.method, bytes(question.params or b""))
         key = self._next_key(name or digest)
-        if name is not None and self._digests_by_key.get(key, digest) != digest:
-            self._answers.pop(key, None)  # it answers another question, which had this name (MRTR-22)
-        answer = self._answers.get(key) or self._unsolicited_answers.get(key)
+        answers, meant = self.record.answers, self.record.meant
         if name is not None:
-            self._digests_by_key[key] = digest
+            if meant.setdefault(key, digest) != digest:
+                answers.pop(key, None)  # it answers another question, which had this name (MRTR-22)
+            meant[key] = digest
+        answer = answers.get(key) or self._unsolicited_answers.get(key)
         if answer is not None:
             try:
                 result = read(answer)
             except InvalidJSONValue:
-                self._answers.pop(key, None)  # asked again, as if nothing had been said (MRTR-16)
+                answers.pop(key, None)  # asked again, as if nothing had been said (MRTR-16)
             else:
-                self._answers[key] = answer
+                answers[key] = answer
                 return result
         self.open_questions[key] = question
         raise Unanswered("the question has no answer yet: the function ends here, and runs again with it")
@@ -118,18 +114,16 @@ class ReplayJournal:
     def begin_manual_questions(self, state: Raw | Unset) -> None:
         """Start an `InputRequired`: its questions are asked in any case, and its state comes back."""
         self._unsolicited_answers = {}
-        self.manual_questions = {}
-        self.state = state
+        self.record.by_hand, self.record.state = {}, state
 
     def look_up_step(self, name: str) -> tuple[str, Raw | None]:
         """Return the key of a step, and its value if it ran before."""
         key = self._next_key(_digest_question("step", name.encode()))
-        return key, self._steps.get(key)
+        return key, self.record.steps.get(key)
 
-    @property
-    def unused_keys(self) -> list[str]:
-        """The keys of new answers that this run has not asked for."""
-        return [key for key in self._new_answers if key not in self._used_keys]
+    def count_unused_answers(self) -> int:
+        """Return how many new answers this run has not asked for."""
+        return len(self._new_answers.keys() - self._used_keys)
 
     def record_step(self, key: str, name: str, value: Any) -> Raw:
         """Remember the value of a step. Raises LocalProtocolError if JSON cannot hold it."""
@@ -140,23 +134,13 @@ class ReplayJournal:
             raise LocalProtocolError(
                 f"the step {name!r} ran, but gave what cannot be kept: {text}"
             ) from error
-        self._steps[key] = written
+        self.record.steps[key] = written
         return written
 
     def encode(self) -> bytes:
         """Return the journal as bytes, for when the client comes back."""
-        asked = [key for key in self.open_questions if key not in self.manual_questions]
-        return jsonrpc.encode(
-            _JournalRecord(
-                self._answers,
-                self._steps,
-                self._digests_by_key,
-                self.manual_questions,
-                asked,
-                self.state,
-                self.rounds + 1,
-            )
-        )
+        asked = [key for key in self.open_questions if key not in self.record.by_hand]
+        return jsonrpc.encode(replace(self.record, asked=asked, rounds=self.record.rounds + 1))
 
     def _next_key(self, name: str) -> str:
         """Return a key that this run has not used: the same question twice is two (MRTR-3)."""
@@ -193,13 +177,13 @@ class CallReplay:
     A step that was started is finished, even if a question beside it ends the run, or the client has gone.
     """
 
-    __slots__ = ("_incoming", "_is_over", "_journal", "_principal", "_running_steps", "_server")
+    __slots__ = ("_incoming", "_is_over", "_principal", "_running_steps", "_server", "loaded_journal")
 
     def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
         self._server = server
         self._incoming = incoming
         self._principal = principal
-        self._journal: ReplayJournal | None = None
+        self.loaded_journal: ReplayJournal | None = None
         self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
         self._is_over = False
 
@@ -209,20 +193,15 @@ class CallReplay:
         incoming = self._incoming
         return incoming is not None and incoming.row.can_require_input and incoming.peer.revision.stateless
 
-    @property
-    def loaded_journal(self) -> ReplayJournal | None:
-        """The journal, if it was loaded."""
-        return self._journal
-
     async def load_journal(self) -> ReplayJournal:
         """Return the journal. Raises InvalidParams if what the client has brought is not ours."""
-        if self._journal is None:
+        if self.loaded_journal is None:
             incoming = self._incoming
             if self.is_stateless and incoming is not None:
-                self._journal = await self._server.request_states.open(incoming, self._principal)
+                self.loaded_journal = await self._server.request_states.open(incoming, self._principal)
             else:
-                self._journal = ReplayJournal()
-        return self._journal
+                self.loaded_journal = ReplayJournal()
+        return self.loaded_journal
 
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
@@ -271,22 +250,13 @@ class CallReplay:
         self, wait: Callable[[Any], Any], name: str, fn: Callable[..., Any], call: Callable[[], Any]
     ) -> Any:
         """Do the same for a function that runs in a thread; `wait` runs a coroutine on the loop."""
-
-        async def record_step(key: str, value: Any) -> Raw:
-            return (await self.load_journal()).record_step(key, name, value)
-
-        async def await_value(value: Awaitable[Any]) -> Any:
-            return await value
-
         key, written = wait(self._begin_step(name))
         if written is None:
             before = _CURRENT_STEP_OWNER.set(self)
             try:
-                value = call()
-                value = wait(await_value(value)) if isawaitable(value) else value
+                written = wait(self._record_step(key, name, call()))
             finally:
                 _CURRENT_STEP_OWNER.reset(before)
-            written = wait(record_step(key, value))
         return _decode_step_value(name, written, fn)
 
     async def _begin_step(self, name: str) -> tuple[str, Raw | None]:
@@ -308,10 +278,13 @@ class CallReplay:
         _CURRENT_STEP_OWNER.set(self)
         try:
             value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
-            value = await value if isawaitable(value) else value
-            return (await self.load_journal()).record_step(key, name, value)
+            return await self._record_step(key, name, value)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of the step
             return error
+
+    async def _record_step(self, key: str, name: str, value: Any) -> Raw:
+        value = await value if isawaitable(value) else value
+        return (await self.load_journal()).record_step(key, name, value)
 
     # ----------------------------------------------------------------- the end of a run
 
@@ -321,17 +294,14 @@ class CallReplay:
             await asyncio.wait(self._running_steps.values())
         self._is_over = True
         journal = await self.load_journal()
-        if journal.rounds >= MAX_ROUNDS:
+        if journal.record.rounds >= MAX_ROUNDS:
             raise InternalError(f"{method} has asked {MAX_ROUNDS} times, and still has no result")
         assert self._incoming is not None, "only a request can ask"
         # What is too much for one round is asked in the next.
         journal.open_questions = dict(islice(journal.open_questions.items(), MAX_INPUT_RESPONSES))
-        if journal.unused_keys:
-            logger.info(
-                "%s: %d answers were not asked for again; a question has to be the same in each run",
-                method,
-                len(journal.unused_keys),
-            )
+        if unused := journal.count_unused_answers():
+            text = "%s: %d answers were not asked for again; a question has to be the same in each run"
+            logger.info(text, method, unused)
         state = await self._server.request_states.seal(journal, self._incoming, self._principal)
         return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
 

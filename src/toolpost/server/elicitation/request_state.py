@@ -75,47 +75,35 @@ class RequestStates:
         payload = _INLINE_MARK + pages
         if len(payload) > MAX_PAYLOAD:
             payload = _STORED_MARK + await self._store_journal(pages)
-        keys = await self.get_keys()
-        return keys.seal(
-            payload,
-            audience=self._audience,
-            binding=_make_binding(incoming, principal),
-            expires=ceil(time.time() + self._lifetime),
-        )
+        keys, binding = await self.get_keys(), _make_binding(incoming, principal)
+        expires = ceil(time.time() + self._lifetime)
+        return keys.seal(payload, audience=self._audience, binding=binding, expires=expires)
 
     async def _store_journal(self, pages: bytes) -> bytes:
         """Store a journal that is too long to travel, and return its handle."""
         now = time.monotonic()
         while self._stored_sizes and self._stored_sizes[0][0] <= now:
             self._stored_bytes -= self._stored_sizes.popleft()[1]
-        if len(pages) > MAX_JOURNAL_BYTES or self._stored_bytes + len(pages) > MAX_STORED_JOURNAL_BYTES:
-            logger.warning(
-                "a journal of %d bytes cannot be kept, beside %d of others", len(pages), self._stored_bytes
-            )
-            raise InternalError(
-                f"Internal error: answers and steps have {len(pages)} bytes, which is too much"
-            )
+        size, others = len(pages), self._stored_bytes
+        if size > MAX_JOURNAL_BYTES or others + size > MAX_STORED_JOURNAL_BYTES:
+            logger.warning("a journal of %d bytes cannot be kept, beside %d of others", size, others)
+            raise InternalError(f"Internal error: answers and steps have {size} bytes, which is too much")
         handle = secrets.token_urlsafe(24)
         await self._server.store.records.put(f"state/{handle}", pages, self._lifetime)
-        self._stored_sizes.append((now + self._lifetime, len(pages)))
-        self._stored_bytes += len(pages)
+        self._stored_sizes.append((now + self._lifetime, size))
+        self._stored_bytes += size
         return handle.encode()
 
     async def _unseal(self, state: str, incoming: InboundRequest, principal: str | None) -> bytes:
-        keys = await self.get_keys()
-        payload = keys.open(
-            state, audience=self._audience, binding=_make_binding(incoming, principal), now=int(time.time())
-        )
-        records = self._server.store.records if self._once or payload[:1] != _INLINE_MARK else None
-        if records is None:
-            return payload[1:]
+        keys, binding = await self.get_keys(), _make_binding(incoming, principal)
+        payload = keys.open(state, audience=self._audience, binding=binding, now=int(time.time()))
         if self._once:
             seen = f"used/{sha256(state.encode()).hexdigest()}"
-            if not await records.swap(seen, None, b"1", self._lifetime):
+            if not await self._server.store.records.swap(seen, None, b"1", self._lifetime):
                 raise InvalidSeal("it was brought before")
         if payload[:1] == _INLINE_MARK:
             return payload[1:]
-        pages = await records.get(f"state/{payload[1:].decode()}")
+        pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
         if pages is None:
             raise InvalidSeal("it is not in the store: it came too late, or another store has it")
         return pages

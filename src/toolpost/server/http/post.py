@@ -46,7 +46,7 @@ from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
 from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange, ResponseAborted
+from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
 from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
@@ -228,6 +228,10 @@ async def _take_notification(
 ) -> None:
     """Pass a notification of a client to the handler. What that raises is logged."""
     connection = _connect(handler) if session is None else worker.connect(handler, session)
+    if session is not None and message.method == INITIALIZED and not session.is_initialized:
+        connection.lifecycle.state = "greeted"
+        session.is_initialized = True
+        await worker.sessions.complete_handshake(session)
     event = connection.receive_message(message)
     if not isinstance(event, NotificationReceived) or not is_notification_handled(handler, event):
         return
@@ -434,10 +438,14 @@ async def _run_call(
         data, error = await (
             work if is_shared else exchange.run_while_connected(work, session.touch, is_detached=True)
         )
-    except (asyncio.CancelledError, ResponseAborted) as cancelled:
-        if connection.incoming.get(incoming.id) is incoming:  # the client still waits for an answer
-            if isinstance(cancelled, ResponseAborted) and not stream.is_open:
+    except (ClientDisconnected, ResponseAborted):
+        if connection.incoming.get(incoming.id) is incoming:  # not cancelled by the client: the server stops
+            if not stream.is_open:
                 raise
+            error = InternalError("The request was given up: the server, or one of its workers, stops.")
+            data = connection.fail(incoming.id, error)
+    except asyncio.CancelledError as cancelled:
+        if connection.incoming.get(incoming.id) is incoming:  # the function has cancelled its own task
             task.uncancel()
             error = to_rpc_error(incoming, cancelled)
             data = connection.fail(incoming.id, error)
@@ -458,9 +466,7 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == INITIALIZED:
-        await worker.sessions.complete_handshake(session)
-    elif message.method == CANCELLED:
+    if message.method == CANCELLED:
         await _cancel(worker, session, message)
         return
     handler = await worker.get_server(session, exchange)

@@ -75,6 +75,11 @@ class HttpReply:
         self._pending_requests: PendingClientRequests | None = None
 
     @property
+    def has_client(self) -> bool:
+        """Whether the client waits for the response."""
+        return self._exchange is not None and not self._exchange.has_ended
+
+    @property
     def identity(self) -> object:
         """What a rate is limited by, if the principal is not known: the session, or the address."""
         if self.session is not None:

@@ -148,6 +148,11 @@ class HttpExchange:
         self._watcher: DisconnectWatcher | None = None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the response has ended, or the client has gone."""
+        return self._ended or self.is_disconnected
+
+    @property
     def root(self) -> str:
         """The path where the application is mounted; empty if it has the server for itself."""
         root: str = self.scope.get("root_path", "").rstrip("/")

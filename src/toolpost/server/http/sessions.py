@@ -4,7 +4,6 @@ Any worker with the keys serves any request of a session. What changes later (lo
 end) is a record in the store, written only when it is used. A worker caches what it has opened.
 """
 
-import asyncio
 import hmac
 import secrets
 import time
@@ -48,6 +47,9 @@ MAX_EARLY_CANCELLATIONS: Final = 64
 
 MAX_NOTE_INTERVAL: Final = 60.0
 """Seconds after which the use of a session is noted in the store again, for other workers."""
+
+MAX_ENDED_SESSIONS: Final = 100_000
+"""Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
 
 FRESH_SECONDS: Final = 1.0
 """How old the settings of a session may be before a worker reads them again."""
@@ -95,6 +97,7 @@ class Session:
         "checked_at",
         "early_cancellations",
         "id",
+        "is_initialized",
         "is_ready",
         "key",
         "noted_at",
@@ -102,6 +105,7 @@ class Session:
         "owner",
         "peer",
         "reader",
+        "resumed_count",
         "scopes",
         "server",
         "settings",
@@ -127,6 +131,8 @@ class Session:
         self.checked_at = -inf
         self.is_ready = True
         """Whether the handshake is complete, as far as this worker knows."""
+        self.is_initialized = False
+        """Whether this worker has received `notifications/initialized`."""
         self.settings = _DEFAULT_SETTINGS
         self.subscribed: tuple[str, ...] = ()
         """The resources that it has subscribed to on this worker, where the hooks were called."""
@@ -135,6 +141,8 @@ class Session:
         self.early_cancellations: dict[RequestId, None] | None = None
         self.reader: GeneralStream | None = None
         """The general stream, if this worker has it."""
+        self.resumed_count = 0
+        """Streams of this session that a client continues here."""
         self.changes_seen: int | None = None
         """The last change of a list or resource that the client was notified of."""
         self.server: tuple[Handler, Any, AsyncExitStack] | None = None
@@ -146,8 +154,12 @@ class Session:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a request is being served, or the general stream is open."""
-        return bool(self.calls) or self.reader is not None
+        """Whether a client waits: for an answer, or for what comes on a stream."""
+        return (
+            self.reader is not None
+            or self.resumed_count > 0
+            or any(reply.has_client for reply in (self.calls or {}).values())
+        )
 
     def cancel_early(self, request_id: RequestId) -> None:
         """Remember a cancellation that has overtaken its request."""
@@ -174,6 +186,8 @@ class Sessions:
         self._audience = f"session of {handler.info.name}"
         self._cache: OrderedDict[str, Session] = OrderedDict()
         self._by_key: dict[str, Session] = {}
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of sessions that have ended here."""
         self._peers: dict[bytes, Peer] = {}
         self._name = secrets.token_bytes(8)
 
@@ -228,6 +242,8 @@ class Sessions:
         """Return a session. Raises HTTPRefusal(404) if it has ended, or belongs to another principal."""
         session = self._cache.get(session_id)
         if session is None:
+            if _digest(session_id) in self._ended:
+                raise make_unknown_session()
             session = await self._unseal(session_id, get_owner(principal))
             self._remember(session)
         _check_owner(session, principal)
@@ -241,7 +257,9 @@ class Sessions:
             await self.end(session)
             raise make_unknown_session()
         session.used_at = now
-        self._cache.move_to_end(session_id)
+        if session_id in self._cache:
+            self._cache.move_to_end(session_id)
+        await self._note_use(session)
         return session
 
     async def complete_handshake(self, session: Session) -> None:
@@ -374,10 +392,10 @@ class Sessions:
         """End a session on all workers: from now on it is not found any more."""
         await self.change(session, is_ended=True, uris=(), url_elicitations=(), log_level=None)
         await self._announce("ended", session.key)
-        await self._on_ended(session)
+        await self.forget_ended(session)
 
     async def discard(self, session: Session) -> None:
-        """Forget a session whose handshake has failed."""
+        """Forget a session whose handshake has failed, or which only others use."""
         self.forget(session)
         await self._on_ended(session)
 
@@ -386,30 +404,51 @@ class Sessions:
         for session in tuple(self._cache.values()):
             await self._on_ended(session)
 
-    async def end_idle(self) -> None:
-        """End sessions that hold something and were not used for too long. Others are refused on use."""
-        now, idle = time.monotonic(), self._options.idle
-        interval = min(MAX_NOTE_INTERVAL, idle / 4)
-        for session in tuple(self._cache.values()):
-            if session.used_at - session.noted_at > interval:
-                session.noted_at = session.used_at
-                await self._handler.store.records.put(
-                    self._get_use_key(session), self._name, idle + 2 * interval
-                )
-            if now - session.used_at <= idle or session.is_in_use:
-                continue
-            holds = session.subscribed or session.server is not None
-            if holds and not await self._is_used_elsewhere(session):
-                await self.end(session)
-                await asyncio.sleep(0)
+    async def forget_ended(self, session: Session) -> None:
+        """Release a session that has ended, and remember no more of it than that."""
+        self.forget(session)
+        self._ended[_digest(session.id)] = None
+        if len(self._ended) > MAX_ENDED_SESSIONS:
+            self._ended.popitem(last=False)
+        await self._on_ended(session)
 
-    def _get_use_key(self, session: Session) -> str:
-        return f"session/{self.get_key(session)}/used"
+    async def end_idle(self) -> None:
+        """Forget sessions that were not used for too long."""
+        now = time.monotonic()
+        for _ in range(len(self._cache)):
+            session = next(iter(self._cache.values()), None)
+            if session is not None and session.is_in_use:
+                session.used_at = now
+                self._cache.move_to_end(session.id)
+                await self._note_use(session)
+            elif session is None or now - session.used_at <= self._options.idle:
+                return  # those behind it were used later
+            elif await self._is_used_elsewhere(session):
+                await self.discard(session)
+            elif session.settings != _DEFAULT_SETTINGS:
+                await self.end(session)
+            else:
+                await self.forget_ended(session)
+
+    async def _note_use(self, session: Session) -> None:
+        """Let other workers know that a session is used, once in a while."""
+        interval = min(MAX_NOTE_INTERVAL, self._options.idle / 4)
+        if session.used_at - session.noted_at > interval:
+            session.noted_at = session.used_at
+            ttl = self._options.idle + 2 * (interval + FRESH_SECONDS)
+            await self._handler.store.records.put(self._get_use_key(session), self._name, ttl)
 
     async def _is_used_elsewhere(self, session: Session) -> bool:
         """Return whether another worker has used a session of late, as far as the store knows."""
         found = await self._handler.store.records.get(self._get_use_key(session))
         return found is not None and found != self._name
+
+    def _get_use_key(self, session: Session) -> str:
+        return f"session/{self.get_key(session)}/used"
+
+
+def _digest(session_id: str) -> bytes:
+    return sha256(session_id.encode()).digest()[:16]
 
 
 def get_owner(principal: Principal | None) -> str:

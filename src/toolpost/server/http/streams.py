@@ -174,10 +174,12 @@ async def resume_stream(worker: "Worker", exchange: HttpExchange, session: Sessi
     worker.resumed[resumed.log] = exchange
     if before is not None:
         before.abort()
+    session.resumed_count += 1
     try:
         await exchange.run_while_connected(resumed.relay(entries), session.touch)
         await exchange.end_stream()
     finally:
+        session.resumed_count -= 1
         if worker.resumed.get(resumed.log) is exchange:
             del worker.resumed[resumed.log]
 

@@ -297,7 +297,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 4))
+            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 2))
             try:
                 await self.sessions.end_idle()
             except Exception:
@@ -380,8 +380,7 @@ class Worker:
     def _on_ended(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)
         if session is not None:
-            session.settings = msgspec.structs.replace(session.settings, is_ended=True)
-            self.run_in_background(self._release_session(session))
+            self.run_in_background(self.sessions.forget_ended(session))
 
     def _on_ready(self, message: _WorkerMessage) -> None:
         session = self.sessions.find_by_key(message.about)

@@ -4,7 +4,6 @@ Each is made from bytes or from a path, whose file is read when the block is mad
 """
 
 import os
-from abc import ABC, abstractmethod
 from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
@@ -28,19 +27,11 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
 DEFAULT_MIME_TYPE: Final = "application/octet-stream"
 
 
-class Media(ABC):
-    """The base of `Image`, `Audio` and `File`.
-
-    Args:
-        source: the bytes, or the path of a file that is read when the content is needed.
-        mime_type: what it is; guessed from the name of the file or from the first bytes if not given.
-        annotations: hints for whom it is.
-
-    Raises:
-        ValueError: the type cannot be guessed.
-    """
+class Media:
+    """The base of `Image`, `Audio` and `File`; raises ValueError if the type cannot be guessed."""
 
     family: ClassVar[str] = ""
+    _block: ClassVar[type[ImageContent | AudioContent]]
 
     def __init__(
         self,
@@ -56,7 +47,10 @@ class Media(ABC):
 
     def _guess_mime_type(self) -> str:
         if self.path is not None:
-            guess = _guess_by_name(self.path)
+            import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
+
+            # A table of its own: the global one depends on what is installed on the machine.
+            guess = mimetypes.MimeTypes().guess_type(self.path, strict=False)[0] or DEFAULT_MIME_TYPE
         else:
             data = self.data or b""
             kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
@@ -84,9 +78,9 @@ class Media(ABC):
     def _encode_base64(self) -> str:
         return b64encode(self.read()).decode()
 
-    @abstractmethod
     def content(self) -> Content:
         """The content block."""
+        return self._block(data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations)
 
 
 class Image(Media):
@@ -100,12 +94,7 @@ class Image(Media):
     """
 
     family = "image/"
-
-    def content(self) -> Content:
-        """The content block."""
-        return ImageContent(
-            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
-        )
+    _block = ImageContent
 
 
 class Audio(Media):
@@ -117,12 +106,7 @@ class Audio(Media):
     """
 
     family = "audio/"
-
-    def content(self) -> Content:
-        """The content block."""
-        return AudioContent(
-            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
-        )
+    _block = AudioContent
 
 
 class File(Media):
@@ -152,7 +136,7 @@ class File(Media):
 
     def content(self) -> Content:
         """The content block; text stays text."""
-        from urllib.parse import quote  # noqa: PLC0415 - as in `asking`
+        from urllib.parse import quote  # noqa: PLC0415 - start-up time
 
         contents = ResourceContents(uri=f"file:///{quote(self.name)}", mime_type=self.mime_type)
         if self.mime_type.startswith("text/"):
@@ -160,10 +144,3 @@ class File(Media):
         else:
             contents.blob = self._encode_base64()
         return EmbeddedResource(resource=contents, annotations=self.annotations)
-
-
-def _guess_by_name(name: str) -> str:
-    import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
-
-    # A table of its own: the global one depends on what is installed on the machine.
-    return mimetypes.MimeTypes().guess_type(name, strict=False)[0] or DEFAULT_MIME_TYPE

@@ -7,34 +7,54 @@ belongs to one argument of one prompt or resource template.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from toolpost.errors import InvalidParams, ToolError
 from toolpost.protocol.local_peer import check_icons
 from toolpost.server.context import Context
 from toolpost.server.options import check_strings
 from toolpost.server.registry.media import Media
-from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.errors import SignatureError
 from toolpost.server.signature.function_schema import BoundFunction
-from toolpost.types.base import Role
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import CompleteResult, Completion, GetPromptResult, Prompt, PromptMessage
+from toolpost.types.resources import Resource, ResourceTemplate
 
 MAX_COMPLETION_VALUES: Final = 100
 """Values in one answer, by the specification (COMP-2)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+ItemT = TypeVar("ItemT", Prompt, Resource, ResourceTemplate)
 
 
-class Completable:
-    """An entry whose arguments may be completed; `changed` is called for each new completer."""
+class CompletableEntry(RegistryEntry[P, R], Generic[P, R, ItemT]):
+    """A prompt, a resource or a template: its list item, and the completion of its arguments."""
 
-    def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
-        self._arguments = tuple(arguments)
-        self._on_registered = changed
+    def __init__(
+        self,
+        item: ItemT,
+        bound: BoundFunction,
+        home: Registry[Any],
+        work: WorkerThreads,
+        cache: Cache | None = None,
+    ) -> None:
+        check_strings(name=item.name, title=item.title, description=item.description)
+        check_icons(item.icons)
+        super().__init__(_get_key(item), bound.fn, home)
+        self._item = item
+        self._bound = bound
+        self._worker_threads = work
+        self.cache = cache
+        """How long clients may keep the result, if not as long as the server says."""
         self._completers: dict[str, Callable[..., Any]] = {}
+
+    def to_list_item(self, structured: str | None) -> ItemT:  # noqa: ARG002 - the same for every peer
+        """Return the list item."""
+        return self._item
 
     def complete(self, argument: str) -> Callable[[F], F]:
         """Decorate a function that completes one argument.
@@ -46,8 +66,10 @@ class Completable:
             ValueError: there is no such argument.
             SignatureError: it wants a context; completion has none.
         """
-        if argument not in self._arguments:
-            known = ", ".join(self._arguments) or "none"
+        arguments = () if isinstance(self._item, Resource) else self._bound.parameters
+        names = [parameter.name for parameter in arguments]
+        if argument not in names:
+            known = ", ".join(names) or "none"
             raise ValueError(f"there is no argument {argument!r} to complete; there are: {known}")
 
         def register(fn: F) -> F:
@@ -58,7 +80,7 @@ class Completable:
                         hint="it gets what was typed, and the arguments that are known",
                     )
             self._completers[argument] = fn
-            self._on_registered()
+            self._registry.mark_changed()
             return fn
 
         return register
@@ -84,6 +106,13 @@ class Completable:
         return CompleteResult(completion=_limit_completion(found))
 
 
+def _get_key(item: Prompt | Resource | ResourceTemplate) -> str:
+    """Return the name under which an item is registered."""
+    if isinstance(item, Prompt):
+        return item.name
+    return item.uri if isinstance(item, Resource) else item.uri_template
+
+
 def _count_completer_arguments(fn: Callable[..., Any]) -> int:
     """Return how many of (typed, known) a completer takes."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -92,44 +121,29 @@ def _count_completer_arguments(fn: Callable[..., Any]) -> int:
 
 
 def _limit_completion(found: Completion | Iterable[str]) -> Completion:
-    if isinstance(found, Completion):
-        values, total, more = found.values, found.total, found.has_more
-    else:
-        values, total, more = list(found), None, None
-    if len(values) > MAX_COMPLETION_VALUES:
-        return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
-    return Completion(values=values, total=total, has_more=more)
+    completion = found if isinstance(found, Completion) else Completion(values=list(found))
+    values, total = completion.values, completion.total
+    if len(values) <= MAX_COMPLETION_VALUES:
+        return completion
+    return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
 
 
 # --------------------------------------------------------------------- prompts
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class RegisteredPrompt(RegistryEntry[P, R], Completable):
+class RegisteredPrompt(CompletableEntry[P, R, Prompt]):
     """A prompt of a server."""
 
-    def __init__(
-        self, prompt: Prompt, bound: BoundFunction, home: Registry[Any], work: WorkerThreads
-    ) -> None:
-        check_strings(name=prompt.name, title=prompt.title, description=prompt.description)
-        check_icons(prompt.icons)
-        super().__init__(prompt.name, bound.fn, home)
-        Completable.__init__(self, [parameter.name for parameter in bound.parameters], home.mark_changed)
-        self.prompt = prompt
-        self._bound = bound
-        self._worker_threads = work
-
-    def to_list_item(self, structured: str | None) -> Prompt:  # noqa: ARG002 - the same for every peer
-        """Return the prompt."""
-        return self.prompt
+    @property
+    def prompt(self) -> Prompt:
+        """The list item."""
+        return self._item
 
     def update(self, *, title: str | None = None, description: str | None = None) -> None:
         """Change the list item; None leaves a field as it is."""
-        self.prompt = copy(self.prompt)
-        self.prompt.title = title or self.prompt.title
-        self.prompt.description = description or self.prompt.description
+        self._item = copy(self._item)
+        self._item.title = title or self._item.title
+        self._item.description = description or self._item.description
         self._registry.mark_changed()
 
     async def get(self, context: Context, arguments: Mapping[str, str]) -> GetPromptResult:
@@ -159,14 +173,11 @@ def _is_message_pair(value: Any) -> bool:
 def _to_prompt_message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
-    role: Role = "user"
-    said = value
-    if _is_message_pair(value):
-        role, said = value
-    if isinstance(said, str):
-        said = TextContent(said)
-    elif isinstance(said, Media):
-        said = said.content()
-    if not isinstance(said, Content):
-        raise TypeError(f"a prompt returns text, content blocks or messages, not {type(said).__name__}")
-    return PromptMessage(role, said)
+    role, content = value if _is_message_pair(value) else ("user", value)
+    if isinstance(content, str):
+        content = TextContent(content)
+    elif isinstance(content, Media):
+        content = content.content()
+    if not isinstance(content, Content):
+        raise TypeError(f"a prompt returns text, content blocks or messages, not {type(content).__name__}")
+    return PromptMessage(role, content)

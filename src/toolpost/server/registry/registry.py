@@ -46,9 +46,6 @@ CacheableMethod: TypeAlias = Literal[
 """The methods whose results clients may keep, and "*" for all others of them."""
 
 _ANY_METHOD: Final = "*"
-_CACHEABLE_METHODS: Final[tuple[str, ...]] = tuple(
-    method for method in get_args(CacheableMethod) if method != _ANY_METHOD
-)
 
 CacheableT = TypeVar("CacheableT", bound=Result)
 
@@ -100,22 +97,18 @@ def check_cache(cache: Any) -> None:
 
 def expand_cache_option(cache: Any) -> dict[str, Cache]:
     """Return the `cache` option of a server by method. Raises TypeError or ValueError."""
-    if isinstance(cache, Mapping):
-        given = cast("Mapping[Any, Any]", cache)
-        for method, one in given.items():
-            if method not in get_args(CacheableMethod):
-                raise ValueError(
-                    f"cache has {method!r} in it, which is none of {', '.join(get_args(CacheableMethod))}"
-                )
-            if not isinstance(one, Cache):
-                raise TypeError(f"cache[{method!r}] has to be a Cache, such as Cache(ttl=60), not {one!r}")
-        named: dict[str, Cache | None] = {
-            method: given.get(method, given.get(_ANY_METHOD)) for method in _CACHEABLE_METHODS
-        }
-    else:
+    methods: tuple[str, ...] = get_args(CacheableMethod)
+    if not isinstance(cache, Mapping):
         check_cache(cache)
-        named = dict.fromkeys(_CACHEABLE_METHODS, cache)
-    return {method: one for method, one in named.items() if one is not None}
+        cache = {} if cache is None else {_ANY_METHOD: cache}
+    given = cast("Mapping[Any, Any]", cache)
+    for method, one in given.items():
+        if method not in methods:
+            raise ValueError(f"cache has {method!r} in it, which is none of {', '.join(methods)}")
+        if not isinstance(one, Cache):
+            raise TypeError(f"cache[{method!r}] has to be a Cache, such as Cache(ttl=60), not {one!r}")
+    named = {method: given.get(method, given.get(_ANY_METHOD)) for method in methods}
+    return {method: one for method, one in named.items() if one is not None and method != _ANY_METHOD}
 
 
 def apply_cache(result: CacheableT, cache: Cache | None) -> CacheableT:
@@ -207,12 +200,8 @@ class ListKind(Struct, frozen=True):
 class Registry(Generic[E]):
     """Entries by name, in the order of registration.
 
-    Args:
-        kind: of what.
-        changed: called after every change, with the name of the list.
-        keys: returns the keys that seal cursors.
-        size: entries on a page.
-        cache: how long clients may keep a page: the same for all (CACHE-3).
+    `changed` is called after every change, with the name of the list. `keys` returns the keys that seal
+    cursors. A page has `size` entries, and clients may keep each for the same time (`cache`, CACHE-3).
     """
 
     def __init__(
@@ -235,29 +224,34 @@ class Registry(Generic[E]):
         self.has_header_parameters = False
         """Whether HTTP headers mirror parameters of an entry."""
         self._views: WeakSet[RegistryView[E]] = WeakSet()
+        self._keep: Callable[[E], bool] | None = None
+        """What a view selects."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[E]:
-        return (entry for _, entry in self._snapshot())
+        return (entry for _, entry in self._snapshot() if self.is_selected(entry))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries
+        found = self._entries.get(name)
+        return found is not None and self.is_selected(found[1])
+
+    def is_selected(self, entry: E) -> bool:
+        """Return whether an entry belongs to this registry; all do, unless it is a view."""
+        return self._keep is None or self._keep(entry)
 
     @property
     def has_been_used(self) -> bool:
         """Whether there was ever an entry: a capability stays declared when the list is empty again."""
         return self._serial > 0
 
-    def is_visible(self, entry: E) -> bool:
-        """Return whether clients see an entry."""
-        return entry.enabled
-
     def get(self, name: str) -> E | None:
         """Return the entry of this name, if clients see one."""
         found = self._entries.get(name)
-        return found[1] if found is not None and found[1].enabled else None
+        if found is None or not found[1].enabled:
+            return None
+        return found[1] if self._keep is None or self._keep(found[1]) else None
 
     def has_entry(self, entry: E) -> bool:
         """Return whether this entry is registered, enabled or not."""
@@ -270,15 +264,13 @@ class Registry(Generic[E]):
             return ""
         from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
 
-        alike = (
-            entry.name for entry in self if self.is_visible(entry) and abs(len(entry.name) - len(name)) <= 3
-        )
+        alike = (entry.name for entry in self if entry.enabled and abs(len(entry.name) - len(name)) <= 3)
         near = get_close_matches(name, islice(alike, MAX_SUGGESTION_CANDIDATES), n=1, cutoff=0.75)
         return f"; did you mean {near[0]}?" if near else ""
 
     def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "RegistryView[E]":
         """Return a view of the entries that `keep` accepts, now and later."""
-        view = RegistryView(self, self._entries, keep, changed)
+        view = RegistryView(self, keep, changed)
         with self._lock:
             self._views.add(view)
         return view
@@ -312,9 +304,10 @@ class Registry(Generic[E]):
             view.mark_changed()
         self._on_changed(self.kind.changed_list)
 
-    def get_page(self, party: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
+    def get_page(self, local_peer: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
         """Return a page for the client of a request. Raises InvalidParams for an invalid cursor (PAGE-7)."""
-        after = 0 if cursor is None else self._open_cursor(party, cursor)
+        audience = f"cursor of {self.kind.label} of {local_peer.info.name}"
+        after = 0 if cursor is None else self._open_cursor(cursor, audience)
         revision = incoming.peer.revision
         key = (revision.date, after)
         answers = self._encoded_pages
@@ -323,17 +316,18 @@ class Registry(Generic[E]):
             items = (
                 (serial, entry)
                 for serial, entry in self._snapshot()
-                if serial > after and self.is_visible(entry)
+                if serial > after and entry.enabled and self.is_selected(entry)
             )
             page = list(islice(items, self.size))
             more = next(items, None) is not None
+            last = str(page[-1][0]).encode() if more else b""
             listed: dict[str, Any] = {
                 self.kind.field: [entry.to_list_item(revision.structured) for _, entry in page],
-                "next_cursor": self._seal_cursor(party, page[-1][0]) if more else None,
-                "meta": party.build_meta(revision) if revision.stateless else None,
+                "next_cursor": self.keys().seal(last, audience=audience) if more else None,
+                "meta": local_peer.build_meta(revision) if revision.stateless else None,
             }
             result = apply_cache(getattr(types, self.kind.result)(**listed), self.cache)
-            stamped = ERAS[revision.era].stamp_result(party, incoming, result)
+            stamped = ERAS[revision.era].stamp_result(local_peer, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
 
@@ -341,73 +335,33 @@ class Registry(Generic[E]):
         """Return a copy of the entries: another thread may add some meanwhile."""
         return list(self._entries.values())
 
-    def _make_audience(self, party: LocalPeer) -> str:
-        return f"cursor of {self.kind.label} of {party.info.name}"
-
-    def _seal_cursor(self, party: LocalPeer, serial: int) -> str:
-        return self.keys().seal(str(serial).encode(), audience=self._make_audience(party))
-
-    def _open_cursor(self, party: LocalPeer, cursor: str) -> int:
+    def _open_cursor(self, cursor: str, audience: str) -> int:
         try:
-            return int(self.keys().open(cursor, audience=self._make_audience(party), now=0))
+            return int(self.keys().open(cursor, audience=audience, now=0))
         except InvalidSeal as error:
             raise InvalidParams(
                 "Invalid params: the cursor is not valid here; start again without one"
             ) from error
 
 
-def _is_selected(keep: Callable[[E], bool], entry: E) -> bool:
-    """Return what `keep` returns, or False if it fails."""
-    try:
-        return keep(entry)
-    except Exception:  # the other entries are still served
-        logger.exception("%r is left out: whether it is selected cannot be told", entry)
-        return False
-
-
 class RegistryView(Registry[E]):
     """The part of a registry that `keep` accepts. Its pages are private: others may see another part."""
 
-    def __init__(
-        self,
-        whole: Registry[E],
-        entries: dict[str, tuple[int, E]],
-        keep: Callable[[E], bool],
-        changed: Callable[[str], None],
-    ) -> None:
+    def __init__(self, whole: Registry[E], keep: Callable[[E], bool], changed: Callable[[str], None]) -> None:
         super().__init__(
             whole.kind, changed, whole.keys, whole.size, whole.cache and whole.cache.as_private()
         )
         self._source = whole
         self.has_header_parameters = True  # an entry of the whole may have some, now or later
-        self._entries = entries
-        self._keep = functools.partial(_is_selected, keep)
+        self._entries = whole._entries  # noqa: SLF001 - the same class: a view follows the whole
+        self._keep = lambda entry: whole.is_selected(entry) and _is_kept(keep, entry)
         self._has_been_used = False
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __iter__(self) -> Iterator[E]:
-        return (entry for entry in self._source if self._keep(entry))
-
-    def __contains__(self, name: str) -> bool:
-        found = self._entries.get(name)
-        return found is not None and name in self._source and self._keep(found[1])
 
     @property
     def has_been_used(self) -> bool:
         """Whether there was an entry whenever this was read."""
         self._has_been_used = self._has_been_used or any(True for _ in self)
         return self._has_been_used
-
-    def get(self, name: str) -> E | None:
-        """Return the entry of this name, if clients of the part see one."""
-        found = self._entries.get(name)
-        return found[1] if found is not None and self.is_visible(found[1]) else None
-
-    def is_visible(self, entry: E) -> bool:
-        """Return whether clients of the whole see an entry, and it belongs to the part."""
-        return self._source.is_visible(entry) and self._keep(entry)
 
     def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
         """Raise TypeError: entries are added to the whole."""
@@ -418,3 +372,11 @@ class RegistryView(Registry[E]):
     def remove(self, name: str, entry: E | None = None) -> None:
         """Remove an entry from the whole."""
         self._source.remove(name, entry)
+
+
+def _is_kept(keep: Callable[[E], bool], entry: E) -> bool:
+    try:
+        return keep(entry)
+    except Exception:  # the other entries are still served
+        logger.exception("%r is left out: whether it is selected cannot be told", entry)
+        return False

@@ -5,8 +5,9 @@ The value of the function becomes contents here: text, bytes, JSON. Subscription
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
+from functools import cached_property
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from toolpost.errors import ResourceNotFound, ToolError
@@ -14,12 +15,8 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.local_peer import check_icons
 from toolpost.protocol.uri_template import UriTemplate
 from toolpost.server.context import Context
-from toolpost.server.options import check_strings
 from toolpost.server.registry.media import Media
-from toolpost.server.registry.prompts import Completable
-from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
-from toolpost.server.runtime.worker_threads import WorkerThreads
-from toolpost.server.signature.function_schema import BoundFunction
+from toolpost.server.registry.prompts import CompletableEntry, ItemT
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
 
@@ -43,76 +40,42 @@ def parse_uri_template(uri: Any) -> UriTemplate:
     return template
 
 
-class RegisteredResource(RegistryEntry[P, R], Completable):
+class RegisteredResource(CompletableEntry[P, R, Resource]):
     """A resource of a server; its function takes no arguments but a context."""
 
-    def __init__(
-        self,
-        resource: Resource,
-        bound: BoundFunction,
-        home: Registry[Any],
-        work: WorkerThreads,
-        cache: Cache | None = None,
-    ) -> None:
-        check_strings(name=resource.name, title=resource.title, description=resource.description)
-        check_icons(resource.icons)
-        super().__init__(resource.uri, bound.fn, home)
-        Completable.__init__(self, (), home.mark_changed)
-        self.resource = resource
-        self.cache = cache
-        """How long clients may keep what it holds, if not as long as the server says."""
-        self._bound = bound
-        self._worker_threads = work
-
-    def to_list_item(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
-        """Return the resource."""
-        return self.resource
+    @property
+    def resource(self) -> Resource:
+        """The list item."""
+        return self._item
 
     def update(self, **changes: Any) -> None:
         """Change what the list shows, such as `title=` or `description=`."""
-        self.resource = _apply_changes(self.resource, changes)
+        self._item = _apply_changes(self._item, changes)
         self._registry.mark_changed()
 
     async def read(self, context: Context, uri: str) -> ReadResourceResult:
         """Read the resource."""
         value = await self._worker_threads.run(self._bound, self._bound.read_strings({}), context)
-        return to_read_result(value, uri, self.resource.mime_type)
+        return to_read_result(value, uri, self._item.mime_type)
 
 
-class RegisteredTemplate(RegistryEntry[P, R], Completable):
+class RegisteredTemplate(CompletableEntry[P, R, ResourceTemplate]):
     """A resource template; its variables are the arguments of the function."""
 
-    def __init__(
-        self,
-        template: ResourceTemplate,
-        bound: BoundFunction,
-        home: Registry[Any],
-        work: WorkerThreads,
-        cache: Cache | None = None,
-    ) -> None:
-        check_strings(name=template.name, title=template.title, description=template.description)
-        check_icons(template.icons)
-        super().__init__(template.uri_template, bound.fn, home)
-        Completable.__init__(self, [parameter.name for parameter in bound.parameters], home.mark_changed)
-        self.template = template
-        self.cache = cache
-        """How long clients may keep what they hold, if not as long as the server says."""
-        self._match = UriTemplate(template.uri_template).match
-        self._bound = bound
-        self._worker_threads = work
-
-    def to_list_item(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
-        """Return the template."""
-        return self.template
+    @property
+    def template(self) -> ResourceTemplate:
+        """The list item."""
+        return self._item
 
     def update(self, **changes: Any) -> None:
         """Change what the list shows, such as `title=` or `description=`."""
-        self.template = _apply_changes(self.template, changes)
+        self._item = _apply_changes(self._item, changes)
         self._registry.mark_changed()
 
-    def match(self, uri: str) -> Mapping[str, Any] | None:
-        """Return the arguments in a URI; None if it does not match."""
-        return self._match(uri)
+    @cached_property
+    def match(self) -> Callable[[str], Mapping[str, Any] | None]:
+        """A function that returns the arguments in a URI; None if it does not match."""
+        return UriTemplate(self.name).match
 
     async def read(self, context: Context, uri: str, values: Mapping[str, Any]) -> ReadResourceResult:
         """Read the resource with these arguments. Raises ResourceNotFound if they do not fit."""
@@ -121,17 +84,14 @@ class RegisteredTemplate(RegistryEntry[P, R], Completable):
         except ToolError as error:
             raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
         value = await self._worker_threads.run(self._bound, arguments, context)
-        return to_read_result(value, uri, self.template.mime_type)
+        return to_read_result(value, uri, self._item.mime_type)
 
 
-W = TypeVar("W", Resource, ResourceTemplate)
-
-
-def _apply_changes(shown: W, changes: Mapping[str, Any]) -> W:
-    changed = copy(shown)
+def _apply_changes(item: ItemT, changes: Mapping[str, Any]) -> ItemT:
+    changed = copy(item)
     for name, value in changes.items():
-        if name not in shown.__struct_fields__ or name in {"uri", "uri_template"}:
-            raise TypeError(f"{type(shown).__name__} has no {name!r} that could be changed")
+        if name not in item.__struct_fields__ or name in {"uri", "uri_template"}:
+            raise TypeError(f"{type(item).__name__} has no {name!r} that could be changed")
         setattr(changed, name, value)
     check_icons(changed.icons)
     return changed

@@ -5,8 +5,8 @@ are kept, for clients that were away. How a notification is sent is the subscrib
 """
 
 import asyncio
-import secrets
 import threading
+import time
 from collections import OrderedDict
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -72,7 +72,7 @@ class ChangeBroadcaster:
         self._pending: dict[asyncio.AbstractEventLoop, dict[ChangeKey, NotificationParams]] = {}
         self._last_flush: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
         self._lock = threading.Lock()
-        self.position = secrets.randbits(32)  # at random: a position of another process means nothing here
+        self.position = time.time_ns() >> 10  # a position of another process means nothing here
         """The number of the last change."""
         self._kept: OrderedDict[ChangeKey, KeptChange] = OrderedDict()
         self._forgotten = self.position

@@ -23,7 +23,6 @@ from toolpost.threads import ThreadPool
 if TYPE_CHECKING:
     from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 
-_SEQUENCE_TYPES: Final = (list, tuple)
 FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
 """What most functions return; there is no file in it to be read."""
 
@@ -35,57 +34,38 @@ class WorkerThreads(ThreadPool):
         """Return what a bound function returns: run on the loop if it is async, otherwise in a thread."""
         extra: dict[str, Any] = {}
         if bound.ask_plan is not None:
-            extra = await bound.ask_plan.collect_answers(
-                bound.to_keywords(arguments), context, self._call_resolver
-            )
-        if bound.is_async:
-            value = bound.call(arguments, context, **extra)
-        else:
-            loop = asyncio.get_running_loop()
-            value = await self.run_in_thread(
-                lambda: bound.call(arguments, SyncContext(context, loop), **extra)
-            )
-        if is_pending(value):  # a wrapper may hide that there is something to await, or that there is not
-            value = await value
+            values = bound.to_keywords(arguments)
+            extra = await bound.ask_plan.collect_answers(values, context, self._call)
+        value = await self._call(
+            lambda context: bound.call(arguments, context, **extra), context, bound.is_async
+        )
         return value if type(value) in FILE_FREE_TYPES else await self.load_files(value)
 
-    async def load_files(self, value: Any) -> Any:
-        """Return the value with its files read."""
-        return await self.run_in_thread(lambda: _load_files(value)) if _has_file(value) else value
-
-    def _call_resolver(
-        self,
-        fn: Callable[..., Any],
-        is_async: bool,
-        wants: str | None,
-        context: Context,
-        given: dict[str, Any],
-    ) -> Any:
-        """Call a resolver of `Ask`; `wants` is the name of its context parameter."""
+    async def _call(self, fn: Callable[[Any], Any], context: Context, is_async: bool) -> Any:
+        """Call a function with its kind of context: on the loop if it is async, otherwise in a thread."""
         if is_async:
-            return fn(**given, **({} if wants is None else {wants: context}))
-        sync = {} if wants is None else {wants: SyncContext(context, asyncio.get_running_loop())}
-        return self.run_in_thread(lambda: fn(**given, **sync))
+            value = fn(context)
+        else:
+            sync = SyncContext(context, asyncio.get_running_loop())
+            value = await self.run_in_thread(lambda: fn(sync))
+        # A wrapper may hide that there is something to await, or that there is not.
+        return await value if is_pending(value) else value
 
+    async def load_files(self, value: Any) -> Any:
+        """Return the value with its files read; nothing in it is one unless their module is loaded."""
+        media = sys.modules.get("toolpost.server.registry.media")
+        if media is None:
+            return value
 
-def _has_file(value: Any) -> bool:
-    """Return whether a file has to be read before the value can be sent."""
-    if "toolpost.server.registry.media" not in sys.modules:
-        return False
-    from toolpost.server.registry.media import Media  # noqa: PLC0415 - start-up time
+        def load(item: Any) -> Any:
+            return item.load() if isinstance(item, media.Media) else item
 
-    if isinstance(value, _SEQUENCE_TYPES):
-        return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
-    return isinstance(value, Media) and value.path is not None
-
-
-def _load_files(value: Any) -> Any:
-    """Return the value with its files read."""
-    from toolpost.server.registry.media import Media  # noqa: PLC0415 - as above
-
-    if isinstance(value, Media):
-        return value.load()
-    return [item.load() if isinstance(item, Media) else item for item in value]
+        is_sequence = isinstance(value, list | tuple)
+        items = cast("list[Any]", value) if is_sequence else [value]
+        if not any(isinstance(item, media.Media) and item.path is not None for item in items):
+            return value
+        loaded = await self.run_in_thread(lambda: [load(item) for item in items])
+        return loaded if is_sequence else loaded[0]
 
 
 # --------------------------------------------------------------------- slow callbacks
@@ -119,23 +99,17 @@ class SlowCallbackMonitor:
         await self._stopped.wait()
 
     def _run(self) -> None:
-        try:
-            self._watch()
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._stopped.set)
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(self._threshold):
-            sign = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             try:
-                self._loop.call_soon_threadsafe(sign.set)
-            except RuntimeError:  # the loop was closed
-                return
-            if sign.wait(self._threshold) or not self._report_blocking_function():
-                continue
-            while not sign.wait(self._threshold) and not self._stopping.is_set():
-                pass  # once is enough for each time
+                while not self._stopping.wait(self._threshold):
+                    sign = threading.Event()
+                    self._loop.call_soon_threadsafe(sign.set)
+                    if sign.wait(self._threshold) or not self._report_blocking_function():
+                        continue
+                    while not sign.wait(self._threshold) and not self._stopping.is_set():
+                        pass  # once is enough for each time
+            finally:
+                self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _report_blocking_function(self) -> bool:
         """Log the function that blocks the loop; return whether there is one."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct
+from msgspec.structs import replace
 
 from toolpost.json_schema import SIZE_KEYWORDS, Schema, ValidationIssue
 from toolpost.server.signature.compiled_types import (
@@ -29,6 +30,7 @@ from toolpost.types.base import JSON
 _NUMBER_TYPES: Final = (int, float)
 _ORDERED_TYPES: Final = (*_NUMBER_TYPES, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 _SIZED_TYPES: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
+_LENGTH: Final = "expected a length of at "
 
 
 class _LimitRule(Struct, frozen=True):
@@ -53,12 +55,8 @@ _LIMIT_RULES: Final[dict[str, _LimitRule]] = {
     "multiple_of": _LimitRule(
         (*_NUMBER_TYPES, Decimal), "multipleOf", None, lambda it, by: not it % by, "expected a multiple of {}"
     ),
-    "min_length": _LimitRule(
-        _SIZED_TYPES, None, max, lambda it, size: len(it) >= size, "expected a length of at least {}"
-    ),
-    "max_length": _LimitRule(
-        _SIZED_TYPES, None, min, lambda it, size: len(it) <= size, "expected a length of at most {}"
-    ),
+    "min_length": _LimitRule(_SIZED_TYPES, None, max, lambda it, size: len(it) >= size, _LENGTH + "least {}"),
+    "max_length": _LimitRule(_SIZED_TYPES, None, min, lambda it, size: len(it) <= size, _LENGTH + "most {}"),
     "pattern": _LimitRule((str,), "pattern"),
     "tz": _LimitRule((dt.datetime, dt.time)),
     "predicate": _LimitRule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
@@ -159,13 +157,14 @@ def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
     elif isinstance(mark, Header):
         marks.schema_keywords[HEADER_KEYWORD] = mark.name
     elif isinstance(mark, Titles):
-        marks.schema_keywords["oneOf"] = [
-            {"const": value, "title": title} for value, title in mark.of.items()
-        ]
+        titles = [{"const": value, "title": title} for value, title in mark.of.items()]
+        marks.schema_keywords["oneOf"] = titles
     elif isinstance(mark, Limit):
         marks.limits.append(mark)
     elif isinstance(mark, Meta):
-        _read_meta(mark, marks)
+        _copy_keywords(mark, marks)
+        marks.schema_keywords.update(mark.extra_json_schema or {})
+        marks.limits += _find_limits(mark, is_native=True)
     elif is_pydantic_field(mark):
         _read_field(mark, marks)
     elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
@@ -177,12 +176,10 @@ def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
         _read_limit(mark, marks)
 
 
-def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
-    for name in ("title", "description", "examples"):
-        if getattr(meta, name) is not None:
-            marks.schema_keywords[name] = getattr(meta, name)
-    marks.schema_keywords.update(meta.extra_json_schema or {})
-    marks.limits += _find_limits(meta, is_native=True)
+def _copy_keywords(mark: Any, marks: AnnotationMetadata) -> None:
+    for name in ("title", "description", "examples", "deprecated"):
+        if getattr(mark, name, None) is not None:
+            marks.schema_keywords[name] = getattr(mark, name)
 
 
 def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
@@ -192,9 +189,7 @@ def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
 
 
 def _read_field(field: Any, marks: AnnotationMetadata) -> None:
-    for name in ("title", "description", "examples", "deprecated"):
-        if getattr(field, name) is not None:
-            marks.schema_keywords[name] = getattr(field, name)
+    _copy_keywords(field, marks)
     alias = field.validation_alias
     if not isinstance(alias, str | None) or field.validate_default:
         raise SignatureError(
@@ -257,14 +252,18 @@ def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> 
     schema = {**compiled.schema}
     for limit in limits:
         schema.update(_limit_to_keywords(limit, compiled))
-    kind = _constrain_type(compiled.type, limits)
-    native = kind is not None and compiled.native and all(limit.is_native for limit in limits)
-    if kind is None:
-        if not all(_LIMIT_RULES[limit.name].check for limit in limits):
-            bounds = ", ".join(repr(limit.bound) for limit in limits)
-            raise SignatureError(f"the limits of {what} are not valid: {bounds}")
-        kind = make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
-    return CompiledType(kind, schema, native, compiled.base)
+    try:
+        kind = Annotated[compiled.type, Meta(**{limit.name: limit.bound for limit in limits})]
+    except (TypeError, ValueError, re.error):
+        kind = None
+    if kind is not None and is_decodable(kind):
+        native = compiled.native and all(limit.is_native for limit in limits)
+        return replace(compiled, type=kind, schema=schema, native=native)
+    if not all(_LIMIT_RULES[limit.name].check for limit in limits):
+        bounds = ", ".join(repr(limit.bound) for limit in limits)
+        raise SignatureError(f"the limits of {what} are not valid: {bounds}")
+    proxy = make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
+    return replace(compiled, type=proxy, schema=schema, native=False)
 
 
 def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
@@ -291,15 +290,6 @@ def _limit_to_keywords(limit: Limit, compiled: CompiledType) -> dict[str, JSON]:
         return {limit.name[:3] + SIZE_KEYWORDS[compiled.schema["type"]][0]: bound}
     keyword = _LIMIT_RULES[limit.name].keyword
     return {keyword: limit.bound} if keyword and compiled.base in {*_NUMBER_TYPES, str} else {}
-
-
-def _constrain_type(kind: Any, limits: Sequence[Limit]) -> Any:
-    """Return the type with limits that msgspec enforces; None if it cannot."""
-    try:
-        narrowed = Annotated[kind, Meta(**{limit.name: limit.bound for limit in limits})]
-    except (TypeError, ValueError, re.error):
-        return None
-    return narrowed if is_decodable(narrowed) else None
 
 
 def _make_limit_reader(kind: Any, limits: Sequence[Limit]) -> ValueReader:

@@ -7,7 +7,7 @@ place: a class whose values a function of ours makes. Owns the hooks that msgspe
 import datetime as dt
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
@@ -34,7 +34,6 @@ ValueReader: TypeAlias = Callable[[JSON], Any]
 
 SCALAR_SCHEMAS: Final[dict[Any, Schema]] = {
     Any: {},
-    object: {},
     UnsetType: {"not": {}},
     type(None): {"type": "null"},
     bool: {"type": "boolean"},
@@ -65,6 +64,10 @@ class CompiledType(Struct, frozen=True):
     """The class of the values, where limits may be put on them."""
     keys: frozenset[str] | None = None
     """The keys that an object of this type may have; None if it is not a class with fields."""
+    uses_pydantic: bool = False
+    """Whether pydantic reads it, or a part of it."""
+    has_msgspec_limits: bool = False
+    """Whether there are limits of `msgspec.Meta` in it, which pydantic would ignore."""
 
 
 class ProxyType(type):
@@ -91,7 +94,7 @@ def dec_hook(kind: Any, value: JSON) -> Any:
         return kind.reader(value)
     validate = getattr(kind, "model_validate_json", None)
     if validate is not None:
-        return validate_with_pydantic(validate, value)
+        return validate_with_pydantic(validate, msgspec.json.encode(value))
     if isinstance(value, str):
         return kind(value)
     raise ValidationError([ValidationIssue("", "expected a string")])
@@ -198,41 +201,3 @@ def _normalize_integers(value: JSON) -> JSON:
     if isinstance(value, dict):
         return {name: _normalize_integers(item) for name, item in cast("dict[str, JSON]", value).items()}
     return value
-
-
-# --------------------------------------------------------------------- readers of proxy types
-
-
-def make_union_reader(members: Sequence[CompiledType]) -> ValueReader:
-    """Return a reader that tries the members of a union in the order in which they were written.
-
-    Members that know all keys of an object come before those that would leave a key aside.
-    """
-
-    def has_unknown_key(member: CompiledType, value: JSON) -> bool:
-        return isinstance(value, dict) and member.keys is not None and not value.keys() <= member.keys
-
-    def read(value: JSON) -> Any:
-        reasons: list[str] = []
-        for member in sorted(members, key=lambda member: has_unknown_key(member, value)):
-            try:
-                return convert_value(value, member.type)
-            except (ValueError, TypeError) as error:
-                reasons.append(str(error))
-        raise ValidationError([ValidationIssue("", f"fits none of its types: {' / '.join(reasons)}")])
-
-    return read
-
-
-def make_choice_reader(choices: Sequence[JSON], members: Sequence[Any]) -> ValueReader:
-    """Return a reader of choices, each of which stands for a member."""
-    # `True` and `1` are equal in Python, but not in JSON.
-    known = {(isinstance(choice, bool), choice): one for choice, one in zip(choices, members, strict=True)}
-
-    def read(value: JSON) -> Any:
-        key = (isinstance(value, bool), value)
-        if isinstance(value, list | dict) or key not in known:
-            raise ValidationError([ValidationIssue("", "is not one of the choices")])
-        return known[key]
-
-    return read

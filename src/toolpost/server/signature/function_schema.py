@@ -7,7 +7,7 @@ arguments of a call, and calls; a `RawSchemaFunction` checks them against a JSON
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Arguments: TypeAlias = Struct
 """The arguments of a call, with a field for each parameter."""
-HeaderParameters: TypeAlias = dict[str, tuple[str, ...]]
-"""Headers in lower case, and the paths of the properties that they mirror."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _VARIADIC_PREFIXES: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -66,7 +64,7 @@ _HEADER_HINT: Final = (
     "mirror a string, an integer or a boolean that is a parameter or a field of one; "
     "nothing in a list, in a union, or in a class that contains itself"
 )
-_MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw])
+_MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw] | None)
 
 
 class Parameter(Struct, frozen=True):
@@ -75,52 +73,36 @@ class Parameter(Struct, frozen=True):
     name: str
     field: str
     required: bool
-    annotation: Any
     compiled_type: CompiledType
-    description: str | None = None
-    default: Any = UNSET
+    description: str | None
+    default: Any
     """The default; UNSET if it is required, or if `factory` makes it."""
-    factory: Callable[[], Any] | None = None
+    factory: Callable[[], Any] | None
 
 
 # --------------------------------------------------------------------- at registration
 
 
 def bind(
-    fn: Callable[..., Any],
-    *,
-    context_types: tuple[type, ...] = (),
-    hidden: Container[str] = (),
-    name: str | None = None,
+    fn: Callable[..., Any], *, context_types: tuple[type, ...] = (), name: str | None = None
 ) -> "BoundFunction":
-    """Bind a function, so that it can be called with arguments in JSON.
+    """Bind a callable, so that it can be called with arguments in JSON. Raises `SignatureError`.
 
-    Args:
-        fn: any callable: a function, a method, a partial, an object with `__call__`. Parameters that a
-            partial has set by keyword are not in the schema.
-        context_types: a parameter of one of these types gets the context of the call. Async functions get the
-            first type, others the last.
-        hidden: names of parameters that are not in the schema, because the caller passes them.
-        name: the name in texts; that of the function if not given.
-
-    Raises:
-        SignatureError: its signature cannot work; the text names the parameter.
+    A parameter of one of the `context_types` gets the context of the call: the first type if the function is
+    async, otherwise the last. Parameters that a partial has set by keyword are not in the schema. `name` is
+    the name in texts; that of the function by default.
     """
     if not callable(fn):
         hint = f"use name={fn!r}" if isinstance(fn, str) else "give a function"
         raise SignatureError(f"{fn!r} cannot be called", hint=hint)
     chain = list(unwrap_layers(fn))
-    name = name or _find_name(chain)
+    if not name:
+        named = next(layer for layer in chain if not isinstance(layer, functools.partial))
+        name = str(named.__name__ if hasattr(named, "__name__") else type(named).__name__)
+        if not name.isidentifier():
+            raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
     with prefix_signature_errors(f"`{name}`"):
-        return BoundFunction(fn, name, chain, context_types, hidden)
-
-
-def _find_name(chain: list[Any]) -> str:
-    named = next(layer for layer in chain if not isinstance(layer, functools.partial))
-    name = named.__name__ if hasattr(named, "__name__") else type(named).__name__
-    if not name.isidentifier():
-        raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
-    return name
+        return BoundFunction(fn, name, chain, context_types)
 
 
 def _find_docstring(chain: list[Any]) -> str | None:
@@ -154,6 +136,41 @@ def _refuse_method(signature: inspect.Signature, written: Any) -> None:
         )
 
 
+def _refuse_variadic(it: inspect.Parameter) -> None:
+    if it.kind in _VARIADIC_PREFIXES:
+        raise SignatureError(
+            f"a schema cannot name what goes into `{_VARIADIC_PREFIXES[it.kind]}{it.name}`",
+            hint="take a list, or a dict, as one parameter",
+        )
+
+
+def _parse_asked_parameter(annotation: Any, default: Any) -> "AskedParameter | None":
+    ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
+    return None if ask is None else ask.parse_asked_parameter(annotation, default)
+
+
+def _compile_parameter(
+    it: inspect.Parameter, annotation: Any, compiler: TypeCompiler, descriptions: Mapping[str, str]
+) -> Parameter:
+    """Return a parameter that is in the schema."""
+    default, factory, alias = it.default, None, None
+    if is_pydantic_field(default):
+        annotation, default = Annotated[annotation, default], _EMPTY
+    if get_origin(annotation) is Annotated:
+        from toolpost.server.signature.annotations import read_annotation_metadata  # noqa: PLC0415 - start-up time
+
+        marks = read_annotation_metadata(get_args(annotation)[1:])
+        alias = marks.alias
+        if default is _EMPTY and marks.optional:
+            default, factory = marks.default, marks.factory
+    compiled = compiler.compile_type(annotation)
+    if default is not _EMPTY and factory is None:
+        _check_default(default, compiled)
+    description = compiled.schema.get("description") or descriptions.get(it.name)
+    required, default = default is _EMPTY, UNSET if default is _EMPTY else default
+    return Parameter(alias or it.name, it.name, required, compiled, description, default, factory)
+
+
 def _check_default(default: Any, compiled: CompiledType) -> None:
     """Check that a default fits, if JSON has it. None fits everywhere, as authors are used to."""
     if default is None or type(default) is compiled.type or type(default) not in _SCALAR_TYPES:
@@ -176,7 +193,7 @@ def _is_context_type(annotation: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, kinds)
 
 
-def _is_context_parameter(annotation: Any, kinds: tuple[type, ...], *, is_async: bool) -> bool:
+def _is_context_parameter(kinds: tuple[type, ...], annotation: Any, is_async: bool) -> bool:
     """Return whether a parameter gets the context; refuse an annotation with the wrong type of context."""
     if not _is_context_type(annotation, kinds):
         return False
@@ -190,33 +207,19 @@ def _is_context_parameter(annotation: Any, kinds: tuple[type, ...], *, is_async:
     return True
 
 
-def _find_asked_parameter(annotation: Any, default: Any) -> "AskedParameter | None":
-    """Return the question of a parameter that is asked for; None if it is an argument."""
-    ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
-    return None if ask is None else ask.parse_asked_parameter(annotation, default)
-
-
 # --------------------------------------------------------------------- for a call
 
 
 class BoundFunction:
     """A function whose arguments come as JSON. Made by `bind`.
 
-    Attributes:
-        summary: the docstring without the part about parameters.
-        parameters: the parameters that are in the schema, in the order of the signature.
-        context: the name of the parameter that gets the context of a call, if there is one.
-        ask_plan: asks the user for the values of other parameters, if there are such.
-        header_parameters: HTTP headers in lower case → paths of the properties that they mirror.
+    `parameters` are those in the schema, in the order of the signature. `context` is the name of the
+    parameter that gets the context of a call, if there is one; `ask_plan` asks the user for the values of
+    others. `summary` is the docstring without the part about parameters.
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        name: str,
-        chain: list[Any],
-        context_types: tuple[type, ...],
-        hidden: Container[str],
+        self, fn: Callable[..., Any], name: str, chain: list[Any], context_types: tuple[type, ...]
     ) -> None:
         self.fn = fn
         self.name = name
@@ -224,27 +227,35 @@ class BoundFunction:
         doc = inspection.parse_docstring(_find_docstring(chain))
         self.summary = doc.summary
         self.context: str | None = None
-        self._asked_parameters: dict[str, AskedParameter] = {}
+        asked_parameters: dict[str, AskedParameter] = {}
         scope = AnnotationScope(fn)
         compiler = TypeCompiler(scope)
         signature = _inspect_signature(fn)
         _refuse_method(signature, chain[-1])
-        partials = [layer.keywords for layer in chain if isinstance(layer, functools.partial)]
+        gets_context = functools.partial(_is_context_parameter, context_types)
+        preset = {name for it in chain if isinstance(it, functools.partial) for name in it.keywords}
         parameters: list[Parameter] = []
         for it in signature.parameters.values():
-            if it.name not in hidden and not any(it.name in keywords for keywords in partials):
-                with prefix_signature_errors(f"parameter `{it.name}`"):
-                    parameters += self._bind_parameter(it, scope, compiler, context_types, doc.parameters)
+            if it.name in preset:
+                continue
+            with prefix_signature_errors(f"parameter `{it.name}`"):
+                _refuse_variadic(it)
+                annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
+                if gets_context(annotation, self.is_async):
+                    if self.context is not None:
+                        raise SignatureError(f"`{self.context}` gets the context already")
+                    self.context = it.name
+                elif (asked := _parse_asked_parameter(annotation, it.default)) is not None:
+                    asked_parameters[it.name] = asked
+                else:
+                    parameters.append(_compile_parameter(it, annotation, compiler, doc.parameters))
         self.parameters = tuple(parameters)
         self.ask_plan: AskPlan | None = None
-        if self._asked_parameters:
+        if asked_parameters:
             from toolpost.server.elicitation import ask  # noqa: PLC0415 - start-up time
 
-            def gets_context(annotation: Any, is_async: bool) -> bool:
-                return _is_context_parameter(annotation, context_types, is_async=is_async)
-
             names = [parameter.field for parameter in parameters]
-            self.ask_plan = ask.AskPlan(self._asked_parameters, names, gets_context)
+            self.ask_plan = ask.AskPlan(asked_parameters, names, gets_context)
         self.input_schema, self.header_parameters = _build_input_schema(self.parameters, compiler.defs)
         self._defs = compiler.defs
         kinds = {it.name: it.kind for it in signature.parameters.values()}
@@ -253,54 +264,6 @@ class BoundFunction:
         self._can_call_positionally = in_order and len(parameters) == len(kinds)
         self._arguments: type[Arguments] | None = None
         self._decode: Callable[[bytes | Raw], Arguments] | None = None
-
-    def _bind_parameter(
-        self,
-        it: inspect.Parameter,
-        scope: AnnotationScope,
-        compiler: TypeCompiler,
-        context_types: tuple[type, ...],
-        descriptions: Mapping[str, str],
-    ) -> Iterator[Parameter]:
-        """Yield a parameter that is in the schema; nothing if it is for the context, or asked for."""
-        if it.kind in _VARIADIC_PREFIXES:
-            raise SignatureError(
-                f"a schema cannot name what goes into `{_VARIADIC_PREFIXES[it.kind]}{it.name}`",
-                hint="take a list, or a dict, as one parameter",
-            )
-        annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
-        if _is_context_parameter(annotation, context_types, is_async=self.is_async):
-            if self.context is not None:
-                raise SignatureError(f"`{self.context}` gets the context already")
-            self.context = it.name
-            return
-        asked = _find_asked_parameter(annotation, it.default)
-        if asked is not None:
-            self._asked_parameters[it.name] = asked
-            return
-        default, factory, alias = it.default, None, None
-        if is_pydantic_field(default):
-            annotation, default = Annotated[annotation, default], _EMPTY
-        if get_origin(annotation) is Annotated:
-            from toolpost.server.signature.annotations import read_annotation_metadata  # noqa: PLC0415 - start-up time
-
-            marks = read_annotation_metadata(get_args(annotation)[1:])
-            alias = marks.alias
-            if default is _EMPTY and marks.optional:
-                default, factory = marks.default, marks.factory
-        compiled = compiler.compile_type(annotation)
-        if default is not _EMPTY and factory is None:
-            _check_default(default, compiled)
-        yield Parameter(
-            alias or it.name,
-            it.name,
-            required=default is _EMPTY,
-            annotation=annotation,
-            compiled_type=compiled,
-            description=compiled.schema.get("description") or descriptions.get(it.name),
-            default=UNSET if default is _EMPTY else default,
-            factory=factory,
-        )
 
     def read(self, raw: Raw | bytes | Unset) -> Arguments:
         """Read the arguments in a JSON object; absent JSON is an empty one.
@@ -330,7 +293,7 @@ class BoundFunction:
         return self._decode_each(values, decode_string_argument)
 
     def call(self, arguments: Arguments, context: Any = None, **extra: Any) -> Any:
-        """Call the function; returns an awaitable if it is async. `extra` are the hidden parameters."""
+        """Call the function; returns an awaitable if it is async. `extra` are the parameters asked for."""
         if self._can_call_positionally:
             return self.fn(*astuple(arguments))
         return self.apply(asdict(arguments) | extra, context)
@@ -363,11 +326,9 @@ class BoundFunction:
     def _decode_leniently(self, raw: Raw | bytes) -> Arguments:
         """Read the arguments one by one, to help where one needs it, or to explain each that does not fit."""
         try:
-            members = _MEMBERS_DECODER.decode(raw)
+            members: dict[str, Raw] = _MEMBERS_DECODER.decode(raw) or {}  # null is wrong, but common
         except DECODE_ERRORS as error:
-            if bytes(raw).strip() != b"null":
-                raise InvalidParams("the arguments of a call must be a JSON object") from error
-            members = {}  # not in the specification, but common and unambiguous
+            raise InvalidParams("the arguments of a call must be a JSON object") from error
         return self._decode_each(members, decode_json_argument)
 
     def _decode_each(
@@ -394,13 +355,14 @@ class BoundFunction:
             raise ArgumentError(issues)
         if self._arguments is None:
             self._build_decoder()
-        return cast("type[Arguments]", self._arguments)(**values)
+        assert self._arguments is not None
+        return self._arguments(**values)
 
 
 def _build_input_schema(
     parameters: tuple[Parameter, ...], defs: Schema
-) -> tuple[dict[str, JSON], HeaderParameters]:
-    """Return the schema of all arguments, and those that headers mirror."""
+) -> tuple[dict[str, JSON], dict[str, tuple[str, ...]]]:
+    """Return the schema of all arguments; and headers in lower case with the properties that they mirror."""
     properties: dict[str, JSON] = {
         one.name: document_schema(one.compiled_type, one.default, one.description, defs) for one in parameters
     }
@@ -408,8 +370,7 @@ def _build_input_schema(
         raise SignatureError("two parameters have the same name on the wire")
     required = [one.name for one in parameters if one.required]
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
-    schema |= {"required": required} if required else {}
-    schema["additionalProperties"] = False
+    schema |= ({"required": required} if required else {}) | {"additionalProperties": False}
     # A header may be on a field of a class, and no reference may stand before it (HDR-12).
     schema = attach_definitions(inline_refs(schema, defs, HEADER_KEYWORD), defs)
     try:
@@ -434,7 +395,7 @@ def _make_default(parameter: Parameter) -> tuple[Any, ...]:
     return (default if factory is None else msgspec.field(default_factory=factory),)
 
 
-# --------------------------------------------------------------------- raw_schema
+# --------------------------------------------------------------------- schemas of authors
 
 MAX_VALIDATOR_MESSAGE: Final = 500
 """Characters of a validator's message that are repeated: it may name keys, which the caller chose."""
@@ -448,12 +409,7 @@ class RawSchemaFunction:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        schema: dict[str, JSON],
-        *,
-        context_types: tuple[type, ...],
-        name: str,
+        self, fn: Callable[..., Any], schema: dict[str, JSON], *, context_types: tuple[type, ...], name: str
     ) -> None:
         self._iter_errors = compile_validator(schema, f"the input schema of {name!r}").iter_errors
         if schema.get("type") != "object":

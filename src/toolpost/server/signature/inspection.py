@@ -9,20 +9,10 @@ import re
 import sys
 import types
 import typing
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    ForwardRef,
-    LiteralString,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, ForwardRef, TypeVar, Union, cast, get_args, get_origin
 
 from msgspec import Struct
 
@@ -151,7 +141,7 @@ def resolve_alias(it: Any) -> Any:
         return it.__value__ if origin is None else origin.__value__[get_args(it)]
     if isinstance(it, TypeVar):
         return it.__bound__ or (Union[it.__constraints__] if it.__constraints__ else Any)  # noqa: UP007 - of a tuple
-    return str if it is LiteralString else getattr(it, "__supertype__", it)
+    return str if it is typing.LiteralString else getattr(it, "__supertype__", it)
 
 
 def describe_type(it: Any) -> str:
@@ -172,23 +162,16 @@ def make_label(it: Any) -> str:
 # --------------------------------------------------------------------- docstrings
 
 _PARAMETER_SECTIONS: Final = frozenset(
-    {
-        "args",
-        "arguments",
-        "attributes",
-        "keyword args",
-        "keyword arguments",
-        "other parameters",
-        "parameters",
-        "params",
-    }
+    {"args", "arguments", "attributes", "parameters", "params"}
+    | {"keyword args", "keyword arguments", "other parameters"}
 )
-# Strings: `re` compiles one when it is first needed, and caches it.
-_NAME_PATTERN: Final = r"\*{0,2}(\w+)\s*"
+# Strings: `re` compiles one when it is first needed, and caches it. A type in Google's style may have
+# parentheses of its own, two levels of them.
+_GOOGLE_PATTERN: Final = r"\*{0,2}(\w+)\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?\s*:(.*)"
 _NUMPY_PATTERN: Final = r"\*{0,2}\w+(?:, ?\*{0,2}\w+)*(?: ?:.*)?"
-_SPHINX_PATTERN: Final = r":(?:param|parameter|arg|argument|key|keyword|type)\s+[^:\s][^:]*:"
-
-ParameterLines = dict[str, list[str]]
+_SPHINX_PATTERN: Final = (
+    r":(param|parameter|arg|argument|key|keyword|type)\s+(?:[^:]*\s)?\*{0,2}([^:\s]+)\s*:(.*)"
+)
 
 
 class Docstring(Struct, frozen=True):
@@ -199,98 +182,58 @@ class Docstring(Struct, frozen=True):
 
 
 def parse_docstring(doc: str | None) -> Docstring:
-    """Return the parts of a docstring; empty ones if there is none."""
-    lines = inspect.cleandoc(doc or "").splitlines()
-    prose: list[str] = []
-    found: ParameterLines = {}
-    at = 0
-    while at < len(lines):
-        if lines[at].strip().rstrip(":").lower() in _PARAMETER_SECTIONS and _is_underlined(lines, at):
-            at = _parse_numpy(lines, at + 2, found)
-        elif lines[at].rstrip(": ").lower() in _PARAMETER_SECTIONS and lines[at].endswith(":"):
-            at = _parse_google(lines, at + 1, found)
-        elif lines[at].startswith(":") and re.match(_SPHINX_PATTERN, lines[at]):
-            at = _parse_sphinx(lines, at, found)
+    """Return the parts of a docstring in the style of Google, NumPy or Sphinx."""
+    blocks: deque[list[str]] = deque()  # each is a line with the indented and empty lines below it
+    for line in inspect.cleandoc(doc or "").splitlines():
+        if blocks and (not line or line[0].isspace()):
+            blocks[-1].append(line)
         else:
-            prose.append(lines[at])
-            at += 1
+            blocks.append([line])
+    prose: list[str] = []
+    found: dict[str, list[str]] = {}
+    while blocks:
+        block = blocks.popleft()
+        is_section = block[0].rstrip(": ").lower() in _PARAMETER_SECTIONS
+        if is_section and _is_heading(block, blocks):
+            blocks.popleft()
+            _read_numpy_entries(blocks, found)
+        elif is_section and block[0].endswith(":"):
+            _read_google_entries(block[1:], found)
+        elif block[0].startswith(":") and (field := re.match(_SPHINX_PATTERN, block[0])):
+            if field[1] != "type":
+                found[field[2]] = [field[3], *block[1:]]
+        else:
+            prose += block
     summary = "\n".join(prose).strip()
     if "\n\n\n" in summary:
         summary = re.sub(r"\n{3,}", "\n\n", summary)
-    described = {name: " ".join(filter(None, words)) for name, words in found.items()}
+    described = {name: " ".join(filter(None, map(str.strip, lines))) for name, lines in found.items()}
     return Docstring(summary, {name: text for name, text in described.items() if text})
 
 
-def _measure_indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+def _is_heading(block: list[str], following: deque[list[str]]) -> bool:
+    """Return whether a block is a heading in NumPy's style: one line, and a line of dashes below."""
+    return len(block) == 1 and len(following) > 0 and not following[0][0].strip("-= ")
 
 
-def _is_underlined(lines: list[str], at: int) -> bool:
-    """Return whether a line is a heading in NumPy's style."""
-    below = lines[at + 1].strip() if at + 1 < len(lines) else ""
-    return below != "" and not below.strip("-=")
+def _read_google_entries(lines: list[str], found: dict[str, list[str]]) -> None:
+    """Read the indented lines below `Args:`; the first one shows how deep a name is indented."""
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    level = next((indent for line, indent in zip(lines, indents, strict=True) if line.strip()), 0)
+    description: list[str] = []
+    for line, indent in zip(lines, indents, strict=True):
+        entry = re.match(_GOOGLE_PATTERN, line.strip()) if indent == level else None
+        if entry is not None:
+            description = found.setdefault(entry[1], [])
+        description.append(line if entry is None else entry[2])
 
 
-def _parse_google(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read the indented lines below `Args:` and return the number of the line behind them."""
-    level: int | None = None
-    words: list[str] = []
-    while at < len(lines) and (not lines[at].strip() or _measure_indent(lines[at])):
-        text = lines[at].strip()
-        level = _measure_indent(lines[at]) if text and level is None else level
-        name, described = (
-            _parse_google_entry(text) if text and _measure_indent(lines[at]) == level else (None, text)
-        )
-        if name is not None:
-            words = found.setdefault(name, [])
-        words.append(described)
-        at += 1
-    return at
-
-
-def _parse_google_entry(text: str) -> tuple[str | None, str]:
-    """Split `name: description` or `name (type): description`; prose has no name."""
-    name = re.match(_NAME_PATTERN, text)
-    if name is None:
-        return None, text
-    end = name.end()
-    if text.startswith("(", end):
-        depth = 0
-        for end in range(end, len(text)):  # noqa: B020 - goes on from where the name ended
-            depth += (text[end] in "([{") - (text[end] in ")]}")
-            if not depth:
-                break
-        end += 1
-    rest = text[end:].lstrip()
-    return (name[1], rest[1:].strip()) if rest.startswith(":") else (None, text)
-
-
-def _parse_numpy(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read the entries below an underlined heading and return the number of the line behind them."""
-    names: list[str] = []
-    while at < len(lines) and not _is_underlined(lines, at):
-        line = lines[at]
-        if _measure_indent(line) or not line:
-            for name in names:
-                found[name].append(line.strip())
-        elif re.fullmatch(_NUMPY_PATTERN, line):
-            names = [name.strip("* ") for name in line.partition(":")[0].split(",")]
-            found.update((name, []) for name in names)
-        else:
-            break
-        at += 1
-    return at
-
-
-def _parse_sphinx(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read one `:param name:` with its indented lines and return the number of the line behind them."""
-    _, field, text = lines[at].split(":", 2)
-    kind, *_, name = field.split()
-    words = [text.strip()]
-    at += 1
-    while at < len(lines) and (_measure_indent(lines[at]) or not lines[at]):
-        words.append(lines[at].strip())
-        at += 1
-    if kind != "type":
-        found[name.lstrip("*")] = words
-    return at
+def _read_numpy_entries(blocks: deque[list[str]], found: dict[str, list[str]]) -> None:
+    """Read the entries below an underlined heading, until there is another heading, or prose."""
+    while blocks and re.fullmatch(_NUMPY_PATTERN, blocks[0][0]):
+        block = blocks.popleft()
+        if _is_heading(block, blocks):
+            blocks.appendleft(block)
+            return
+        for name in block[0].partition(":")[0].split(","):
+            found[name.strip("* ")] = block[1:]

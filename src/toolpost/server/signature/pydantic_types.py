@@ -51,25 +51,17 @@ class PydanticType:
 
     def read(self, value: JSON) -> Any:
         """Return the value that pydantic makes out of decoded JSON."""
-        return validate_with_pydantic(self.adapter.validate_json, value)
-
-    def check(self, text: bytes) -> None:
-        """Check that pydantic would read this JSON."""
-        self.read(msgspec.json.decode(text))
+        return validate_with_pydantic(self.adapter.validate_json, msgspec.json.encode(value))
 
     def encode(self, value: Any) -> bytes:
         """Validate a value and return its JSON."""
-        return self.adapter.dump_json(self._validate(value), by_alias=True, warnings="error")
+        valid = validate_with_pydantic(self.adapter.validate_python, value)
+        return self.adapter.dump_json(valid, by_alias=True, warnings="error")
 
     def to_builtins(self, value: Any) -> JSON:
         """Return what `encode` returns, not encoded."""
-        return self.adapter.dump_python(self._validate(value), mode="json", by_alias=True)
-
-    def _validate(self, value: Any) -> Any:
-        try:
-            return self.adapter.validate_python(value)
-        except ValueError as error:
-            raise ValidationError(_convert_issues(cast("Any", error))) from error
+        valid = validate_with_pydantic(self.adapter.validate_python, value)
+        return self.adapter.dump_python(valid, mode="json", by_alias=True)
 
     def adopt_schema(self, defs: Definitions) -> ForeignSchema:
         """Return the schema without generated titles, and move its definitions to `defs`.
@@ -92,19 +84,17 @@ def to_jsonable(value: Any) -> JSON:
     return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
 
 
-def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any:
-    """Return what one of pydantic's validators makes out of decoded JSON; raise `ValidationError` if not."""
-    # As JSON, because then a strict model takes a string for a date.
+def validate_with_pydantic(validate: Callable[[Any], Any], value: Any) -> Any:
+    """Return what one of pydantic's validators makes out of a value; raise `ValidationError` if not.
+
+    Give JSON to one that reads it, not decoded: then a strict model takes a string for a date.
+    """
     try:
-        return validate(msgspec.json.encode(value))
+        return validate(value)
     except ValueError as error:
-        raise ValidationError(_convert_issues(cast("Any", error))) from error
-
-
-def _convert_issues(error: Any) -> list[ValidationIssue]:
-    """Return the problems in a validation error of pydantic."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    return [ValidationIssue(format_path(each["loc"]), each["msg"]) for each in errors]
+        found = cast("Any", error).errors(include_url=False, include_context=False, include_input=False)
+        issues = [ValidationIssue(format_path(each["loc"]), each["msg"]) for each in found]
+        raise ValidationError(issues) from error
 
 
 _DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})

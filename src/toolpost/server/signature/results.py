@@ -32,29 +32,19 @@ _CONTENT_TYPES: Final = (Content, bytes)
 _LIST_TYPES: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """Return types without a schema: text, nothing, and no return at all."""
-
 RESULT_KEY: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
-
 _WRAPPED_META: Final = {"toolpost/wrapped": True}
 """In `_meta`, so that clients can unwrap the value."""
-
 _EXACT_TYPES: Final = frozenset({int, bool})
 """The types whose values are valid as they are, and equal after encoding and decoding."""
-
 _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
 """Bytes in foreign JSON that need a closer look: line breaks would break the framing of a channel."""
 
 OutputCheck: TypeAlias = Callable[[bytes], Any]
 """Raises if JSON breaks the output schema."""
-
-
-class OutputEncoder(msgspec.Struct, frozen=True):
-    """Turns values into JSON."""
-
-    encode: Callable[[Any], bytes]
-    to_builtins: Callable[[Any], JSON]
-    """The same, not encoded: encoding would turn NaN into null without notice."""
+OutputEncoder: TypeAlias = tuple[Callable[[Any], bytes], Callable[[Any], JSON]]
+"""Turns a value into JSON, encoded and not: encoding would turn NaN into null without notice."""
 
 
 class OutputError(MCPError):
@@ -66,12 +56,9 @@ class ResultConverter:
 
     A `str` is one block of text, `None` no block, and bytes are a file, an embedded resource, because their
     type is not known. Images, audio, files and content blocks stay what they are, alone or in a list.
-    Everything else is structured content, with its JSON as a block of text.
-
-    Attributes:
-        output_schema: the JSON Schema of the structured content, if there is one.
-        is_wrapped: whether a peer that takes only objects gets the value under the key `result`.
-        wrapped_schema: the output schema for such a peer.
+    Everything else is structured content, with its JSON as a block of text: `output_schema` is its schema, if
+    there is one. With `is_wrapped`, a peer that takes only objects gets the value under the key `result`;
+    `wrapped_schema` is the schema for such a peer.
     """
 
     def __init__(
@@ -105,9 +92,9 @@ class ResultConverter:
             if not _is_content(annotation):
                 converter = cls(*_compile_output_type(annotation, scope))
                 converter._exact_type = annotation if annotation is int or annotation is bool else None
-                return converter
-        converter = cls(None)
-        converter._is_block_list = _is_block(annotation)
+            else:
+                converter = cls(None)
+                converter._is_block_list = _is_block(annotation)
         return converter
 
     @classmethod
@@ -138,14 +125,11 @@ class ResultConverter:
     def encode_structured(self, value: Any) -> bytes | None:
         """Return the JSON of a value that has an output schema; None without one, or for a whole result."""
         if type(value) is self._exact_type:
-            try:
-                return ENCODER.encode(value)
-            except ValueError as error:  # it has more digits than Python writes
-                raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+            return _encode_output(value)
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode_output(value, self._encoder or _VALUE_ENCODER)
-        if self._encoder is None:
+        if self._encoder is None:  # pydantic checks while it encodes
             self._verify(text)
         if not any(map(text.__contains__, _SUSPECT_BYTES)):
             return text
@@ -167,16 +151,16 @@ class ResultConverter:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_get_content_types())):
             return CallToolResult(content=[_to_content_block(value)])
-        items = cast("Iterable[Any]", value if isinstance(value, list | tuple) else ())
-        has_blocks = any(isinstance(item, _get_content_types()) for item in items)
-        if isinstance(value, list | tuple) and (self._is_block_list or has_blocks):
-            return CallToolResult(content=[_to_content_block(item) for item in items])
+        if isinstance(value, list | tuple):
+            items = cast("Iterable[Any]", value)
+            if self._is_block_list or any(isinstance(item, _get_content_types()) for item in items):
+                return CallToolResult(content=[_to_content_block(item) for item in items])
         text = _encode_output(value)
         plain: JSON = msgspec.json.decode(text)
-        content: list[Content] = [TextContent(plain if isinstance(plain, str) else text.decode())]
-        return CallToolResult(
-            content=content, structured_content=cast("JSON", plain) if isinstance(plain, dict) else UNSET
-        )
+        result = CallToolResult(content=[TextContent(plain if isinstance(plain, str) else text.decode())])
+        if isinstance(plain, dict):
+            result.structured_content = plain
+        return result
 
     def _verify(self, text: bytes) -> None:
         try:
@@ -222,22 +206,22 @@ def _to_content_block(value: Any) -> Content:
 
 
 def _to_builtins(value: Any) -> JSON:
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_builtins_hook)
+    def hook(value: Any) -> JSON:
+        return msgspec.json.decode(value) if isinstance(value, Raw) else enc_hook(value)
+
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
-def _builtins_hook(value: Any) -> JSON:
-    return msgspec.json.decode(value) if isinstance(value, Raw) else enc_hook(value)
-
-
-_VALUE_ENCODER: Final = OutputEncoder(ENCODER.encode, _to_builtins)
-_WIRE_ENCODER: Final = OutputEncoder(jsonrpc.encode, _to_builtins)
+_VALUE_ENCODER: Final[OutputEncoder] = (ENCODER.encode, _to_builtins)
+_WIRE_ENCODER: Final[OutputEncoder] = (jsonrpc.encode, _to_builtins)
 
 
 def _encode_output(value: Any, encoder: OutputEncoder = _VALUE_ENCODER) -> bytes:
+    encode, to_builtins = encoder
     try:
-        text = encoder.encode(value)
+        text = encode(value)
         if b"null" in text:
-            _check_numbers(encoder.to_builtins(value))
+            _check_numbers(to_builtins(value))
     except Exception as error:  # whatever the value's own code raises
         raise OutputError(f"what the tool returned cannot be sent: {error}") from error
     return text
@@ -285,9 +269,9 @@ def _compile_output_type(
     compiler = TypeCompiler(scope, output=True)
     compiled = compiler.compile_type(annotation)
     schema = make_root_schema(compiled.schema, compiler.defs)
-    if compiler.uses_pydantic and not compiler.msgspec_limit_count:
+    if compiled.uses_pydantic and not compiled.has_msgspec_limits:
         # Pydantic writes what it would not read back, such as computed fields, so it takes the whole type.
         with suppress(SignatureError):
-            guest = PydanticType(annotation, output=True)
-            return schema, guest.check, OutputEncoder(guest.encode, guest.to_builtins)
+            whole = PydanticType(annotation, output=True)
+            return schema, lambda text: whole.read(Raw(text)), (whole.encode, whole.to_builtins)
     return schema, msgspec.json.Decoder(compiled.type, dec_hook=dec_hook).decode, None

@@ -1,7 +1,8 @@
 """Compiles the types of a signature: for each the type that msgspec reads, and the schema of just that.
 
-One walk makes both, so that they cannot disagree. A type that msgspec reads as its author means it stays,
-another one gets a proxy, and one that cannot be read soundly is refused.
+One walk makes both, so that they cannot disagree. A type that msgspec reads as its author means it stays as
+it is, another one gets a proxy, and one that cannot be read soundly is refused. Each `_compile_…` compiles
+the parts of a type first, then combines them.
 """
 
 import enum
@@ -9,49 +10,38 @@ import inspect
 import sys
 import types
 import typing
-from collections import abc, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from toolpost.json_schema import ForeignSchema
-from toolpost.server.signature import inspection
+from toolpost.json_schema import ForeignSchema, Schema, ValidationIssue
+from toolpost.server.signature import schema_parts
 from toolpost.server.signature.compiled_types import (
     SCALAR_SCHEMAS,
     CompiledType,
     ProxyType,
+    ValueReader,
     convert_value,
     document_schema,
     is_decodable,
-    make_choice_reader,
     make_proxy_type,
-    make_union_reader,
 )
-from toolpost.server.signature.errors import SignatureError, prefix_signature_errors
+from toolpost.server.signature.errors import SignatureError, ValidationError, prefix_signature_errors
 from toolpost.server.signature.inspection import (
     UNION_TYPES,
     AnnotationScope,
     describe_type,
     make_label,
+    parse_docstring,
     resolve_alias,
 )
 from toolpost.server.signature.pydantic_types import PydanticType, is_pydantic_field, is_pydantic_type
-from toolpost.server.signature.schema_parts import (
-    HEADER_KEYWORD,
-    Definitions,
-    add_keywords,
-    can_accept,
-    can_overlap,
-    collect_definitions,
-    make_any_of,
-    make_enum_schema,
-    remove_null,
-)
+from toolpost.server.signature.schema_parts import HEADER_KEYWORD, Definitions
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
@@ -78,47 +68,30 @@ _SUPPORTED_TYPES_HINT: Final = (
 
 
 class TypeCompiler:
-    """Compiles the types of one signature.
+    """Compiles the types of one signature, whose annotations `scope` evaluates.
 
-    A class may contain itself. While it is compiled, an occurrence inside of it becomes a reference: to the
-    class at first, in the hope that msgspec can read it. If in the end it needs a proxy, which is known only
-    after its fields, all is compiled once more, and the occurrences inside become references to that proxy.
+    A class may contain itself. While it is compiled, an occurrence inside of it becomes a reference to the
+    class, in the hope that msgspec can read it. Only its fields show whether that is so. If not, the class
+    gets a proxy, and its fields are compiled once more: the occurrences inside now refer to that proxy.
 
-    Args:
-        scope: evaluates the names in annotations.
-        output: whether values of the types are written, not read.
-
-    Attributes:
-        defs: the definitions that the schemas share.
-        uses_pydantic: whether pydantic reads some of the types.
-        msgspec_limit_count: how many limits of `msgspec.Meta` there are.
+    With `output`, values are written, not read. `defs` has the definitions that the schemas share.
     """
 
     def __init__(self, scope: AnnotationScope, *, output: bool = False) -> None:
         self.defs = Definitions()
-        self.uses_pydantic = False
-        self.msgspec_limit_count = 0
         self._scope = scope
         self._output = output
         self._compiled: dict[Any, CompiledType] = {}
         """The classes that are done."""
-        self._limited: set[Any] = set()
-        """Those of them with limits of `msgspec.Meta` inside."""
         self._in_progress: set[Any] = set()
         """The classes and aliases around the type that is being compiled."""
-        self._proxy_types: defaultdict[Any, ProxyType] = defaultdict(partial(make_proxy_type, "named"))
+        self._proxies: dict[Any, ProxyType] = {}
         """The classes and aliases that msgspec cannot read itself."""
-        self._needs_recompile = False
-        """Whether a class got its proxy too late for an occurrence inside of it."""
 
     def compile_type(self, annotation: Any) -> CompiledType:
         """Compile a type; raise `SignatureError` if it cannot be read, or not soundly."""
         try:
             compiled = self._compile_type(annotation)
-            while self._needs_recompile:
-                self._needs_recompile = False
-                self._compiled.clear()
-                compiled = self._compile_type(annotation)
         except SignatureError:
             raise
         except TypeError as error:  # metadata in the arguments of a generic class may have no hash
@@ -131,12 +104,11 @@ class TypeCompiler:
         origin, args = get_origin(it), get_args(it)
         if origin is Annotated:
             return self._compile_annotated(it)
+        if it is object:
+            return CompiledType(Any, {}, native=False)
         if it is None or it is Any or (isinstance(it, type) and it in SCALAR_SCHEMAS):
             kind = type(None) if it is None else it
-            is_object = it is object
-            return CompiledType(
-                Any if is_object else kind, SCALAR_SCHEMAS[kind], native=not is_object, base=kind
-            )
+            return CompiledType(kind, SCALAR_SCHEMAS[kind], base=kind)
         if origin in UNION_TYPES:
             return self._compile_union(args)
         if origin is Literal:
@@ -159,12 +131,15 @@ class TypeCompiler:
             annotations.refuse_ignored_limits(metadata)
             compiled = self._compile_pydantic(it)
         else:
-            self.msgspec_limit_count += sum(limit.is_native for limit in marks.limits)
             compiled = self._compile_limited(inner, marks.limits)
         schema = compiled.schema
         if HEADER_KEYWORD in marks.schema_keywords:
-            schema = remove_null(schema)
-        return replace(compiled, schema=add_keywords(schema, marks.schema_keywords))
+            schema = schema_parts.remove_null(schema)
+        return replace(
+            compiled,
+            schema=schema_parts.add_keywords(schema, marks.schema_keywords),
+            has_msgspec_limits=compiled.has_msgspec_limits or any(limit.is_native for limit in marks.limits),
+        )
 
     def _compile_limited(self, inner: Any, limits: "list[Limit]") -> CompiledType:
         """Compile a type with limits; those of a union go to the members that they fit."""
@@ -195,35 +170,34 @@ class TypeCompiler:
 
     def _compile_union(self, members: Sequence[Any]) -> CompiledType:
         """Compile a union: msgspec reads it if it can tell the members apart, else a proxy tries them."""
-        limits_before = self.msgspec_limit_count
         every = [self._compile_type(member) for member in members]
         present = [member for member in every if member.type is not UnsetType]
-        schema = make_any_of([member.schema for member in present])
-        if HEADER_KEYWORD in (alone := remove_null(schema)):
+        schema = schema_parts.make_any_of([member.schema for member in present])
+        if HEADER_KEYWORD in (alone := schema_parts.remove_null(schema)):
             schema = alone
         kind = Union[tuple(member.type for member in every)]  # noqa: UP007 - of a tuple
         alike = any(self._can_confuse(*pair) for pair in combinations(present, 2))
         if is_decodable(kind) and not alike:
-            return CompiledType(kind, schema, all(member.native for member in every))
+            return _combine(every, kind, schema)
         is_foreign = any(isinstance(member.schema, ForeignSchema) for member in every)
-        if is_foreign and self.msgspec_limit_count == limits_before:
+        if is_foreign and not any(member.has_msgspec_limits for member in every):
             with suppress(SignatureError):  # one of ours is among them, which pydantic does not know
                 return self._compile_pydantic(Union[tuple(members)])  # noqa: UP007 - of a tuple
-        if alike and not collect_definitions(schema, self.defs).keys().isdisjoint(
+        if alike and not schema_parts.collect_definitions(schema, self.defs).keys().isdisjoint(
             map(self._name_definition, self._in_progress)
         ):  # trying would double the work with each level of a value
             raise SignatureError(
                 f"the members of {' | '.join(map(describe_type, members))} look alike and contain each other",
                 hint="make them msgspec structs with tags, or pydantic models with a discriminator",
             )
-        return CompiledType(make_proxy_type("union", make_union_reader(present)), schema, native=False)
+        return _combine(every, make_proxy_type("union", _make_union_reader(present)), schema, native=False)
 
     def _can_confuse(self, one: CompiledType, other: CompiledType) -> bool:
         """Return whether some value may fit both types; msgspec would read two kinds of integer as one."""
         if one.schema in _NUMBER_SCHEMAS and other.schema in _NUMBER_SCHEMAS:
             return False
         tagged = isinstance(one.type, type(Struct)) and isinstance(other.type, type(Struct))
-        return not tagged and can_overlap(one.schema, other.schema, self.defs)
+        return not tagged and schema_parts.can_overlap(one.schema, other.schema, self.defs)
 
     def _compile_choices(self, it: Any, members: Sequence[Any]) -> CompiledType:
         """Compile an enumeration or a `Literal`."""
@@ -234,8 +208,8 @@ class TypeCompiler:
                 hint="take strings, integers, numbers, booleans or None",
             )
         native = is_decodable(it)
-        kind = it if native else make_proxy_type("choices", make_choice_reader(choices, members))
-        return CompiledType(kind, make_enum_schema(choices), native)
+        kind = it if native else make_proxy_type("choices", _make_choice_reader(choices, members))
+        return CompiledType(kind, schema_parts.make_enum_schema(choices), native)
 
     # ----------------------------------------------------------------- collections
 
@@ -254,8 +228,8 @@ class TypeCompiler:
             if any((get_origin(member) or member).__hash__ is None for member in members):
                 raise SignatureError(f"a set cannot hold {describe_type(item)}", hint="take a list")
         inner = (compiled.type, ...) if kind is tuple else (compiled.type,)
-        native = compiled.native and origin is not abc.Iterable
-        return CompiledType(types.GenericAlias(kind, inner), schema, native, kind)
+        native = origin is not abc.Iterable
+        return _combine([compiled], types.GenericAlias(kind, inner), schema, native=native, base=kind)
 
     def _compile_tuple(self, args: tuple[Any, ...]) -> CompiledType:
         items = [self._compile_type(arg) for arg in args]
@@ -263,14 +237,14 @@ class TypeCompiler:
         if items:
             schema["prefixItems"] = [item.schema for item in items]
         kind = types.GenericAlias(tuple, tuple(item.type for item in items))
-        return CompiledType(kind, schema, all(item.native for item in items), tuple)
+        return _combine(items, kind, schema, base=tuple)
 
     def _compile_mapping(self, key: Any, item: Any) -> CompiledType:
         keys, items = self._compile_type(key), self._compile_type(item)
         schema: dict[str, JSON] = {"type": "object"}
         if keys.base in _KEY_PATTERNS:
             schema["propertyNames"] = {"pattern": _KEY_PATTERNS[keys.base]}
-        elif not can_accept(keys.schema, "string", self.defs):
+        elif not schema_parts.can_accept(keys.schema, "string", self.defs):
             raise SignatureError(
                 f"a key in JSON is a string and cannot be {describe_type(key)}", hint="take str"
             )
@@ -278,34 +252,33 @@ class TypeCompiler:
             schema["propertyNames"] = keys.schema
         if items.schema:
             schema["additionalProperties"] = items.schema
-        return CompiledType(dict[keys.type, items.type], schema, keys.native and items.native, dict)
+        return _combine([keys, items], dict[keys.type, items.type], schema, base=dict)
 
     # ----------------------------------------------------------------- named types
 
     def _compile_alias(self, it: Any, target: Any) -> CompiledType:
-        """Compile a name for another type, which may contain itself."""
+        """Compile a name for another type, which may contain itself: by a proxy then."""
         if it in self._in_progress:
-            return CompiledType(self._proxy_types[it], self._make_ref(it), native=False)
+            return CompiledType(self._make_proxy(it), self._make_ref(it), native=False)
         self._in_progress.add(it)
         compiled = self._compile_type(self._scope.evaluate(target))
         self._in_progress.discard(it)
-        if it not in self._proxy_types:
+        if it not in self._proxies:
             return replace(compiled, native=compiled.native and is_decodable(it))
-        self._proxy_types[it].reader = lambda value: convert_value(value, compiled.type)
+        self._proxies[it].reader = lambda value: convert_value(value, compiled.type)
         self.defs[self._name_definition(it)] = compiled.schema
-        return CompiledType(compiled.type, self._make_ref(it), native=False)
+        return replace(compiled, schema=self._make_ref(it), native=False, base=None, keys=None)
 
     def _compile_class(self, it: Any, cls: Any) -> CompiledType:
         """Compile a class that is not one of the builtin ones."""
         if inspect.isclass(cls):
             if it in self._compiled:
-                self.msgspec_limit_count += it in self._limited
                 return self._compiled[it]
             if it in self._in_progress:
-                proxy = self._proxy_types.get(it)
+                proxy = self._proxies.get(it)
                 return CompiledType(proxy or it, self._make_ref(it), native=proxy is None)
             if is_pydantic_type(cls) and not issubclass(cls, Struct):
-                return self._compile_pydantic(it)
+                return self._compiled.setdefault(it, self._compile_pydantic(it))
             if issubclass(cls, enum.Flag):
                 return CompiledType(it, {"type": "integer"})
             if issubclass(cls, enum.Enum):
@@ -316,36 +289,36 @@ class TypeCompiler:
 
             record = record_types.describe_record(it, self._scope, output=self._output)
             if record is not None:
-                return self._compile_record(it, cls, record)
+                return self._compiled.setdefault(it, self._compile_record(it, cls, record))
         raise SignatureError(f"{describe_type(it)} cannot be said in JSON", hint=_SUPPORTED_TYPES_HINT)
 
     def _compile_record(self, it: Any, cls: type[Any], record: "RecordType") -> CompiledType:
         """Compile a class with fields: to itself, or to a proxy that builds values of it."""
         from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
 
-        doc = inspection.parse_docstring(_find_class_docstring(cls))
-        limits_before = self.msgspec_limit_count
+        doc = parse_docstring(_find_class_docstring(cls))
         self._in_progress.add(it)
         fields = [self._compile_field(cls, field, doc.parameters) for field in record.fields]
         self._in_progress.discard(it)
-        if self.msgspec_limit_count > limits_before:
-            self._limited.add(it)
-        kind, name = it, self._name_definition(it)
         schema = record_types.build_record_schema(record, [field.schema for field in fields], doc.summary)
-        native = record.ordinary and all(field.native for field in fields) and is_decodable(it)
-        if not native:
-            if it not in self._proxy_types and name in collect_definitions(schema, self.defs):
-                self._needs_recompile = True
-            kind = self._proxy_types[it]
-            kind.reader = record_types.make_record_reader(
-                record, [field.type for field in fields], build=not self._output
-            )
+        name = self._name_definition(it)
         self.defs[name] = schema
         keys = None if record.array else frozenset(field.wire_name for field in record.fields)
-        return self._compiled.setdefault(it, CompiledType(kind, self._make_ref(it), native, keys=keys))
+        compiled = replace(_combine(fields, it, self._make_ref(it), native=record.ordinary), keys=keys)
+        if compiled.native and is_decodable(it):
+            return compiled
+        if it not in self._proxies and name in schema_parts.collect_definitions(schema, self.defs):
+            self._make_proxy(it)
+            self._compiled.clear()  # some of them contain the class without its proxy
+            return self._compile_record(it, cls, record)
+        proxy = self._make_proxy(it)
+        proxy.reader = record_types.make_record_reader(
+            record, [field.type for field in fields], build=not self._output
+        )
+        return replace(compiled, type=proxy, native=False)
 
     def _compile_field(
-        self, cls: type[Any], field: "RecordField", descriptions: Mapping[str, str]
+        self, cls: type[Any], field: "RecordField", descriptions: abc.Mapping[str, str]
     ) -> CompiledType:
         with prefix_signature_errors(f"field `{field.name}` of {cls.__name__}"):
             if is_pydantic_field(field.default):
@@ -355,20 +328,35 @@ class TypeCompiler:
         return replace(compiled, schema=document_schema(compiled, field.default, description, self.defs))
 
     def _compile_pydantic(self, it: Any) -> CompiledType:
-        """Compile a type that pydantic reads."""
-        self.uses_pydantic = True
-        guest = PydanticType(it, output=self._output)
-        schema = guest.adopt_schema(self.defs)
+        """Compile a type that pydantic reads; msgspec's hook knows its models."""
+        pydantic_type = PydanticType(it, output=self._output)
+        schema = pydantic_type.adopt_schema(self.defs)
         is_model = isinstance(it, type) and hasattr(it, "model_validate_json")
-        kind = it if is_model else make_proxy_type("guest", guest.read)
-        compiled = CompiledType(kind, schema, native=is_model)
-        return self._compiled.setdefault(it, compiled) if isinstance(it, type) else compiled
+        kind = it if is_model else make_proxy_type("pydantic", pydantic_type.read)
+        return CompiledType(kind, schema, native=is_model, uses_pydantic=True)
+
+    def _make_proxy(self, it: Any) -> ProxyType:
+        return self._proxies.setdefault(it, make_proxy_type("named"))
 
     def _name_definition(self, it: Any) -> str:
         return self.defs.assign_name(it, make_label(it))
 
     def _make_ref(self, it: Any) -> dict[str, JSON]:
         return self.defs.make_ref(self._name_definition(it))
+
+
+def _combine(
+    parts: Sequence[CompiledType], kind: Any, schema: Schema, *, native: bool = True, base: Any = None
+) -> CompiledType:
+    """Return a type that is made of other types."""
+    return CompiledType(
+        kind,
+        schema,
+        native=native and all(part.native for part in parts),
+        base=base,
+        uses_pydantic=any(part.uses_pydantic for part in parts),
+        has_msgspec_limits=any(part.has_msgspec_limits for part in parts),
+    )
 
 
 def _is_path(cls: type[Any]) -> bool:
@@ -380,3 +368,38 @@ def _find_class_docstring(cls: type[Any]) -> str | None:
     """Return the docstring that the author of a class wrote; not one that a decorator made."""
     doc = cls.__dict__.get("__doc__")
     return None if doc is None or doc.startswith(f"{cls.__name__}(") else doc
+
+
+def _make_union_reader(members: Sequence[CompiledType]) -> ValueReader:
+    """Return a reader that tries the members of a union in the order in which they were written.
+
+    Members that know all keys of an object come before those that would leave a key aside.
+    """
+
+    def has_unknown_key(member: CompiledType, value: JSON) -> bool:
+        return isinstance(value, dict) and member.keys is not None and not value.keys() <= member.keys
+
+    def read(value: JSON) -> Any:
+        reasons: list[str] = []
+        for member in sorted(members, key=lambda member: has_unknown_key(member, value)):
+            try:
+                return convert_value(value, member.type)
+            except (ValueError, TypeError) as error:
+                reasons.append(str(error))
+        raise ValidationError([ValidationIssue("", f"fits none of its types: {' / '.join(reasons)}")])
+
+    return read
+
+
+def _make_choice_reader(choices: Sequence[JSON], members: Sequence[Any]) -> ValueReader:
+    """Return a reader of choices, each of which stands for a member."""
+    # `True` and `1` are equal in Python, but not in JSON.
+    known = {(isinstance(choice, bool), choice): one for choice, one in zip(choices, members, strict=True)}
+
+    def read(value: JSON) -> Any:
+        key = (isinstance(value, bool), value)
+        if isinstance(value, list | dict) or key not in known:
+            raise ValidationError([ValidationIssue("", "is not one of the choices")])
+        return known[key]
+
+    return read
