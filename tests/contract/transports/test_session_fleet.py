@@ -75,6 +75,42 @@ def test_a_session_that_is_used_at_one_worker_is_not_idle_at_another():
     run(main)
 
 
+@pytest.mark.parametrize("name", [None, "quiet"])
+def test_a_session_that_listens_or_works_at_one_worker_is_not_idle_at_another(name):
+    """And one that is in use for long does not hold up the search for idle ones."""
+
+    async def main():
+        async with fleet(idle=0.4) as (a, b):
+            session = await a.open()
+            wire = await b.site.wire()
+            if name is None:
+                await wire.ask("GET", "/mcp", listening(session))
+                await wire.head()
+            else:
+                await wire.ask("POST", "/mcp", legacy(session), tool(name, 1))
+                await b.stage.begun.wait()
+            late = asyncio.get_running_loop().time() + 1.6
+            await until(lambda: asyncio.get_running_loop().time() > late)
+            for worker in (a, b):
+                assert (await worker.post(legacy(session), message("ping", id=2))).status == 200
+
+    run(main)
+
+
+def test_a_session_that_no_worker_uses_is_idle_at_all():
+    async def main():
+        async with fleet(idle=0.1) as (a, b):
+            session = await a.open()
+            assert (await b.post(legacy(session), message("ping", id=1))).status == 200
+            # Each may have to wait for what the other has noted.
+            late = asyncio.get_running_loop().time() + 3
+            await until(lambda: asyncio.get_running_loop().time() > late)
+            for worker in (a, b):
+                assert (await worker.post(legacy(session), message("ping", id=1))).status == 404
+
+    run(main)
+
+
 @pytest.mark.parametrize(("asker", "answerer"), [(0, 1), (1, 0), (1, 2)])
 @pytest.mark.parametrize("revision", [OLDER, OLD])
 def test_a_question_is_answered_at_any_worker(asker, answerer, revision):

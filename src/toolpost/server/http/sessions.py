@@ -256,11 +256,14 @@ class Sessions:
         if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
             await self.end(session)
             raise make_unknown_session()
-        session.used_at = now
-        if session_id in self._cache:
-            self._cache.move_to_end(session_id)
+        self._touch(session, now)
         await self._note_use(session)
         return session
+
+    def _touch(self, session: Session, now: float) -> None:
+        session.used_at = now
+        if session.id in self._cache:
+            self._cache.move_to_end(session.id)
 
     async def complete_handshake(self, session: Session) -> None:
         """Note that the handshake is complete, also on the worker that has opened the session."""
@@ -395,7 +398,7 @@ class Sessions:
         await self.forget_ended(session)
 
     async def discard(self, session: Session) -> None:
-        """Forget a session whose handshake has failed, or which only others use."""
+        """Forget a session whose handshake has failed."""
         self.forget(session)
         await self._on_ended(session)
 
@@ -418,13 +421,12 @@ class Sessions:
         for _ in range(len(self._cache)):
             session = next(iter(self._cache.values()), None)
             if session is not None and session.is_in_use:
-                session.used_at = now
-                self._cache.move_to_end(session.id)
+                self._touch(session, now)
                 await self._note_use(session)
             elif session is None or now - session.used_at <= self._options.idle:
                 return  # those behind it were used later
             elif await self._is_used_elsewhere(session):
-                await self.discard(session)
+                self._touch(session, now)
             elif session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
             else:
