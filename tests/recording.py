@@ -28,7 +28,6 @@ import pytest
 
 import specification
 from official_schema import Official
-from toolpost.client.connection import dispatcher
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import jsonrpc, receive
 from toolpost.protocol.connection import Connection
@@ -143,15 +142,7 @@ def _on_request(
         _sent(outgoing.revision, connection.role, outgoing.data)
 
 
-def _on_called(
-    _caller: str, connection: Connection, *_: Any
-) -> Generator[None, OutboundRequest | None, None]:
-    outgoing = yield
-    if outgoing is not None:
-        _sent(outgoing.revision, connection.role, outgoing.data)
-
-
-def _on_settled(
+def _on_plain_response(
     _caller: str, connection: Connection, _data: bytes
 ) -> Generator[None, ResponseReceived | None, None]:
     event = yield
@@ -307,10 +298,9 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "cancel", _on_cancel),
     (receive, "handle_request", _on_take),
     (receive, "handle_message", _on_take),
+    (receive, "read_plain_response", _on_plain_response),
     (receive, "handle_invalid", _on_broken),
     (jsonrpc, "encode_error", _on_failure),
-    (dispatcher, "make_tool_call", _on_called),
-    (dispatcher, "read_plain_response", _on_settled),
 ]
 """Where messages are made and read."""
 

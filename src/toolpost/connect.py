@@ -141,7 +141,7 @@ class InProcessChannel:
         from toolpost.transports.memory import memory_pair  # noqa: PLC0415 - see the module's docstring
 
         self._channel, other = memory_pair()
-        self.offer, self.on_message = self._channel.offer, self._channel.on_message
+        self.send_request, self.on_message = self._channel.send_request, self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias
 
 from toolpost.channel import mark_unattended
 from toolpost.client.connection.pending import CallLimits
-from toolpost.client.connection.retry_policy import Backoff
+from toolpost.client.connection.reconnect import Backoff
 from toolpost.client.subscriptions import FINAL_ERRORS, ChangeListener, NotificationObserver, Subscription
 from toolpost.errors import CapabilityNotDeclared, MCPError
 from toolpost.protocol.events import NotificationReceived

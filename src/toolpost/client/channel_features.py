@@ -1,114 +1,86 @@
-"""Optional methods of a channel, one Protocol each; a client uses those that a channel has.
+"""Optional features of a channel, one Protocol each; a client uses those that a channel has.
 
-Owns their names and meaning. Knows no transport.
+Knows no transport. What a callback gets is told as it happens; without the callback it is logged.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from toolpost.errors import AuthError, TransportError
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.types.base import RequestId
 
 HeaderParameterLookup: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
-"""Tells the parameters of a tool that are mirrored in headers: header → path. None if the tool is unknown."""
+"""Returns the parameters of a tool that headers repeat, header → path; None if the tool is unknown."""
 
 
 @runtime_checkable
-class SupportsOffer(Protocol):
-    """A channel that can take most messages at once, with nobody waiting."""
+class SupportsRequests(Protocol):
+    """A channel that takes requests as records, so that it need not parse what was just encoded."""
 
-    def offer(self, data: bytes, /) -> bool:
-        """Take a request, if that needs no waiting; False if `send` has to be asked, which may know why."""
+    def send_request(self, outgoing: OutboundRequest, /) -> bool:
+        """Take a request; False if that needs waiting, and `send` has to do it."""
         ...
 
 
 @runtime_checkable
 class SupportsMessageCallback(Protocol):
-    """A channel that tells each message as it arrives, so that no task has to be woken to come for it.
-
-    What arrived before somebody listens, and why it ends, is still to be had from `receive`.
-    """
+    """A channel that pushes messages, so that no task has to wake up for them; `receive` gives the end."""
 
     def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object], /) -> None:
-        """Have each message told from now on: its bytes, or what they were read as."""
-        ...
-
-
-@runtime_checkable
-class SupportsResponseCallback(Protocol):
-    """A channel that has to find out which message is the answer to a request, unless it is told."""
-
-    def on_response(self, settle: Callable[[bytes], bool], /) -> None:
-        """Have what may be a plain answer to a call told first: True if it is, and nothing is left to do."""
-        ...
+        """Pass each message to `tell` from now on: its bytes, or the decoded message."""
 
 
 @runtime_checkable
 class SupportsOversizeCallback(Protocol):
-    """A channel that drops messages over a limit, and tells whoever wants to know."""
+    """A channel that drops messages over a limit."""
 
     def on_oversized(self, tell: Callable[[OversizedLine], object], /) -> None:
-        """Have each message told that was dropped."""
-        ...
+        """Pass each dropped message to `tell`."""
 
 
 @runtime_checkable
 class SupportsLostCallback(Protocol):
-    """A channel that can lose one request and keep the others; it tells which, and why."""
+    """A channel that can lose one request and keep the others."""
 
     def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object], /) -> None:
-        """Have each request told whose answer cannot come any more."""
-        ...
+        """Pass each request to `tell` whose answer cannot come any more."""
 
 
 @runtime_checkable
 class SupportsLoginCallback(Protocol):
-    """A channel whose requests may have to wait for a person who logs in; it tells when they do."""
+    """A channel whose requests may have to wait for a user who logs in."""
 
     def on_login_pending(self, tell: Callable[[bool], object], /) -> None:
-        """Have it told when requests begin to wait, and when none does any more."""
-        ...
+        """Call `tell` when requests begin to wait, and when none does any more."""
 
 
 @runtime_checkable
 class SupportsParameterHeaders(Protocol):
-    """A channel that repeats some arguments of tools in headers, if it is told which."""
+    """A channel that repeats some arguments of tools in headers."""
 
     find_header_parameters: HeaderParameterLookup
 
 
 @runtime_checkable
 class SupportsStderrHint(Protocol):
-    """A channel whose server says more than goes over it, and maybe nobody hears that."""
+    """A channel to a process; the hint says where its stderr goes, None if the user sees it."""
 
-    @property
-    def stderr_hint(self) -> str | None:
-        """Where to find it; None if somebody hears it."""
-        ...
+    stderr_hint: str | None
 
 
 @runtime_checkable
 class SupportsEarlyExitHint(Protocol):
-    """A channel that may know what to do about an end that came too early."""
+    """A channel that may have a hint for an end that came too early."""
 
-    @property
-    def early_exit_hint(self) -> str | None:
-        """A hint for people; None if there is none."""
-        ...
+    early_exit_hint: str | None
 
 
 @runtime_checkable
 class SupportsProcessStatus(Protocol):
-    """A channel to a process, which may have told on its stderr what it is busy with."""
+    """A channel to a process: its exit code, None while it runs, and the last lines of its stderr."""
 
-    @property
-    def returncode(self) -> int | None:
-        """How it has ended; None while it runs."""
-        ...
-
-    @property
-    def stderr_tail(self) -> tuple[str, ...]:
-        """The last lines of its stderr."""
-        ...
+    returncode: int | None
+    stderr_tail: tuple[str, ...]

@@ -84,7 +84,63 @@ T = TypeVar("T")
 _PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
-class Client(ToolMethods):
+class ServerFacts:
+    """What a client knows about its server and its connection; shared by `Client` and `SyncClient`."""
+
+    _session: ClientSession
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a conversation."""
+        return self._session.is_connected
+
+    @property
+    def state(self) -> State:
+        """Where the connection stands: "connecting", "ready", "backoff" (lost, tried again) or "closed"."""
+        return self._session.connection_state.state
+
+    @property
+    def revision(self) -> str:
+        """The protocol revision that is spoken, or was spoken last."""
+        return self._session.last_connection.revision.date
+
+    @property
+    def era(self) -> Literal["session", "stateless"]:
+        """How the conversation is held."""
+        return self._session.last_connection.revision.era
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server can do."""
+        return self._session.last_connection.result.capabilities
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """The name tag of the server. Nothing may depend on it (META-17)."""
+        opened = self._session.last_connection
+        if isinstance(opened.result, InitializeResult):
+            return opened.result.server_info
+        peer = opened.dispatcher.connection.peer
+        return None if peer is None else peer.info
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        return self._session.last_connection.result.instructions
+
+    @property
+    def discover_result(self) -> DiscoverResult | None:
+        """What the server said of itself in the stateless era; None in a session."""
+        result = self._session.last_connection.result
+        return result if isinstance(result, DiscoverResult) else None
+
+    @property
+    def stats(self) -> Stats:
+        """What was seen so far, as numbers: requests, time-outs, notices, discarded messages and more."""
+        return self._session.stats
+
+
+class Client(ServerFacts, ToolMethods):
     """A client of one server.
 
     Use it as `async with Client(target) as client:`, or call `connect` and `close`. Every method may be
@@ -241,16 +297,6 @@ class Client(ToolMethods):
 
     # ----------------------------------------------------------------- the server
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a conversation."""
-        return self._session.is_connected
-
-    @property
-    def state(self) -> State:
-        """Where the connection stands: "connecting", "ready", "backoff" (lost, tried again) or "closed"."""
-        return self._session.connection_state.state
-
     def events(self) -> ConnectionEvents:
         """The transitions of the connection from now on, each with its cause: `async for event in …:`.
 
@@ -259,49 +305,9 @@ class Client(ToolMethods):
         return self._session.connection_state.watch()
 
     @property
-    def revision(self) -> str:
-        """The protocol revision that is spoken, or was spoken last."""
-        return self._session.last_connection.revision.date
-
-    @property
-    def era(self) -> Literal["session", "stateless"]:
-        """How the conversation is held."""
-        return self._session.last_connection.revision.era
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """What the server can do."""
-        return self._session.last_connection.result.capabilities
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """The name tag of the server. Nothing may depend on it (META-17)."""
-        opened = self._session.last_connection
-        if isinstance(opened.result, InitializeResult):
-            return opened.result.server_info
-        peer = opened.dispatcher.connection.peer
-        return None if peer is None else peer.info
-
-    @property
-    def instructions(self) -> str | None:
-        """How the server wants to be used."""
-        return self._session.last_connection.result.instructions
-
-    @property
-    def discover_result(self) -> DiscoverResult | None:
-        """What the server said of itself in the stateless era; None in a session."""
-        result = self._session.last_connection.result
-        return result if isinstance(result, DiscoverResult) else None
-
-    @property
     def pending(self) -> Mapping[RequestId, str]:
         """The requests in flight: id → method. `cancel` takes an id."""
         return self._session.dispatcher.pending
-
-    @property
-    def stats(self) -> Stats:
-        """What was seen so far, as numbers: requests, time-outs, notices, discarded messages and more."""
-        return self._session.stats
 
     # ----------------------------------------------------------------- resources
 

@@ -48,9 +48,6 @@ def find_form_error(schema: Mapping[str, JSON] | None, content: Mapping[str, JSO
     """Return what is wrong with the content of a form, naming the field; None if it fits (ELIC-42).
 
     The form's own defaults are not judged: they are the server's business.
-
-    Raises:
-        LocalProtocolError: the content cannot be written as JSON.
     """
     given = _OBJECT(jsonrpc.encode(content))  # as the server will read it
     schema, fields = schema or {}, parse_fields(schema)

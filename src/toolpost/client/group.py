@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolpost.client import mcp_json
 from toolpost.client.client import Client
-from toolpost.client.connection.retry_policy import MAX_BACKOFF, Backoff
+from toolpost.client.connection.reconnect import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
 from toolpost.client.options import ProgressCallback
 from toolpost.client.tools import ToolResult

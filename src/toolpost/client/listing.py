@@ -209,10 +209,8 @@ class HeaderParameterCache:
 
     def __init__(self) -> None:
         self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
-
-    def find(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
-        """Return the header parameters of a tool, header → path; None if it was never listed."""
-        return self._by_tool.get(name)
+        self.find = self._by_tool.get
+        """Returns the header parameters of a tool, header → path; None if it was never listed."""
 
     def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
         """Record tools and return the callable ones; `report` gets an error for each other (HDR-14)."""
@@ -332,13 +330,13 @@ class ServerReader:
         params = PaginatedRequestParams(cursor=cursor)
         if cursor is not None:
             try:
-                return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
+                return await self._session.send(row, params, dispatcher, limits), dispatcher
             except InvalidParams:
                 self._cache.drop(row.name)  # CACHE-16
                 raise
 
         async def first(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
-            return await self._session.send(row, params, limits, {}, dispatcher), dispatcher
+            return await self._session.send(row, params, dispatcher, limits), dispatcher
 
         return await self._session.run_with_retry(first, limits, safe=True)
 

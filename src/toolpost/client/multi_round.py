@@ -14,7 +14,6 @@ from msgspec import field
 
 from toolpost.client.callbacks import Answer, Question, RequestCallbacks, parse_questions
 from toolpost.client.connection.pending import CallLimits
-from toolpost.client.connection.retry_policy import FirstAttempt
 from toolpost.client.options import check_mapping
 from toolpost.errors import HeaderMismatch, RemoteProtocolError, RequestTimeout
 from toolpost.protocol import jsonrpc
@@ -140,7 +139,6 @@ class MultiRoundCall(Struct):
         party: the identity of the caller, if it is not that of the client.
         rounds: how often the server has asked so far.
         elapsed: seconds that it has taken so far, without the time for answering.
-        first_attempt: the outcome of the first try, if it was made already.
     """
 
     method: str
@@ -151,7 +149,6 @@ class MultiRoundCall(Struct):
     retry: bool | None = None
     rounds: int = 0
     elapsed: float = 0.0
-    first_attempt: FirstAttempt[Result] | None = None
 
     def set_answers(self, state: str | None, answers: Mapping[str, Raw] | None) -> None:
         """Set the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
@@ -209,23 +206,19 @@ class MultiRoundRunner:
         If the server has no question but wants the request again, it is repeated with growing pauses.
         """
         pause, loop = MIN_REPEAT_DELAY, asyncio.get_running_loop()
+        request, reader = self._session.request, self._session.reader
         while True:
             limits = call.remaining_limits() if call.elapsed else call.limits
             tool = call.params.name if isinstance(call.params, CallToolParams) else None
-            if call.first_attempt is not None:
-                began, known = call.first_attempt.started, call.first_attempt.header_parameters
-            else:
-                began = loop.time()
-                known = None if tool is None else self._session.reader.header_parameters.find(tool)
+            began, known = loop.time(), None if tool is None else reader.header_parameters.find(tool)
+            retry = True if call.retry is None and tool in reader.retry_safe_tools else call.retry
             try:
-                result = await self._send(call, limits, tool)
+                result = await request(call.method, call.params, limits, call.meta, call.party, retry=retry)
             except HeaderMismatch:
                 # A tool whose headers have changed is called once more (HDR-28).
-                if tool is None or not await self._session.reader.refresh_header_parameters(
-                    tool, known, limits
-                ):
+                if tool is None or not await reader.refresh_header_parameters(tool, known, limits):
                     raise
-                result = await self._send(call, limits, tool)
+                result = await request(call.method, call.params, limits, call.meta, call.party, retry=retry)
             if not isinstance(result, InputRequiredResult):
                 return result
             call.elapsed += loop.time() - began
@@ -275,17 +268,3 @@ class MultiRoundRunner:
         capabilities = self._request_callbacks.capabilities if call.party is None else call.party.capabilities
         assert isinstance(capabilities, ClientCapabilities), "we are a client"
         return capabilities
-
-    def _send(self, call: MultiRoundCall, limits: CallLimits, tool: str | None) -> Awaitable[Result]:
-        """Send the request of one round."""
-        first_attempt, call.first_attempt = call.first_attempt, None
-        return self._session.request(
-            call.method,
-            call.params,
-            limits,
-            call.meta,
-            call.party,
-            retry=call.retry,
-            is_safe_tool=tool in self._session.reader.retry_safe_tools,
-            first_attempt=first_attempt,
-        )

@@ -1,6 +1,6 @@
 """The options of a client with their defaults, and the checks of what its users pass in.
 
-Errors name the argument. What the options do is in `session`, `retry_policy` and `callbacks`.
+Errors name the argument. What the options do is in `session`, `retry` and `callbacks`.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,14 +13,10 @@ from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.json_schema import make_validator
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.protocol.methods import PlainToolResult
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
-ToolOutcome: TypeAlias = CallToolResult | PlainToolResult
-"""The result of a tool."""
-
-ResultCheck: TypeAlias = Callable[[ToolOutcome], None]
+ResultCheck: TypeAlias = Callable[[CallToolResult], None]
 """Returns if a result keeps to its schema, raises `RemoteProtocolError` otherwise."""
 
 MAX_ERROR_TEXT: Final = 500
@@ -75,9 +71,7 @@ class OutputSchemas:
     def get_check(self, name: str) -> ResultCheck | None:
         """Return the check of a tool's results; None if no schema of it is known.
 
-        Raises:
-            RemoteProtocolError: the schema is invalid, of an unknown dialect, or refers to something
-                elsewhere (JSCH-3, JSCH-10).
+        Raises `RemoteProtocolError` for a schema that cannot be used (JSCH-3, JSCH-10).
         """
         schema = self.schemas.get(name)
         if schema is None:
@@ -102,7 +96,7 @@ class OutputSchemas:
                 "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
             )
 
-        def check(result: ToolOutcome) -> None:
+        def check(result: CallToolResult) -> None:
             if result.is_error:
                 return
             if result.structured_content is UNSET:
@@ -124,7 +118,7 @@ class OutputSchemas:
 
         return check
 
-    def _count_unchecked(self, result: ToolOutcome) -> None:  # noqa: ARG002 - takes the place of a check
+    def _count_unchecked(self, result: CallToolResult) -> None:  # noqa: ARG002 - takes the place of a check
         self._stats.unchecked += 1
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from toolpost.channel import mark_unattended
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.pending import CallLimits, PendingCall
-from toolpost.client.connection.retry_policy import Backoff
+from toolpost.client.connection.reconnect import Backoff
 from toolpost.errors import (
     CapabilityNotDeclared,
     InvalidParams,

@@ -21,15 +21,14 @@ from collections.abc import (
 )
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar
 
-from toolpost.client.client import Client
-from toolpost.client.connection.status import State, Stats, Transition
+from toolpost.client.client import Client, ServerFacts
+from toolpost.client.connection.status import Transition
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
-from toolpost.types.initialize import DiscoverResult, Implementation, ServerCapabilities
 
 CANCEL_TIMEOUT: Final = 5.0
 """Seconds that tasks have to end when they are cancelled: a process needs some to be ended in order."""
@@ -61,13 +60,11 @@ class LoopThread:
         _LOOP_THREADS.add(self)
         self.thread.start()
 
-    def submit(self, work: CoroutineFactory[T], future: "Future[T]") -> bool:
-        """Start some work; False if the thread is closing. Cancelling `future` cancels the work."""
+    def submit(self, work: CoroutineFactory[T]) -> "Future[T] | None":
+        """Start some work; None if the thread is closing. Cancelling the future cancels the work."""
         self._check_thread()
         with self._lock:
-            if not self.is_closing:
-                self._submit_to_loop(work, future)
-            return not self.is_closing
+            return None if self.is_closing else self._submit_to_loop(work)
 
     def close(self) -> None:
         """Run the clean-up and end the thread. Several threads may close it at once."""
@@ -86,11 +83,7 @@ class LoopThread:
         """Refuse further work and start the clean-up; None if that is done."""
         with self._lock:
             self.is_closing = True
-            if self._is_closed:
-                return None
-            parting: Future[None] = Future()
-            self._submit_to_loop(self._cleanup, parting)
-            return parting
+            return None if self._is_closed else self._submit_to_loop(self._cleanup)
 
     def stop(self) -> None:
         """Cancel all tasks, and let the thread end."""
@@ -101,26 +94,11 @@ class LoopThread:
         if threading.current_thread() is self.thread:
             raise LocalProtocolError("an async callback cannot use a SyncClient, which would wait for itself")
 
-    def _submit_to_loop(self, work: CoroutineFactory[T], future: "Future[T]") -> None:
+    def _submit_to_loop(self, work: CoroutineFactory[T]) -> "Future[T]":
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        self._loop.call_soon_threadsafe(self._start_task, work, future)
-
-    def _start_task(self, work: CoroutineFactory[T], future: "Future[T]") -> None:
-        if future.cancelled():
-            return
-
-        async def run() -> T:
-            return await work()
-
-        def give_up(_: "Future[T]") -> None:
-            if future.cancelled():
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    self._loop.call_soon_threadsafe(task.cancel)
-
-        task = self._loop.create_task(run())
-        task.add_done_callback(partial(_copy_outcome, future))
-        future.add_done_callback(give_up)
+        return future
 
     def _run_loop(self) -> None:
         loop = self._loop
@@ -155,19 +133,6 @@ class LoopThread:
             if stuck:
                 logger.warning("%d tasks refuse to end, and are left alone", len(stuck))
         await self._loop.shutdown_asyncgens()
-
-
-def _copy_outcome(future: "Future[T]", task: "asyncio.Task[T]") -> None:
-    """Copy the outcome of a task to a future."""
-    if task.cancelled():
-        future.cancel()
-    if not future.set_running_or_notify_cancel():
-        return
-    error = task.exception()
-    if error is None:
-        future.set_result(task.result())
-    else:
-        future.set_exception(error)
 
 
 @atexit.register
@@ -238,7 +203,7 @@ def _make_blocking_iterator(
     return call
 
 
-class SyncClient:
+class SyncClient(ServerFacts):
     """A client for code that is not async. Takes what `Client` takes.
 
     Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
@@ -258,6 +223,7 @@ class SyncClient:
     @_copy_signature(Client)
     def __init__(self, *args: Any, **options: Any) -> None:
         self._client = Client(*args, **options)
+        self._session = self._client._session  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - they share it
         self._lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
         self._connecting = 0
@@ -265,11 +231,7 @@ class SyncClient:
     # ----------------------------------------------------------------- the connection
 
     def connect(self) -> Self:
-        """Connect to the server, unless that was done; the client itself.
-
-        Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-        """
+        """Connect to the server, unless that was done; the client itself. Raises as `Client.connect` does."""
         with self._lock:
             self._connecting += 1
         try:
@@ -329,46 +291,6 @@ class SyncClient:
     # ----------------------------------------------------------------- the server
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a conversation."""
-        return self._client.connected
-
-    @property
-    def state(self) -> State:
-        """Where the connection stands: "connecting", "ready", "backoff" or "closed"."""
-        return self._client.state
-
-    @property
-    def revision(self) -> str:
-        """The protocol revision that is spoken, or was spoken last."""
-        return self._client.revision
-
-    @property
-    def era(self) -> Literal["session", "stateless"]:
-        """How the conversation is held."""
-        return self._client.era
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """What the server can do."""
-        return self._client.capabilities
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """The name tag of the server."""
-        return self._client.server_info
-
-    @property
-    def instructions(self) -> str | None:
-        """How the server wants to be used."""
-        return self._client.instructions
-
-    @property
-    def discover_result(self) -> DiscoverResult | None:
-        """What the server said of itself in the stateless era; None in a session."""
-        return self._client.discover_result
-
-    @property
     def pending(self) -> Mapping[RequestId, str]:
         """The requests in flight: id → method."""
 
@@ -376,11 +298,6 @@ class SyncClient:
             return client.pending
 
         return self._run(look)
-
-    @property
-    def stats(self) -> Stats:
-        """What was seen so far."""
-        return self._client.stats
 
     def events(self) -> Iterator[Transition]:
         """The transitions of the connection from now on, each with its cause, until the client is closed."""
@@ -425,9 +342,11 @@ class SyncClient:
 
 def _run_in_loop(home: LoopThread, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
     """Run some work and wait for it; None if the thread is closing."""
-    future: Future[T] = Future()
+    future = home.submit(work)
+    if future is None:
+        return None
     try:
-        return (future.result(),) if home.submit(work, future) else None
+        return (future.result(),)
     except CancelledError:
         raise ChannelClosed("the client was closed") from None
     except BaseException:  # an interrupt, or what the work raised

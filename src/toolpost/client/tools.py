@@ -12,31 +12,21 @@ import msgspec
 
 from toolpost.client.callbacks import Answer, parse_questions
 from toolpost.client.connection.pending import CallLimits
-from toolpost.client.connection.retry_policy import FirstAttempt
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.listing import TOOLS, read_all_pages
 from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
 from toolpost.client.options import ProgressCallback, check_mapping, encode_arguments
-from toolpost.client.output_schemas import ResultCheck, ToolOutcome
-from toolpost.errors import (
-    HeaderMismatch,
-    LocalProtocolError,
-    MCPError,
-    RateLimited,
-    RemoteProtocolError,
-    ToolError,
-    TransportError,
-)
+from toolpost.client.output_schemas import ResultCheck
+from toolpost.errors import LocalProtocolError, MCPError, RemoteProtocolError, ToolError
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import TOOLS_CALL, PlainToolResult
+from toolpost.protocol.methods import TOOLS_CALL
 from toolpost.types.base import (
     JSON,
     UNSET,
     InputRequiredResult,
     Meta,
     OpenUnion,
-    Result,
     Struct,
     Unset,
     dec_hook,
@@ -101,7 +91,7 @@ def join_text(content: list[Content]) -> str:
 
 
 def make_tool_result(
-    name: str, result: ToolOutcome, kind: type[T] | None, *, wrapped: bool = False
+    name: str, result: CallToolResult, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
     """Build the result of a tool, with its data converted to `kind` if one is given.
 
@@ -300,39 +290,14 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        encoded = encode_arguments(name, arguments)
-        limits = self._make_limits(timeout, progress, extendable=True)
-        session = self._session
-        first_attempt: FirstAttempt[Result] | None = None
-        # Nearly every call needs one try and no `_meta`; the rest is prepared only if that fails.
-        straight = on_input is None and meta is None and session.log_level is None
-        dispatcher = session.retrier.get_healthy_dispatcher() if straight else None
-        if dispatcher is None and not session.is_connected:
-            limits = await session.wait_connected(limits)
-        known = self._find_output_info(name, validate=validate)
-        if dispatcher is not None:
-            began = dispatcher.loop.time()
-            headers = (
-                session.reader.header_parameters.find(name) if dispatcher.has_parameter_headers else None
-            )
-            try:
-                result = await dispatcher.call_tool(name, encoded, limits, began)
-            except (HeaderMismatch, RateLimited, TransportError) as error:
-                first_attempt = FirstAttempt(began, error, headers)
-            else:
-                if type(result) is PlainToolResult or type(result) is CallToolResult:
-                    session.retrier.record_answer()
-                    if known is _NO_OUTPUT_INFO and not result.is_error:
-                        return make_tool_result(name, result, result_type)
-                    return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
-                first_attempt = FirstAttempt(began, result)
-        rounds = session.multi_round
         party = None if on_input is None else self._build_local_peer(capabilities)
-        params = CallToolParams(name=name, arguments=encoded)
-        call = MultiRoundCall(
-            TOOLS_CALL, params, limits, meta, party=party, retry=retry, first_attempt=first_attempt
-        )
-        first_attempt = None  # else an error would hold the frame that holds it
+        params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
+        limits = self._make_limits(timeout, progress, extendable=True)
+        call = MultiRoundCall(TOOLS_CALL, params, limits, meta, party=party, retry=retry)
+        known = _NO_OUTPUT_INFO
+        if self._session.reader.output_schemas.schemas:
+            known = await self._find_output_info(call, name, validate=validate)
+        rounds = self._session.multi_round
         while isinstance(result := await rounds.advance(call), InputRequiredResult):
             if on_input is None:
                 questions, given = parse_questions(result.input_requests or {}), {}
@@ -340,7 +305,10 @@ class ToolMethods:
                 paused = self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
                 questions, given = paused.questions, await rounds.call_input_callback(on_input, paused)
             await rounds.answer_questions(call, result.request_state, questions, given)
-        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+        assert isinstance(result, CallToolResult), "the row says so"
+        if result.is_error or known is not _NO_OUTPUT_INFO:
+            self._check_result(name, result, known, raise_on_error=raise_on_error)
+        return make_tool_result(name, result, result_type, wrapped=known.is_wrapped)
 
     @overload
     async def begin_call(
@@ -410,11 +378,12 @@ class ToolMethods:
             MCPError: as `call_tool` does.
         """
         params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
-        limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
-        known = self._find_output_info(name, validate=validate)
-        call = MultiRoundCall(
-            TOOLS_CALL, params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
+        limits, party = (
+            self._make_limits(timeout, progress, extendable=True),
+            self._build_local_peer(capabilities),
         )
+        call = MultiRoundCall(TOOLS_CALL, params, limits, meta, party=party, retry=retry)
+        known = await self._find_output_info(call, name, validate=validate)
         return await self._advance(call, result_type, known, raise_on_error=raise_on_error, validate=validate)
 
     @overload
@@ -469,7 +438,6 @@ class ToolMethods:
             raise TypeError(f"paused: a PausedCall, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
-        known = self._find_output_info(paused.name, validate=paused.validate)
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
@@ -484,6 +452,7 @@ class ToolMethods:
             rounds=paused.rounds,
             elapsed=paused.spent,
         )
+        known = await self._find_output_info(call, paused.name, validate=paused.validate)
         rounds = self._session.multi_round
         await rounds.answer_questions(call, paused.state, paused.questions, check_mapping("answers", answers))
         return await self._advance(call, result_type, known, **options)
@@ -515,8 +484,10 @@ class ToolMethods:
         result = await self._session.multi_round.advance(call)
         if isinstance(result, InputRequiredResult):
             return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
+        assert isinstance(result, CallToolResult), "the row says so"
         name = cast("CallToolParams", call.params).name
-        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+        self._check_result(name, result, known, raise_on_error=raise_on_error)
+        return make_tool_result(name, result, result_type, wrapped=known.is_wrapped)
 
     def _pause(
         self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
@@ -538,28 +509,27 @@ class ToolMethods:
         self._session.multi_round.check_questions(call, paused.questions)
         return paused
 
-    def _find_output_info(self, name: str, *, validate: bool) -> "_OutputInfo":
+    async def _find_output_info(self, call: MultiRoundCall, name: str, *, validate: bool) -> "_OutputInfo":
         """Look up a tool before the call: its list may be forgotten in the meantime."""
         outputs = self._session.reader.output_schemas
         if not outputs.schemas:
             return _NO_OUTPUT_INFO
+        call.limits = await self._session.wait_connected(call.limits)  # a new connection forgets the schemas
         structured = self._session.last_connection.revision.structured is not None
         return _OutputInfo(
             outputs.is_wrapped(name), outputs.get_check(name) if validate and structured else None
         )
 
-    def _build_result(
-        self, name: str, result: Result, kind: type[Any] | None, known: "_OutputInfo", *, raise_on_error: bool
-    ) -> ToolResult[Any]:
-        """Check a result and convert it for the caller."""
-        assert type(result) is PlainToolResult or isinstance(result, CallToolResult), "the row says so"
+    def _check_result(
+        self, name: str, result: CallToolResult, known: "_OutputInfo", *, raise_on_error: bool
+    ) -> None:
+        """Raise `ToolError` for a tool that failed, `RemoteProtocolError` if the data breaks the schema."""
         if result.is_error and raise_on_error:
             raise self._make_tool_error(name, result)
         if known.check is not None:
             known.check(result)
-        return make_tool_result(name, result, kind, wrapped=known.is_wrapped)
 
-    def _make_tool_error(self, name: str, result: ToolOutcome) -> ToolError:
+    def _make_tool_error(self, name: str, result: CallToolResult) -> ToolError:
         """Build the error of a failed tool. A note is for people: models read the text."""
         error = ToolError(join_text(result.content) or f"tool {name!r} failed and did not say why")
         note = self._session.last_connection.dispatcher.stderr_hint

@@ -27,6 +27,8 @@ same time; a client is set to one revision, which `switch_revision` changes. Ids
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from toolpost.errors import (
     CapabilityNotDeclared,
     ChannelClosed,
@@ -37,14 +39,25 @@ from toolpost.errors import (
 )
 from toolpost.protocol import eras, jsonrpc, send
 from toolpost.protocol import receive as receive_module
+from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, is_task_request, prepare_params
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, shorten
-from toolpost.protocol.local_peer import Capabilities, LocalPeer, has_capability
+from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import CANCELLED, CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
-from toolpost.protocol.request_templates import RequestTemplate
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
+from toolpost.types.base import (
+    JSON,
+    UNSET,
+    Number,
+    Params,
+    Raw,
+    RequestId,
+    Result,
+    Struct,
+    Unset,
+    WireStruct,
+)
 from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import CancelledParams, NotificationParams
 
@@ -124,8 +137,23 @@ MAX_PEER_NAME: Final = 60
 MAX_IN_FLIGHT: Final = 1024
 """How many requests of one peer may be unanswered: far more than a host sends."""
 
-_NO_TEMPLATES: Final[dict[str | Row, RequestTemplate]] = {}
-"""Shared by all servers, which have none: an idle session must cost little."""
+
+class RequestForm(Struct, gc=False):
+    """What the requests of one method have in common, until the peer or the state changes.
+
+    `meta` is the `_meta` that the era demands, and `progress_meta` the same up to the progress token.
+    """
+
+    row: Row
+    revision: Revision
+    peer: Peer | None
+    state: LifecycleState
+    meta: Raw | Unset
+    progress_meta: bytes
+
+
+_NO_FORMS: Final[dict[str | Row, RequestForm]] = {}
+"""Shared by all servers, which keep none: an idle session must cost little."""
 
 
 class Connection:
@@ -175,8 +203,8 @@ class Connection:
         "outgoing",
         "peer",
         "peer_role",
+        "request_forms",
         "role",
-        "templates",
     )
 
     def __init__(
@@ -206,7 +234,7 @@ class Connection:
         self.dropped_counts: dict[str, int] = {}
         self.limit = limit
         self.depth = depth
-        self.templates: dict[str | Row, RequestTemplate] = {} if party.role == CLIENT else _NO_TEMPLATES
+        self.request_forms: dict[str | Row, RequestForm] = {} if party.role == CLIENT else _NO_FORMS
         self.next_id = 1
         self._revision = revision or party.newest
 
@@ -214,11 +242,6 @@ class Connection:
     def revision(self) -> Revision:
         """The negotiated revision, or before that the one we prefer."""
         return self._revision if self.peer is None else self.peer.revision
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the session is open, and no request is in flight."""
-        return self.lifecycle.state == "ready" and not (self.incoming or self.outgoing)
 
     def switch_revision(self, revision: Revision) -> None:
         """Switch to another revision, after a client found out which one its server speaks."""
@@ -247,6 +270,10 @@ class Connection:
 
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Return the events for the peer's bytes: one for a message, several for a batch."""
+        if self.outgoing:
+            response = receive_module.read_plain_response(self, data)
+            if response is not None:
+                return [response]
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
                 messages = jsonrpc.decode_batch(data, depth=self.depth)
@@ -336,36 +363,40 @@ class Connection:
             CapabilityNotDeclared: the peer did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
-        if meta is not None or party is not None:
-            return self._request_checked(method, params, meta, party, progress=progress)
-        like = self.templates.get(method)
-        if like is None or not like.is_applicable(self, params):
-            outgoing = self._request_checked(method, params, None, None, progress=progress)
-            if (
-                outgoing.row is not method
-                and (like := RequestTemplate.from_request(self, outgoing, params)) is not None
-            ):
-                self.templates[outgoing.row.name] = like
-            return outgoing
+        form = self.request_forms.get(method)
+        if form is None or form.peer is not self.peer or form.state != self.lifecycle.state:
+            form = self._make_request_form(method, params)
+        row, revision = form.row, form.revision
+        task = revision.tasks and is_task_request(params, revision)
+        if task:
+            self._check_declared(row, revision, params, task=True)
         request_id = self.next_id
-        data = like.write(request_id, params, progress=progress)
-        self.next_id += 1
         token = request_id if progress else None
+        if isinstance(params, Params) and params.meta is UNSET and meta is None and party is None:
+            # Most requests: nothing has to be merged with the `_meta` of the era, which is encoded already.
+            facts = form.meta if token is None else Raw(b"%b%d}" % (form.progress_meta, token))
+            whole = replace(downgrade_value(params, revision), meta=facts)
+        else:
+            for key in meta or ():
+                wrong = eras.explain_invalid_meta_key(key)
+                if wrong:
+                    raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
+            stamp = ERAS[revision.era].stamp_request(party or self.local_peer, revision, meta, token)
+            whole = prepare_params(params, stamp, revision)
+        data = jsonrpc.encode_request(request_id, row.name, whole)
+        self.next_id += 1
+        if row.name == INITIALIZE:
+            self.lifecycle.move(INITIALIZE)
         outgoing = self.outgoing[request_id] = OutboundRequest(
-            request_id, like.row, data, like.revision, token
+            request_id, row, data, revision, token, task=task, params=params
         )
         return outgoing
 
-    def _request_checked(
-        self,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        meta: Mapping[str, JSON] | None,
-        party: LocalPeer | None,
-        *,
-        progress: bool,
-    ) -> OutboundRequest:
-        """Make a request without a template."""
+    def _make_request_form(self, method: str | Row, params: object) -> RequestForm:
+        """Check whether we may send a method now; a client keeps the form until something changes.
+
+        The parameters of a server's requests decide which capability they need, so it keeps none.
+        """
         revision = self.revision
         row = method if isinstance(method, Row) else self.find_request_row(method, revision, self.role)
         if row is None:
@@ -376,33 +407,29 @@ class Connection:
             self.lifecycle.check_outgoing(row.name)
         if row.result is None:
             raise LocalProtocolError(f"{row.name} is a notice, not a request")
-        task = is_task_request(params, revision)
-        if self.peer is not None and self.peer.capabilities is not None:
-            self._check_declared(
-                self.peer.capabilities, row, params, gated=row.name not in revision.ungated, task=task
-            )
-        for key in meta or ():
-            wrong = eras.explain_invalid_meta_key(key)
-            if wrong:
-                raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
-        request_id = self.next_id
-        stamp = ERAS[revision.era].stamp_request(
-            party or self.local_peer, revision, meta, request_id if progress else None
+        self._check_declared(row, revision, params)
+        facts = ERAS[revision.era].stamp_request(self.local_peer, revision, None, None)
+        encoded = jsonrpc.encode(facts or {})
+        members = encoded[:-1] + b"," if facts else encoded[:-1]
+        form = RequestForm(
+            row,
+            revision,
+            self.peer,
+            self.lifecycle.state,
+            Raw(encoded) if facts else UNSET,
+            members + b'"progressToken":',
         )
-        data = jsonrpc.encode_request(request_id, row.name, prepare_params(params, stamp, revision))
-        self.next_id += 1
-        if row.name == INITIALIZE:
-            self.lifecycle.move(INITIALIZE)
-        token = request_id if progress else None
-        outgoing = OutboundRequest(request_id, row, data, revision, token, task=task)
-        self.outgoing[request_id] = outgoing
-        return outgoing
+        if self.role == CLIENT and self.peer is not None and row is not method:
+            self.request_forms[row.name] = form
+        return form
 
-    def _check_declared(
-        self, declared: Capabilities, row: Row, params: object, *, gated: bool, task: bool
-    ) -> None:
+    def _check_declared(self, row: Row, revision: Revision, params: object, *, task: bool = False) -> None:
         """Raise CapabilityNotDeclared if the peer did not declare what the request needs."""
-        missing = find_missing_capability(declared, row, params) if gated and row.needs else None
+        declared = None if self.peer is None else self.peer.capabilities
+        if declared is None:
+            return
+        gated = row.needs and row.name not in revision.ungated
+        missing = find_missing_capability(declared, row, params) if gated else None
         why = f"does not offer {missing!r}, which {row.name} needs"
         if missing is None and task and row.task_needs and not has_capability(declared, row.task_needs):
             missing, why = row.task_needs, f"does not run {row.name} as a task"

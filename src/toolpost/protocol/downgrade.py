@@ -133,7 +133,8 @@ def _spell_out_structured(value: types.CallToolResult | types.ToolResultContent)
 def _downgrade_call(params: types.CallToolParams, revision: Revision) -> types.CallToolParams:
     if params.task is not None and not revision.tasks:
         params = _replace_members(params, task=None)
-    return _drop_input_responses(params, revision)
+    is_retry = params.input_responses is not None or params.request_state is not None
+    return _drop_input_responses(params, revision) if is_retry else params
 
 
 def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:

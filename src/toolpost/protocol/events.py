@@ -44,7 +44,7 @@ class InboundRequest(Struct, eq=False):
 
 
 class OutboundRequest(Struct, eq=False, gc=False):
-    """A request of ours that the peer has to answer; `data` is what to send."""
+    """A request of ours that the peer has to answer; `data` is what to send, made of the `params` given."""
 
     id: RequestId
     row: Row
@@ -54,8 +54,7 @@ class OutboundRequest(Struct, eq=False, gc=False):
     progress: Number | None = None
     task: bool = False
     """Whether it asks to be run as a task, and may be answered with one."""
-    plain: bool = False
-    """Whether its result may be a `PlainToolResult`."""
+    params: Any = None
 
 
 # --------------------------------------------------------------------- events

@@ -115,9 +115,11 @@ def _decode_stateless(
     """Decode an ordinary stateless request in one pass; None if it needs the general way, with its errors."""
     method = message.method
     revision = REVISIONS.get(version)
-    if revision is None or not revision.stateless or sent.get(headers.METHOD) != method:
+    if revision is None or not revision.stateless or version not in party.supported:
         return None
-    row = None if extra and method in extra else party.served_rows.get(version, {}).get(method)
+    if sent.get(headers.METHOD) != method:
+        return None
+    row = None if extra and method in extra else party.served_rows[version].get(method)
     if row is None or message.params is UNSET:
         return None
     try:

@@ -87,7 +87,8 @@ class PlainToolResult(types.Result):
     is_error: bool | None = None
 
 
-PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
+_PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
+_OPEN_RESULT_READER: Final = JSONReader(types.CallToolResult)
 
 
 class _ToolResultReader(JSONReader[types.Result]):
@@ -95,17 +96,14 @@ class _ToolResultReader(JSONReader[types.Result]):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(types.CallToolResult)
-
-    def __call__(self, raw: Raw | bytes | types.Unset) -> types.Result:
+    def _prepare(self, raw: Raw | bytes) -> types.Result:
         try:
-            plain = PLAIN_RESULT_READER.decode(b"{}" if raw is UNSET else raw)
+            plain = _PLAIN_RESULT_READER.decode(raw)
         except DECODE_ERRORS:
-            return super().__call__(raw)  # other content types, or invalid
-        content, structured = plain.content, plain.structured_content
+            return _OPEN_RESULT_READER.decode(raw)  # other content types, or invalid
+        content, structured, is_error = plain.content, plain.structured_content, plain.is_error
         return types.CallToolResult(
-            content, structured, plain.is_error, meta=plain.meta, result_type=plain.result_type
+            content, structured, is_error, meta=plain.meta, result_type=plain.result_type
         )
 
 
@@ -116,7 +114,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
 
     def _prepare(self, raw: Raw | bytes) -> Any:
         meta = ("meta", types.RequestMeta | None, field(name="_meta", default=None))
-        self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
+        self.kind = defstruct(self.kind.__name__, [meta], bases=(self.kind,), kw_only=True)
         return super()._prepare(raw)
 
 
@@ -189,8 +187,9 @@ class Row:
         self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)
         self.results: dict[str | None, JSONReader[types.Result]] = {}
         if result is not None:
-            is_tool_result = result is types.CallToolResult
-            self.results["complete"] = _ToolResultReader() if is_tool_result else JSONReader(result)
+            self.results["complete"] = (
+                _ToolResultReader(result) if result is types.CallToolResult else JSONReader(result)
+            )
             if self.can_require_input:
                 self.results["input_required"] = JSONReader(types.InputRequiredResult)
             if "task" in params.__struct_fields__:

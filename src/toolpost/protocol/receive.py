@@ -100,11 +100,29 @@ def handle_message(
     connection: "Connection", message: JSONRPCResponse | JSONRPCNotification | JSONRPCErrorResponse
 ) -> ConnectionEvent:
     """Return the event for a message that is not a request."""
-    if isinstance(message, JSONRPCResponse):
-        return _handle_response(connection, message)
     if isinstance(message, JSONRPCNotification):
         return _handle_notification(connection, message)
-    return _handle_error(connection, message)
+    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
+    if outgoing is None and message.id is not None:
+        return _drop_unexpected_response(connection, message.id)
+    if isinstance(message, JSONRPCErrorResponse):
+        return _handle_error(connection, message, outgoing)
+    assert outgoing is not None, "a result has an id"
+    row, raw = outgoing.row, message.result
+    try:
+        result = _decode_result(outgoing, raw)
+        if isinstance(result, InitializeResult):
+            _complete_initialize(connection, result)
+        elif isinstance(result, DiscoverResult):
+            _adopt_discovered_server(connection, result, raw)
+        elif isinstance(result, InputRequiredResult):
+            _check_input_requests(row, result)
+    except InvalidJSONValue as error:
+        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
+        return _fail_request(connection, outgoing, wrong)
+    except RemoteProtocolError as error:
+        return _fail_request(connection, outgoing, error)
+    return ResponseReceived(outgoing, result)
 
 
 def handle_request(
@@ -225,8 +243,7 @@ def _accept_initialize(connection: "Connection", params: InitializeParams) -> Pe
     revision = negotiate(params.protocol_version, connection.local_peer.supported)
     if revision is None:
         raise connection.local_peer.make_unsupported_error(params.protocol_version)
-    if not connection.lifecycle.move(INITIALIZE):
-        raise InvalidRequest("Invalid request: the session is initialized already")
+    connection.lifecycle.move(INITIALIZE)
     return Peer(revision, params.capabilities, params.client_info)
 
 
@@ -281,24 +298,45 @@ def _handle_progress(connection: "Connection", params: ProgressParams) -> Connec
     return ProgressReceived(outgoing, params)
 
 
-def _handle_response(connection: "Connection", message: JSONRPCResponse) -> ConnectionEvent:
-    outgoing = connection.outgoing.pop(message.id, None)
-    if outgoing is None:
-        return _drop_unexpected_response(connection, message.id)
-    row = outgoing.row
+_ENVELOPE_START: Final = b'{"jsonrpc":"2.0","id"'
+_MAX_ID_DIGITS: Final = 18
+"""How many digits an id of ours has at most."""
+_ZERO: Final = ord("0")
+
+
+def read_plain_response(connection: "Connection", data: bytes) -> ResponseReceived | None:
+    """Read a result in an envelope as nearly everybody writes it, without decoding that; None if it is other.
+
+    The result is one whole JSON value, so the envelope has no other member.
+    """
+    envelope, _, rest = data.partition(b',"result":')
+    before, _, digits = envelope.rpartition(b":")
+    if (
+        before != _ENVELOPE_START
+        or not digits.isdigit()
+        or len(digits) > _MAX_ID_DIGITS
+        or digits[0] == _ZERO
+        or rest[:1] != b"{"
+        or rest[-2:] != b"}}"
+        or not data.isascii()
+    ):
+        return None
+    outgoing, depth = connection.outgoing.get(int(digits)), connection.depth
+    if outgoing is None or outgoing.task:
+        return None
+    if len(rest) > 2 * depth and rest.count(b"[") + rest.count(b"{") >= depth:
+        return None  # it may nest too deeply
+    raw = rest[:-1]
     try:
-        result = _decode_result(outgoing, message.result)
-        if isinstance(result, InitializeResult):
-            _complete_initialize(connection, result)
-        elif isinstance(result, DiscoverResult):
-            _adopt_discovered_server(connection, result, message.result)
-        elif isinstance(result, InputRequiredResult):
-            _check_input_requests(row, result)
-    except InvalidJSONValue as error:
-        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
-        return _fail_request(connection, outgoing, wrong)
-    except RemoteProtocolError as error:
-        return _fail_request(connection, outgoing, error)
+        result = outgoing.row.results["complete"].decode(raw)
+    except DECODE_ERRORS:
+        return None
+    if outgoing.revision.stateless and result.result_type != "complete":
+        return None
+    if isinstance(result, InitializeResult | DiscoverResult):
+        return None  # the connection learns from these
+    vars(result)["raw"] = raw
+    del connection.outgoing[outgoing.id]
     return ResponseReceived(outgoing, result)
 
 
@@ -306,11 +344,12 @@ def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
     """Decode the result of a request. Nearly all are complete, so that is tried first."""
     if not outgoing.task:
         try:
-            result = outgoing.row.read_result(raw, "complete")
-        except RemoteProtocolError:
+            result = outgoing.row.results["complete"].decode(raw)
+        except DECODE_ERRORS:
             pass  # another kind, or invalid
         else:
             if not outgoing.revision.stateless or result.result_type == "complete":
+                vars(result)["raw"] = raw
                 return result
     return outgoing.row.read_result(raw, _read_result_type(outgoing, raw))
 
@@ -363,10 +402,9 @@ def _read_server_info(raw: Raw) -> Implementation | None:
     return None if tagged is None else tagged.info
 
 
-def _handle_error(connection: "Connection", message: JSONRPCErrorResponse) -> ConnectionEvent:
-    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
-    if outgoing is None and message.id is not None:
-        return _drop_unexpected_response(connection, message.id)
+def _handle_error(
+    connection: "Connection", message: JSONRPCErrorResponse, outgoing: OutboundRequest | None
+) -> ConnectionEvent:
     revision = connection.revision if outgoing is None else outgoing.revision
     error = make_rpc_error(
         message.code,

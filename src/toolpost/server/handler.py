@@ -139,7 +139,7 @@ class Handler(ServeMethods):
         keys: "KeyRing | None" = SERVER.keys,
         answer_timeout: float = SERVER.answer_timeout,
         answer_once: bool = SERVER.answer_once,
-        observers: "Iterable[Observer]" = SERVER.observers,
+        observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)

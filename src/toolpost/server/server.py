@@ -22,7 +22,7 @@ from toolpost.server.registry.registry import (
 )
 from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
-from toolpost.server.runtime.request import Middleware
+from toolpost.server.runtime.request import Middleware, Observer
 from toolpost.server.signature.function_schema import BoundFunction, bind
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.sync_context import SyncContext
@@ -104,6 +104,7 @@ class Server(RegistryServer):
         keys: "KeyRing | None" = SERVER.keys,
         answer_timeout: float = SERVER.answer_timeout,
         answer_once: bool = SERVER.answer_once,
+        observers: Iterable[Observer] = SERVER.observers,
         auth: "Auth | None" = SERVER.auth,
         timeout: float | None = SERVER.timeout,
         page_size: int = SERVER.page_size,
@@ -129,6 +130,7 @@ class Server(RegistryServer):
             keys=keys,
             answer_timeout=answer_timeout,
             answer_once=answer_once,
+            observers=observers,
             auth=auth,
         )
         check_timeouts(timeout=timeout)

@@ -38,8 +38,6 @@ class BoundedMessageQueue(MessageQueue):
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
         self._tell_message: Callable[[JSONRPCMessage], object] | None = None
-        self.settle: Callable[[bytes], bool] = lambda _data: False
-        """Gets what may be the plain answer to a call; returns whether it has handed it on."""
         self._limiter = SendLimiter(lambda: len(self.arrived) < MAX_QUEUED_MESSAGES)
 
     def set_listener(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
@@ -90,8 +88,7 @@ class ResumableStream:
     async def reopen(self, sender: HttpSender, fields: Mapping[str, str]) -> None:
         """Open the stream or resume it, and hand out its messages until it ends (HTTPL-11).
 
-        Raises:
-            RequestFailed: it was cut off; or, with a status, the server offers no such stream.
+        A RequestFailed with a status means that the server offers no such stream.
         """
         again = {headers.LAST_EVENT: self.last_event_id} if self.last_event_id else {}
         async with sender.send("GET", {**fields, "accept": EVENTS, **again}) as response:
@@ -109,11 +106,7 @@ class ResumableStream:
             await self.wait_before_reconnect()
 
     async def follow(self, chunks: AsyncIterator[bytes]) -> None:
-        """Hand out the messages of one connection until it ends.
-
-        Raises:
-            RequestFailed: it was cut off, or brought an event over the limit.
-        """
+        """Hand out the messages of one connection until it ends; raise RequestFailed if it was cut off."""
         self.has_opened = True
         decoder = EventStreamDecoder(self._limit)
         try:

@@ -22,6 +22,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.eras import has_protocol_version
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.http_routing import mirror_headers
 from toolpost.protocol.jsonrpc import (
     InvalidJSONValue,
@@ -30,14 +31,12 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCNotification,
     JSONRPCRequest,
 )
-from toolpost.protocol.methods import CANCELLED, CLIENT, INITIALIZE, INITIALIZED, TOOLS_CALL
-from toolpost.protocol.revisions import LATEST
+from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, TOOLS_CALL
 from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream
 from toolpost.transports.http_request import HttpCall, SessionHeaders
-from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted
+from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted, is_event_stream
 from toolpost.transports.targets import Http
-from toolpost.types.base import UNSET, RequestId, Struct, Unset, WireStruct
-from toolpost.types.initialize import PROTOCOL_VERSION
+from toolpost.types.base import UNSET, Raw, RequestId, WireStruct
 from toolpost.types.notifications import CancelledParams
 
 DELETE_TIMEOUT: Final = 2.0  # seconds for the DELETE that ends a session; it ends without one, too
@@ -49,46 +48,15 @@ HeaderParameterLookup = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """Returns the annotated parameters of a tool, if they are known."""
 
 _CLOSED_REASON: Final = "the channel was closed"
-_CACHEABLE_METHODS: Final = frozenset(
-    name for name, row in LATEST.requests[CLIENT].items() if row.member in {None, "name"}
-)
-"""Requests whose headers repeat only a name of the params."""
-_CACHEABLE_HEADERS: Final = {headers.VERSION, headers.METHOD, headers.NAME}
 _POST_HEADERS: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
 
 logger: Final = logging.getLogger("toolpost.http")
-
-
-class _VersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
-    version: str | Unset = UNSET
-
-
-class _HeaderParams(Struct, rename={"facts": "_meta"}):
-    name: str | Unset = UNSET
-    facts: _VersionMeta | None = None
-
-
-class _RequestOutline(Struct):
-    """The part of a request that most headers need."""
-
-    id: RequestId
-    method: str
-    params: _HeaderParams | Unset = UNSET
-
-    @property
-    def key(self) -> tuple[str, str | Unset, str] | None:
-        """The content of the headers of a stateless request; None in a session."""
-        facts = None if self.params is UNSET else self.params.facts
-        if facts is None or facts.version is UNSET or self.params is UNSET:
-            return None
-        return self.method, self.params.name, facts.version
 
 
 class _CalledTool(WireStruct):
     name: str
 
 
-_REQUEST_OUTLINE: Final = JSONReader(_RequestOutline)
 _CALLED_TOOL: Final = JSONReader(_CalledTool)
 _CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
 
@@ -111,7 +79,7 @@ class HttpChannel:
         self._is_session_lost = False
         self._listener: asyncio.Task[None] | None = None
         self._calls: dict[RequestId, HttpCall] = {}
-        self._header_cache: dict[tuple[str, str | Unset, str], Mapping[str, str]] = {}
+        self._header_cache: dict[tuple[str, object, str], Mapping[str, str]] = {}
         self._answer_slots = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
@@ -119,10 +87,6 @@ class HttpChannel:
     def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
         """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
         self._queue.set_listener(tell)
-
-    def on_response(self, settle: Callable[[bytes], bool]) -> None:
-        """Offer each plain answer to `settle` first; it returns whether it has taken it."""
-        self._queue.settle = settle
 
     def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Report each request whose answer cannot come any more to `tell` instead of the log."""
@@ -140,12 +104,7 @@ class HttpChannel:
                 scope.reschedule(until)
 
     async def receive(self) -> bytes:
-        """Return the next message of the server, from any stream. Cancelling it loses no message.
-
-        Raises:
-            SessionLost: the server has forgotten the session.
-            ChannelClosed: the channel was closed.
-        """
+        """Return the next message of the server, from any stream. Cancelling it loses no message."""
         try:
             return await self._queue.receive()
         except ChannelClosed as error:
@@ -160,14 +119,15 @@ class HttpChannel:
                 has to repeat there.
             LocalProtocolError: this is no message, or one that may not be posted now.
         """
-        if self._queue.reason is not None:
-            raise self._make_closed_error(self._queue.reason, sent=False)
+        self._check_open()
         try:
             message = jsonrpc.decode(data)
         except RemoteProtocolError as error:
             raise LocalProtocolError(f"this cannot be posted: {error.message}") from error
         if isinstance(message, JSONRPCRequest):
-            self._post_request(message, data)
+            is_stateless = message.method != INITIALIZE and has_protocol_version(message.params)
+            fields = self._prepare_headers(self._mirror_headers(message)) if is_stateless else None
+            self._start_call(message.id, message.method, data, fields)
         elif isinstance(message, JSONRPCNotification):
             await self._post_notification(message, data)
         elif self._session is None:
@@ -177,24 +137,12 @@ class HttpChannel:
             async with self._answer_slots:
                 await self._post(data, session.fields, session)
 
-    def offer(self, data: bytes) -> bool:
-        """Post a request whose headers are cached; return False if `send` has to post it."""
-        try:
-            asked = _REQUEST_OUTLINE(data)
-        except InvalidJSONValue:
-            return False
-        session, key = self._session, asked.key
-        if key is not None:
-            session, fields = None, self._find_cached_headers(*key)
-        elif session is not None and asked.method != INITIALIZE:
-            fields = session.prepared
-            if fields is None:
-                fields = session.prepared = self._sender.prepare_headers({**_POST_HEADERS, **session.fields})
-        else:
-            fields = None
-        if fields is None or self._queue.reason is not None:
-            return False
-        self._start_call(asked.id, asked.method, session, data, fields)
+    def send_request(self, outgoing: OutboundRequest) -> bool:
+        """Post a request, by a task; raise as `send` does. Returns True: it never has to wait."""
+        if self._queue.reason is not None:
+            self._check_open()
+        fields = self._find_headers(outgoing) if outgoing.revision.stateless else None
+        self._start_call(outgoing.id, outgoing.row.name, outgoing.data, fields)
         return True
 
     async def close(self) -> None:
@@ -215,29 +163,22 @@ class HttpChannel:
 
     # ----------------------------------------------------------------- sending
 
-    def _post_request(self, request: JSONRPCRequest, data: bytes) -> None:
-        session, fields = self._session, {}
-        if request.method == INITIALIZE:
-            session = self._session = SessionHeaders()
-            self._stop_listening()
-        elif has_protocol_version(request.params):
-            session, fields = None, self._mirror_headers(request)
-            self._cache_headers(data, fields)
-        elif session is not None:
-            fields = session.fields
-        prepared = self._sender.prepare_headers({**_POST_HEADERS, **fields})
-        self._start_call(request.id, request.method, session, data, prepared)
-
     def _start_call(
-        self,
-        request_id: RequestId,
-        method: str,
-        session: SessionHeaders | None,
-        data: bytes,
-        fields: Mapping[str, str],
+        self, request_id: RequestId, method: str, data: bytes, stateless_headers: Mapping[str, str] | None
     ) -> None:
-        limit = self._http.max_answer
-        call = HttpCall(request_id, method, session, self._sender, self._queue, limit=limit)
+        """Start the task that posts a request; without headers of its own, with those of the session."""
+        session, fields = None, stateless_headers
+        if fields is None:
+            session = self._session
+            if method == INITIALIZE:
+                session = self._session = SessionHeaders()
+                self._stop_listening()
+            fields = None if session is None else session.prepared
+            if fields is None:
+                fields = self._prepare_headers({} if session is None else session.fields)
+                if session is not None:
+                    session.prepared = fields
+        call = HttpCall(request_id, method, session, self._sender, self._queue, self._http.max_answer)
         if request_id in self._calls:
             self._track_task(self._calls[request_id].task)
         # Kept in `_calls` until it ends: unlike `_tasks`, that needs no callback.
@@ -245,8 +186,20 @@ class HttpChannel:
         self._calls[request_id] = call
 
     async def _run_call(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
+        """Post a request with headers that the sender has prepared; hand on messages up to the answer."""
+        cut = None
         try:
-            await call.run(data, fields)
+            try:
+                async with self._sender.send("POST", fields, data, prepared=True) as response:
+                    if response.headers.get("content-type") == JSON or not is_event_stream(response):
+                        await call.read_whole(response)
+                        return
+                    await call.read_stream(response)
+            except RequestFailed as error:
+                if call.stream is None:
+                    raise
+                cut = error
+            await call.resume_stream(cut)
         except (TransportError, AuthError) as error:
             self._report_lost(call, error)
         except Exception as error:
@@ -306,23 +259,26 @@ class HttpChannel:
         finally:
             self._post_timeouts.discard(scope)
 
-    def _find_cached_headers(self, method: str, name: str | Unset, version: str) -> Mapping[str, str] | None:
-        """Return cached headers; None if there are none, or they have to repeat arguments as well."""
-        if method == TOOLS_CALL and name is not UNSET and self.find_header_parameters(name):
-            return None
-        return self._header_cache.get((method, name, version))
+    def _prepare_headers(self, fields: Mapping[str, str]) -> Mapping[str, str]:
+        return self._sender.prepare_headers({**_POST_HEADERS, **fields})
 
-    def _cache_headers(self, data: bytes, fields: Mapping[str, str]) -> None:
-        """Keep the headers of a stateless request for others like it, if they repeat only a name."""
-        try:
-            asked = _REQUEST_OUTLINE(data)
-        except InvalidJSONValue:
-            return
-        is_cacheable = asked.method in _CACHEABLE_METHODS and fields.keys() <= _CACHEABLE_HEADERS
-        if asked.key is not None and is_cacheable:
-            if len(self._header_cache) >= MAX_CACHED_HEADERS:
-                self._header_cache.clear()
-            self._header_cache[asked.key] = self._sender.prepare_headers({**_POST_HEADERS, **fields})
+    def _find_headers(self, outgoing: OutboundRequest) -> Mapping[str, str]:
+        """Return the headers of a stateless request; those that repeat only a name are cached."""
+        row, params = outgoing.row, outgoing.params
+        name: object = None if row.named is None else getattr(params, row.named, None)
+        annotated = isinstance(name, str) and row.name == TOOLS_CALL and self.find_header_parameters(name)
+        is_cacheable = not annotated and (row.named is None or isinstance(name, str))
+        key = row.name, name, outgoing.revision.date
+        fields = self._header_cache.get(key) if is_cacheable else None
+        if fields is None:
+            raw = UNSET if params is None else Raw(jsonrpc.encode(params))
+            mirrored = self._mirror_headers(JSONRPCRequest(outgoing.id, row.name, raw))
+            fields = self._prepare_headers({**mirrored, headers.VERSION: outgoing.revision.date})
+            if is_cacheable:
+                if len(self._header_cache) >= MAX_CACHED_HEADERS:
+                    self._header_cache.clear()
+                self._header_cache[key] = fields
+        return fields
 
     def _mirror_headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
         try:
@@ -364,6 +320,10 @@ class HttpChannel:
             self._session, self._is_session_lost = None, True
             self._stop_listening()
             self._queue.end("the server does not know the session any more")
+
+    def _check_open(self) -> None:
+        if self._queue.reason is not None:
+            raise self._make_closed_error(self._queue.reason, sent=False)
 
     def _make_closed_error(self, reason: str, *, sent: bool) -> ChannelClosed:
         kind = SessionLost if self._is_session_lost else ChannelClosed

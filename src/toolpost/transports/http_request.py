@@ -5,8 +5,8 @@ go to a queue. Knows nothing of other requests, or of headers that mirror a mess
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeGuard, cast
 
 from toolpost.errors import (
     MethodNotFound,
@@ -33,11 +33,10 @@ from toolpost.transports.http_sender import (
     JSON,
     HttpSender,
     build_refusal,
-    is_event_stream,
     is_json,
     is_success,
 )
-from toolpost.types.base import RequestId, WireStruct
+from toolpost.types.base import RequestId, Struct, WireStruct
 
 _SESSION_LOST_REASON: Final = "the server does not know the session any more"
 _OK: Final = 200
@@ -81,87 +80,50 @@ class SessionHeaders:
         return SessionLost(_SESSION_LOST_REASON, sent=sent, peer=peer)
 
 
-class HttpCall:
+class HttpCall(Struct, eq=False):
     """One request and its response; `session` is None in the stateless era, `task` runs it."""
 
-    __slots__ = ("_limit", "_odd", "_queue", "_sender", "_stream", "id", "method", "session", "task")
-
-    def __init__(
-        self,
-        request_id: RequestId,
-        method: str,
-        session: SessionHeaders | None,
-        sender: HttpSender,
-        queue: BoundedMessageQueue,
-        *,
-        limit: int,
-    ) -> None:
-        self.id = request_id
-        self.method = method
-        self.session = session
-        self._sender = sender
-        self._queue = queue
-        self._limit = limit
-        self._stream: ResumableStream | None = None
-        self._odd: RemoteProtocolError | None = None
-        self.task: asyncio.Task[None]
-
-    @property
-    def is_initialize(self) -> bool:
-        """Whether it opens a session."""
-        return self.method == INITIALIZE
-
-    async def run(self, data: bytes, fields: Mapping[str, str]) -> None:
-        """Post the request with headers that the sender has prepared; hand on messages up to the answer.
-
-        Raises:
-            RequestFailed: the answer cannot come any more.
-            SessionLost: the server has forgotten the session.
-        """
-        cut = None
-        try:
-            async with self._sender.send("POST", fields, data, prepared=True) as response:
-                if response.headers.get("content-type") == JSON or not is_event_stream(response):
-                    await self._read_whole(response)
-                    return
-                self._store_session_id(response)
-                self._stream = ResumableStream(self._take_event, self._limit)
-                await self._stream.follow(response.chunks())
-        except RequestFailed as error:
-            if self._stream is None:
-                raise
-            cut = error
-        await self._resume(self._stream, cut)
+    id: RequestId
+    method: str
+    session: SessionHeaders | None
+    sender: HttpSender
+    queue: BoundedMessageQueue
+    limit: int
+    stream: ResumableStream | None = None
+    odd: RemoteProtocolError | None = None
+    task: "asyncio.Task[None]" = cast(
+        "asyncio.Task[None]", None
+    )  # set at once, with a task that needs the call
 
     # ----------------------------------------------------------------- one body
 
-    async def _read_whole(self, response: Response) -> None:
-        """Hand on the answer from a response that is not a stream."""
-        if response.status in _AUTH_STATUSES or not is_json(response):
+    async def read_whole(self, response: Response) -> None:
+        """Hand on the answer from a response that is not a stream; raise RequestFailed if it is none."""
+        has_json = response.headers.get("content-type") == JSON or is_json(response)
+        if response.status in _AUTH_STATUSES or not has_json:
             raise await self._make_refusal(response)
-        body = await response.read(self._limit)
-        # The usual case: a plain answer with our id needs no further look.
-        head = b'{"jsonrpc":"2.0","id":%a,' % self.id
-        if response.status == _OK and body.startswith(head) and self._queue.settle(body):
-            return
+        body = await response.read(self.limit)
         try:
             data, message, answer = self._find_answer(body, alone=True)
         except RemoteProtocolError as error:
             raise await self._make_refusal(response, body, error.message) from error
+        if response.status == _OK and type(answer) is JSONRPCResponse and self.method != INITIALIZE:
+            self.queue.put_decoded(data, message)
+            return
         if answer is None or (self._is_session_lost(response) and not self._is_unknown_method(answer)):
             raise await self._make_refusal(response, body, "it answers something else")
         if self._is_server_busy(response, answer):
             raise await build_refusal(response, body)
         if self._is_revision_refused(answer):
             assert self.session is not None
-            raise self.session.make_lost_error(self._queue.peer, sent=False)
-        if self.is_initialize:
+            raise self.session.make_lost_error(self.queue.peer, sent=False)
+        if self.method == INITIALIZE:
             self._store_session_id(response)
             self._store_revision(answer)
-        self._queue.put_decoded(data, message)
+        self.queue.put_decoded(data, message)
 
     def _is_session_lost(self, response: Response) -> bool:
-        return self.session is not None and not self.is_initialize and self.session.is_lost(response)
+        return self.session is not None and self.method != INITIALIZE and self.session.is_lost(response)
 
     def _is_server_busy(self, response: Response, answer: JSONRPCResponse | JSONRPCErrorResponse) -> bool:
         """Return whether the server is only busy, and says when to try again."""
@@ -171,7 +133,7 @@ class HttpCall:
 
     def _is_revision_refused(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> bool:
         """Return whether the server refuses the revision that it had agreed to (VER-7)."""
-        if self.session is None or self.is_initialize:
+        if self.session is None or self.method == INITIALIZE:
             return False
         return isinstance(answer, JSONRPCErrorResponse) and answer.code == UnsupportedRevision.code
 
@@ -188,7 +150,7 @@ class HttpCall:
         """Return the error for a response that is no answer."""
         if self._is_session_lost(response):
             assert self.session is not None
-            return self.session.make_lost_error(self._queue.peer, sent=False)
+            return self.session.make_lost_error(self.queue.peer, sent=False)
         if why is not None and is_success(response):
             return RequestFailed(
                 f"the server did not answer {self.method} with JSON-RPC: {why}", status=response.status
@@ -197,37 +159,44 @@ class HttpCall:
 
     # ----------------------------------------------------------------- a stream
 
+    async def read_stream(self, response: Response) -> None:
+        """Hand on the messages of a stream until it ends. Raises RequestFailed if it was cut off."""
+        self._store_session_id(response)
+        self.stream = ResumableStream(self._take_event, self.limit)
+        await self.stream.follow(response.chunks())
+
     async def _take_event(self, data: bytes) -> None:
         """Hand on one message of the stream."""
-        assert self._stream is not None
+        assert self.stream is not None
         message = answer = None
         try:
             data, message, answer = self._find_answer(data, alone=False)
         except RemoteProtocolError as error:
-            self._odd = error  # the reader of the queue counts it
+            self.odd = error  # the reader of the queue counts it
         if answer is not None:
             self._store_revision(answer)
-            self._stream.is_complete = True
-        await self._queue.put_when_room(data, message)
+            self.stream.is_complete = True
+        await self.queue.put_when_room(data, message)
 
-    async def _resume(self, stream: ResumableStream, cut: RequestFailed | None) -> None:
-        """Reconnect for the answer, as often as makes sense (HTTPL-4, HTTPL-20)."""
-        session = self.session
+    async def resume_stream(self, cut: RequestFailed | None) -> None:
+        """Reconnect for the answer, as often as makes sense (HTTPL-4, HTTPL-20); `cut` is how it ended."""
+        session, stream = self.session, self.stream
+        assert stream is not None
         while not stream.is_complete:
             is_refused = cut is not None and is_final(cut)
             if session is None or not stream.last_event_id or stream.is_lost or is_refused:
-                odd = cut or self._odd
+                odd = cut or self.odd
                 why = "" if odd is None else f": {odd.message}"
                 raise RequestFailed(
-                    f"the stream ended before the answer to {self.method} came{why}", peer=self._queue.peer
+                    f"the stream ended before the answer to {self.method} came{why}", peer=self.queue.peer
                 )
             await stream.wait_before_reconnect()
             try:
-                await stream.reopen(self._sender, session.fields)
+                await stream.reopen(self.sender, session.fields)
                 cut = None
             except RequestFailed as error:
                 if session.is_lost(error):
-                    raise session.make_lost_error(self._queue.peer, sent=True) from error
+                    raise session.make_lost_error(self.queue.peer, sent=True) from error
                 cut = error
 
     # ----------------------------------------------------------------- the answer
@@ -241,14 +210,17 @@ class HttpCall:
         error is all that came (`alone`), it is the answer whatever its id.
         """
         # As strict as the reader of the queue: if that drops an answer, its caller would wait without end.
-        if jsonrpc.is_batch(data) and self._has_batches:
-            return data, None, self._pick_answer(jsonrpc.decode_batch(data))
+        if data[:1] != b"{" and jsonrpc.is_batch(data) and self._has_batches:
+            answers = [item for item in jsonrpc.decode_batch(data) if self._is_answer(item)]
+            return data, None, answers[0] if answers else None
         message = jsonrpc.decode(data)
+        if type(message) is JSONRPCResponse and message.id == self.id:  # nearly always
+            return data, message, message
         is_ours = alone or getattr(message, "id", None) is None
         if isinstance(message, JSONRPCErrorResponse) and message.id != self.id and is_ours:
             error = RPCError(message.message, message.data, code=message.code)
             return jsonrpc.encode_error(self.id, error), None, message
-        return data, message, self._pick_answer((message,))
+        return data, message, message if self._is_answer(message) else None
 
     @property
     def _has_batches(self) -> bool:
@@ -257,18 +229,15 @@ class HttpCall:
         revision = REVISIONS.get(fields.get(headers.VERSION, ""))
         return revision is not None and revision.batches
 
-    def _pick_answer(
-        self, messages: Iterable[JSONRPCMessage | RemoteProtocolError]
-    ) -> JSONRPCResponse | JSONRPCErrorResponse | None:
-        for message in messages:
-            if isinstance(message, JSONRPCResponse | JSONRPCErrorResponse) and message.id == self.id:
-                return message
-        return None
+    def _is_answer(
+        self, item: JSONRPCMessage | RemoteProtocolError
+    ) -> TypeGuard[JSONRPCResponse | JSONRPCErrorResponse]:
+        return isinstance(item, JSONRPCResponse | JSONRPCErrorResponse) and item.id == self.id
 
     def _store_session_id(self, response: Response) -> None:
         """Store the id of a session that was opened."""
         name = response.headers.get(headers.SESSION)
-        if name is None or not self.is_initialize or self.session is None:
+        if name is None or self.method != INITIALIZE or self.session is None:
             return
         if not headers.is_valid_session_id(name):
             raise RequestFailed("the server names the session in a way that no header can carry")
@@ -276,7 +245,7 @@ class HttpCall:
 
     def _store_revision(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> None:
         """Store the revision of a session that was opened, before the answer is handed on."""
-        if not self.is_initialize or self.session is None or isinstance(answer, JSONRPCErrorResponse):
+        if self.method != INITIALIZE or self.session is None or isinstance(answer, JSONRPCErrorResponse):
             return
         try:
             date = _AGREED_VERSION(answer.result).protocol_version

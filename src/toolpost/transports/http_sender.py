@@ -267,19 +267,23 @@ class HttpSender:
             if self._requires_encryption:
                 check_encrypted(here)
             while True:
-                request = OutgoingRequest(self._http.url, method, here, is_unattended())
+                request = None
                 sent: Mapping[str, str] = {}
                 if authorizer is not None:
-                    sent = await _get_auth_headers(authorizer, request)
+                    request = OutgoingRequest(self._http.url, method, here, is_unattended())
+                    with _wrap_auth_errors(authorizer):
+                        sent = await authorizer.headers(request)
                 whole = {**headers, **sent} if sent else headers
                 async with self._backend.send(method, here, whole, body) as response:
                     if response.status in _REDIRECT_STATUSES:
                         here, redirects = _follow_redirect(here, response, redirects), redirects - 1
                         continue
+                    if authorizer is None or request is None:
+                        yield response
+                        return
                     rejection = CredentialsRejection(response.status, response.headers, sent)
-                    if authorizer is None or not _is_credentials_rejection(rejection):
-                        if authorizer is not None:
-                            authorizer.on_accepted(request, response.headers, sent)
+                    if not _is_credentials_rejection(rejection):
+                        authorizer.on_accepted(request, response.headers, sent)
                         yield response
                         return
                 again = again - 1 if method != "DELETE" else 0  # no login to end a session
@@ -325,11 +329,6 @@ def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
             f"auth={type(authorizer).__name__} failed: {type(error).__name__}",
             hint="the cause of this error tells more",
         ) from error
-
-
-async def _get_auth_headers(authorizer: Authorizer, request: OutgoingRequest) -> Mapping[str, str]:
-    with _wrap_auth_errors(authorizer):
-        return await authorizer.headers(request)
 
 
 def _is_credentials_rejection(rejection: CredentialsRejection) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import OversizedLine
 
 _log = logging.getLogger("toolpost.transports")
@@ -63,12 +64,7 @@ class MessageQueue:
         self._end: asyncio.Event | None = None
 
     async def receive(self) -> bytes:
-        """Return the next message; wait for it if needed. Cancelling the wait loses nothing.
-
-        Raises:
-            ChannelClosed: everything was read, and there will be no more.
-            LocalProtocolError: another task is waiting already.
-        """
+        """Return the next message; wait for it if needed. Cancelling the wait loses nothing."""
         if self._waiting is not None:
             raise LocalProtocolError(
                 "another task is already receiving from this channel",
@@ -219,6 +215,10 @@ class MemoryChannel:
             return False
         theirs.put(data)
         return True
+
+    def send_request(self, outgoing: OutboundRequest) -> bool:
+        """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
+        return self.offer(outgoing.data)
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
         """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""

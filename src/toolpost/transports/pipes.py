@@ -268,11 +268,7 @@ class PipeWriter(ABC):
         self.closed: asyncio.Future[None] = loop.create_future()
 
     async def send(self, line: bytes) -> None:
-        """Write or queue the line, when there is room. A cancelled send has sent nothing.
-
-        Raises:
-            ChannelClosed: nothing can be written any more; the line was not sent.
-        """
+        """Write or queue the line, when there is room. A send that was cancelled or raises sent nothing."""
         if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER:
             await self._limiter.wait()
         if self._reason is None:
@@ -359,7 +355,10 @@ class LoopWriter(PipeWriter):
         rest = self._rest
         if not rest:
             if not self._pending:
-                self._on_all_written()
+                self._unwatch()
+                self._busy = False
+                if self._reason is not None:
+                    self.abort(self._reason)
                 return
             rest = b"".join(self._pending)
             self._pending.clear()
@@ -381,12 +380,6 @@ class LoopWriter(PipeWriter):
             if not self._watched:
                 self._loop.call_soon(self._flush)
         self._limiter.admit_next()
-
-    def _on_all_written(self) -> None:
-        self._unwatch()
-        self._busy = False
-        if self._reason is not None:
-            self.abort(self._reason)
 
     def _unwatch(self) -> None:
         if self._watched:

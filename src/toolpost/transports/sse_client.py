@@ -65,11 +65,7 @@ class SseChannel:
             )
 
     async def wait_for_endpoint(self) -> None:
-        """Wait until the server has named the URL to post to (SSE-2).
-
-        Raises:
-            ConnectFailed: it names none, or one of another origin.
-        """
+        """Wait until the server has named the URL to post to (SSE-2); raise ConnectFailed if it does not."""
         try:
             async with asyncio.timeout(ENDPOINT_TIMEOUT) as scope:
                 self._opening = scope
@@ -93,12 +89,7 @@ class SseChannel:
         return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
-        """Post one message (SSE-3); its answer comes on the stream.
-
-        Raises:
-            ChannelClosed: the stream has ended, or the channel was closed.
-            RequestFailed: it was not accepted, and no `on_request_lost` callback is there for it.
-        """
+        """Post one message (SSE-3); its answer comes on the stream, or `on_request_lost` reports it."""
         if self._queue.reason is not None:
             raise ChannelClosed(self._queue.reason, sent=False, peer=self._http.label)
         request_id = None if self._on_lost is None else _get_request_id(data)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import LineBuffer, OversizedLine, frame
 from toolpost.transports.memory import MessageQueue
 from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
@@ -194,9 +195,9 @@ class ChildProcessChannel:
             reason = self._queue.reason or error.message
             raise ChannelClosed(reason, sent=False, peer=self._queue.peer) from None
 
-    def offer(self, data: bytes) -> bool:
-        """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
-        return self._stdin.offer(frame(data))
+    def send_request(self, outgoing: OutboundRequest) -> bool:
+        """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
+        return self._stdin.offer(frame(outgoing.data))
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
         """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
@@ -341,13 +342,9 @@ class ChildProcessChannel:
 
 
 async def open_child(stdio: Stdio) -> ChildProcessChannel:
-    """Start a server, and return the channel to it.
+    """Start a server, and return the channel to it; raise ConnectFailed if it could not be started.
 
-    It runs in a session of its own, so that Ctrl-C in our terminal does not reach it. If it exits, also right
-    at the start, the channel reports that.
-
-    Raises:
-        ConnectFailed: it could not be started.
+    It runs in a session of its own, so that Ctrl-C in our terminal does not reach it.
     """
     loop = asyncio.get_running_loop()
     environment = stdio.environment()

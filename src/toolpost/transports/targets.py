@@ -83,14 +83,7 @@ class Http(Struct, frozen=True):
 
     @classmethod
     def from_target(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
-        """Return the description for a shorter form.
-
-        Args:
-            target: a URL, an entry of an `mcp.json`, or a description already.
-
-        Raises:
-            ConnectFailed: it describes no HTTP server.
-        """
+        """Return the description for a URL, an entry of an `mcp.json`, or a description."""
         if isinstance(target, Http):
             return target
         return _parse_http_entry(target) if isinstance(target, Mapping) else cls(target)
@@ -102,11 +95,7 @@ class Http(Struct, frozen=True):
 
 
 def resolve_url(base: str, reference: str) -> str:
-    """Return the URL that a reference of the server leads to.
-
-    Raises:
-        ConnectFailed: it leads to another origin, or is no URL.
-    """
+    """Return the URL that a reference leads to; raise ConnectFailed if that is of another origin."""
     try:
         url = urljoin(base, reference)
     except ValueError as error:
@@ -251,14 +240,9 @@ class Stdio(Struct, frozen=True):
 
     @classmethod
     def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
-        """Return the description for a shorter form.
+        """Return the description for a shorter form: a list of words, an entry of an `mcp.json`, a string.
 
-        Args:
-            target: a list with the command and its arguments, a string that is split like a shell would
-                (but nothing is expanded), an entry of an `mcp.json`, or a description already.
-
-        Raises:
-            ConnectFailed: it describes no command.
+        A string is split like a shell would, but nothing is expanded.
         """
         if isinstance(target, Stdio):
             return target

@@ -11,7 +11,7 @@ from raw_server import Asked, Clock, RawServer, run
 from toolpost.client import changes as module
 from toolpost.client.changes import Change
 from toolpost.client.client import Client
-from toolpost.client.connection.retry_policy import MAX_BACKOFF, MIN_BACKOFF, Backoff
+from toolpost.client.connection.reconnect import MAX_BACKOFF, MIN_BACKOFF, Backoff
 from toolpost.client.sync import SyncClient
 from toolpost.errors import MCPError
 from toolpost.types import ResourceUpdatedParams, Result

@@ -10,8 +10,8 @@ from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 from raw_server import Asked, Clock, RawServer, run
 from toolpost import Change, Client, Transition
 from toolpost.channel import is_unattended
-from toolpost.client.connection.reconnect import MAX_AUTO_RECONNECTS
-from toolpost.client.connection.retry_policy import MAX_BACKOFF, MAX_FAILURES, MIN_BACKOFF
+from toolpost.client.connection.reconnect import MAX_AUTO_RECONNECTS, MAX_BACKOFF, MIN_BACKOFF
+from toolpost.client.connection.retry import MAX_FAILURES
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,

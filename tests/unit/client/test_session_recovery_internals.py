@@ -7,7 +7,7 @@ import pytest
 
 from endpoint import OPENED, WELCOME, Endpoint, client_of
 from raw_server import Clock, run
-from toolpost.client.connection.retry_policy import MIN_BACKOFF
+from toolpost.client.connection.reconnect import MIN_BACKOFF
 from toolpost.errors import (
     ChannelClosed,
     SessionLost,

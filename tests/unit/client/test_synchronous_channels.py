@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.channel_features import SupportsMessageCallback, SupportsOffer, SupportsResponseCallback
+from toolpost.client.channel_features import SupportsMessageCallback, SupportsRequests
 from toolpost.client.client import Client
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.pending import CallLimits
@@ -17,7 +17,7 @@ from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.events import InboundRequest, NotificationReceived, OutboundRequest
 from toolpost.protocol.jsonrpc import JSONRPCMessage, decode
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST_SESSION
@@ -28,7 +28,6 @@ from toolpost.types import (
     Implementation,
     ListCapability,
     ListRootsResult,
-    Raw,
     Result,
 )
 
@@ -47,9 +46,9 @@ class QuickChannel(ScriptedChannel):
         self.taken: list[bytes] = []
         self.tell: Callable[[bytes | JSONRPCMessage], object] = print
 
-    def offer(self, data: bytes) -> bool:
+    def send_request(self, outgoing: OutboundRequest) -> bool:
         if self.room:
-            self.taken.append(data)
+            self.taken.append(outgoing.data)
         return self.room
 
     def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
@@ -97,9 +96,9 @@ async def turns() -> None:
 
 def test_what_a_channel_offers_is_found_by_its_methods():
     channel = QuickChannel()
-    assert isinstance(channel, SupportsOffer)
+    assert isinstance(channel, SupportsRequests)
     assert isinstance(channel, SupportsMessageCallback)
-    assert not isinstance(ScriptedChannel(), SupportsOffer | SupportsMessageCallback)
+    assert not isinstance(ScriptedChannel(), SupportsRequests | SupportsMessageCallback)
 
 
 @pytest.mark.parametrize("read", [bytes, decode])
@@ -241,47 +240,5 @@ def test_a_server_in_this_process_needs_no_task_of_the_client():
             results = await asyncio.gather(*(client.call_tool("double", {"n": n}) for n in range(50)))
             assert [result.data for result in results] == [2 * n for n in range(50)]
             assert woken == 0
-
-    run(main())
-
-
-class Patient(QuickChannel):
-    """Has who asked look at answers first."""
-
-    def on_response(self, settle: Callable[[bytes], bool]) -> None:
-        self.settle = settle
-
-
-def test_a_plain_answer_to_a_call_is_settled_and_nothing_else_is():
-    async def main() -> None:
-        channel = Patient()
-        assert isinstance(channel, SupportsResponseCallback)
-        async with Harness(channel) as it:
-            said, answer = b'{"content":[{"type":"text","text":"3"}]}', b""
-            for _ in range(2):  # the first one is looked at in every way
-                calling = it.link.call_tool("add", Raw(b"{}"), CallLimits(timeout=10), it.link.loop.time())
-                call = asyncio.create_task(calling)
-                await turns()
-                [number] = it.link.pending
-                answer = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, said)
-                assert not channel.settle(answer.replace(b"content", b"contents"))
-                if not channel.settle(answer):
-                    channel.tell(answer)
-                    assert number == 1
-                assert (await call).raw == said
-            assert it.link.has_response
-            assert not channel.settle(answer)
-            channel.tell(answer)
-            assert it.stats.discarded == {"late answer": 1}
-
-    run(main())
-
-
-def test_who_has_closed_settles_nothing():
-    async def main() -> None:
-        channel = Patient()
-        async with Harness(channel) as it:
-            await it.link.close()
-            assert not channel.settle(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
 
     run(main())

@@ -55,9 +55,10 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
+from toolpost.protocol.jsonrpc import JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
-from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS
+from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS, handle_request
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.protocol.send import LOG_LEVEL_RANKS
 from toolpost.types import (
@@ -128,7 +129,7 @@ def test_a_request_is_asked_and_answered(revision, by, row):
     outgoing, incoming = conversation.ask(row.name, by=by)
     asker, asked = conversation.end(by), conversation.end(other(by))
     assert (outgoing.row, incoming.row) == (row, row)
-    assert type(incoming.params) is row.params
+    assert isinstance(incoming.params, row.params)
     assert incoming.peer.revision is revision
     assert incoming.id == outgoing.id
     assert (list(asker.outgoing), list(asked.incoming)) == ([outgoing.id], [incoming.id])
@@ -1792,39 +1793,18 @@ def test_a_session_goes_on_in_another_place():
     one(greeted.receive(message(id=3, method="tools/list")), InboundRequest)
 
 
-def test_a_message_may_come_with_its_facts():
+def test_a_request_may_be_decoded_before_it_comes():
     server = Connection(SERVER_PARTY)
-    decoded = jsonrpc.decode(told(LATEST, "tools/call", id=1))
+    message = jsonrpc.decode(told(LATEST, "tools/call", id=1))
+    assert isinstance(message, JSONRPCRequest)
+    row = LATEST.requests["client"]["tools/call"]
     peer = Peer(LATEST, ClientCapabilities(), Implementation("n", "v"), "error")
     meta = read_meta(Raw(b'{"_meta":{"progressToken":"given"}}'))
-    incoming = server.receive_message(decoded, meta=meta, peer=peer)
+    incoming = handle_request(server, message, (row, row.read_params(message.params), meta, peer))
     assert isinstance(incoming, InboundRequest)
     assert incoming.peer is peer
     assert incoming.token == "given"
     assert server.report_progress(1, 1)
-
-
-def test_a_message_may_come_with_its_peer_alone():
-    server = Connection(SERVER_PARTY)
-    decoded = jsonrpc.decode(message(id=1, method="tools/list", params={"_meta": {"progressToken": 5}}))
-    incoming = server.receive_message(decoded, peer=Peer(LATEST_SESSION))
-    assert isinstance(incoming, InboundRequest)
-    assert incoming.token == 5
-
-
-def test_a_session_is_idle_while_nothing_is_under_way():
-    conversation = talk(LATEST_SESSION)
-    server = conversation.server
-    assert server.is_idle
-    _, incoming = conversation.ask("tools/list")
-    assert not server.is_idle
-    assert server.fail(incoming.id, InternalError("no"))
-    assert server.is_idle
-    asked = server.request("ping")
-    assert not server.is_idle
-    server.cancel(asked.id)
-    assert server.is_idle
-    assert not Connection(SERVER_PARTY).is_idle
 
 
 # --------------------------------------------------------------------- the end

@@ -8,7 +8,7 @@ from conversation import SERVER_PARTY, Conversation, marked, message, one, refus
 
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import SESSION_ERA, Peer
+from toolpost.protocol.eras import SESSION_ERA
 from toolpost.protocol.events import (
     ErrorReceived,
     InboundRequest,
@@ -122,7 +122,7 @@ def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
             },
         )
     )
-    event = server.receive_message(again, peer=Peer(LATEST_SESSION))
+    event = server.receive_message(again)
     assert isinstance(event, InvalidMessageReceived)
     assert event.data is not None
     assert json.loads(event.data)["error"]["code"] == -32600

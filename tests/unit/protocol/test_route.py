@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolpost.errors import CODES, HeaderMismatch, LocalProtocolError, MissingCapability, RPCError
-from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol import headers, jsonrpc, receive
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import STATELESS_ERA, Peer
 from toolpost.protocol.events import (
@@ -22,14 +22,11 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.headers import METHOD, NAME, SESSION, VERSION
 from toolpost.protocol.http_routing import (
-    KnownSession,
-    KnownStateless,
     RejectedRoute,
     SessionRoute,
     StatelessRoute,
     classify,
     get_http_status,
-    make_known_route,
     mirror_headers,
     verify_headers,
 )
@@ -113,8 +110,9 @@ class Post:
         if isinstance(route, RejectedRoute):
             assert route.id == 7
             return route.status, route.error
+        assert isinstance(message, JSONRPCRequest)
         assert isinstance(route, StatelessRoute)
-        incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+        incoming = receive.handle_request(connection, message, route.decoded)
         if isinstance(incoming, InvalidMessageReceived):
             assert isinstance(incoming.error, RPCError)
             return get_http_status(incoming.error.code), incoming.error
@@ -375,8 +373,10 @@ def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Inb
     """A call that has passed all checks."""
     message = read(id=identity, method="tools/call", params={"name": "add", "_meta": meta})
     route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection.local_peer)
+    assert isinstance(message, JSONRPCRequest)
     assert isinstance(route, StatelessRoute)
-    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    assert route.decoded is not None
+    incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     assert incoming.peer is route.peer
     return incoming
@@ -621,7 +621,7 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     connection = server()
     route = classify(post.sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
-    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}
     verify_headers(sent, incoming, {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")})
@@ -647,7 +647,7 @@ def test_a_notice_needs_a_version_and_no_facts(sent, params):
     route = classify({VERSION: MODERN, **sent}, message, connection.local_peer)
     assert route == StatelessRoute()
     assert isinstance(route, StatelessRoute)
-    event = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    event = connection.receive_message(message)
     assert isinstance(event, NotificationReceived | MessageDropped)
 
 
@@ -1055,7 +1055,7 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
     connection = server()
     route = classify(sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
-    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     verify_headers(sent, incoming, annotated)
 
@@ -1096,105 +1096,3 @@ def test_the_name_of_an_extension_s_request_is_mirrored_under_its_name_on_the_wi
     message = JSONRPCRequest(1, "tasks/update", Raw(b'{"taskId":"t 1"}'))
     assert mirror_headers(message, extra={row.name: row})[NAME] == "t 1"
     assert NAME not in mirror_headers(message)
-
-
-# --------------------------------------------------------------------- what headers have settled
-
-
-def body(message: Any) -> bytes:
-    return json.dumps(message).encode()
-
-
-def known_post(post: Post, party: LocalPeer) -> KnownStateless:
-    known = make_known_route(classify(post.sent, post.message, party), post.message, party)
-    assert isinstance(known, KnownStateless)
-    return known
-
-
-def test_what_headers_have_settled_leads_bodies_that_agree_with_them():
-    post, party = Post(), server().local_peer
-    route = classify(post.sent, post.message, party)
-    post.meta["progressToken"] = "t"
-    incoming = known_post(post, party).read(body(posted(params=post.params)), party)
-    assert isinstance(route, StatelessRoute)
-    assert incoming is not None
-    assert (incoming.id, incoming.row.name, incoming.peer, incoming.token) == (
-        7,
-        "tools/call",
-        route.peer,
-        "t",
-    )
-    assert (incoming.params.name, incoming.raw) == ("add", Raw(body(post.params)))
-
-
-def test_a_call_is_known_again_by_what_does_not_change():
-    post, party = Post(), server().local_peer
-    post.params["arguments"] = {"a": 1}
-    known = known_post(post, party)
-    data = body(posted(params=post.params))
-    like = known.read(data, party)
-    assert like is not None
-    assert known.mould is None
-    known.learn(data, like)
-    post.params["arguments"] = {"a": 22}
-    again = known.read(body(posted(params=post.params, id=8)), party)
-    assert again is not None
-    assert (again.id, again.params.name, bytes(again.params.arguments)) == (8, "add", b'{"a": 22}')
-    assert again.raw is UNSET
-    assert known.has_learned
-    other = known.read(body(posted(params={**post.params, "task": None}, id=8)), party)
-    assert other is not None
-    assert other.raw is not UNSET
-
-
-def posted(method: str = "tools/call", params: Any = None, **members: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params, **members}
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        [],
-        {"jsonrpc": "2.0", "method": "tools/call"},
-        posted("tools/list", {"_meta": FACTS}),
-        posted("tools/call"),
-        posted("tools/call", {"name": "add", "_meta": None}),
-        posted("tools/call", {"name": "add", "_meta": 5}),
-        posted("tools/call", {"name": "add", "_meta": {**FACTS, PROTOCOL_VERSION: LEGACY[-1]}}),
-        posted("tools/call", {"name": "add", "_meta": {PROTOCOL_VERSION: MODERN}}),
-    ],
-)
-def test_what_headers_have_settled_tells_nothing_of_other_bodies(message):
-    post, party = Post(), server().local_peer
-    known = known_post(post, party)
-    assert known.read(body(message), party) is None
-    assert known.read(body(posted(params=post.params)), server().local_peer) is None
-
-
-def test_what_headers_have_settled_in_a_session_leads_its_requests():
-    party, sent = server().local_peer, {VERSION: LEGACY[-1], SESSION: "s"}
-    message = request("tools/list")
-    route = classify(sent, message, party)
-    known = make_known_route(route, message, party)
-    assert isinstance(known, KnownSession)
-    assert known.find_route(message, party) is route
-    assert known.find_route(request("ping"), party) is route
-    for other in (
-        None,
-        JSONRPCNotification("ping"),
-        request("initialize", OPENING),
-        request("ping", {"_meta": FACTS}),
-    ):
-        assert known.find_route(other, party) is None
-    assert known.find_route(message, server().local_peer) is None
-
-
-def test_headers_that_may_lead_elsewhere_have_settled_nothing():
-    party = server().local_peer
-    for sent, message in (
-        ({}, request("tools/list")),
-        ({SESSION: "s"}, request("initialize", OPENING)),
-        ({SESSION: "s"}, JSONRPCNotification("notifications/initialized")),
-        ({VERSION: MODERN}, request("tools/list")),
-    ):
-        assert make_known_route(classify(sent, message, party), message, party) is None

@@ -7,6 +7,7 @@ from typing import Any
 
 from toolpost import Client, Context, Handler, Server
 from toolpost.protocol.methods import DATES
+from toolpost.server import handler
 from toolpost.server.runtime import conversation
 from toolpost.testing import ScriptedChannel
 
@@ -48,7 +49,7 @@ def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch,
 
 
 def test_a_handshake_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(conversation, "HANDSHAKE_TIMEOUT", 0.01)
+    monkeypatch.setattr(handler, "HANDSHAKE_TIMEOUT", 0.01)
 
     class Slow(Handler):
         async def init(self, ctx: Context) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,7 @@ from toolpost.errors import CapabilityNotDeclared, InvalidParams, MethodNotFound
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES
-from toolpost.server.runtime.request import (
-    Call,
-    build_error_response,
-    build_response,
-    run_middleware,
-    start_request,
-)
+from toolpost.server.runtime.request import Call, Outcome, run_middleware, serve_request, start_request
 from toolpost.types import Result
 
 
@@ -28,7 +23,20 @@ def asked(method: str = "ping", revision: str = DATES[-2]) -> tuple[Any, Inbound
     return pair.server, arrived(pair.server.receive(pair.client.request(method).data))
 
 
+def make_handler(routes: Any, **members: Any) -> Any:
+    """As much of a handler as a request needs."""
+    return SimpleNamespace(
+        routes=routes, **{"middleware": (), "observers": (), "is_forwarding": False, **members}
+    )
+
+
+def make_context(connection: Any, incoming: InboundRequest, route: Any, **members: Any) -> Any:
+    handler = make_handler({incoming.row.name: route}, **members)
+    return SimpleNamespace(server=handler, connection=connection, incoming=incoming)
+
+
 CONTEXT: Any = object()
+RESULT = Result()
 
 
 def test_a_route_may_answer_at_once_or_later():
@@ -38,15 +46,16 @@ def test_a_route_may_answer_at_once_or_later():
     async def later(context: Any, params: Any) -> Result:
         return ready
 
-    assert start_request({"ping": lambda context, params: ready}, (), CONTEXT, incoming) is ready
-    begun: Any = start_request({"ping": later}, (), CONTEXT, incoming)
+    handler = make_handler({"ping": lambda context, params: ready})
+    assert start_request(handler, CONTEXT, incoming) is ready
+    begun: Any = start_request(make_handler({"ping": later}), CONTEXT, incoming)
     assert asyncio.run(begun) is ready
 
 
 def test_a_method_without_a_route_is_not_found():
     _, incoming = asked()
     with pytest.raises(MethodNotFound, match="ping"):
-        start_request({}, (), CONTEXT, incoming)
+        start_request(make_handler({}), CONTEXT, incoming)
 
 
 def test_without_middleware_a_route_is_called_directly():
@@ -58,8 +67,37 @@ def test_without_middleware_a_route_is_called_directly():
         given.append(arguments)
         return Result()
 
-    start_request({"ping": route}, [], CONTEXT, incoming)
+    start_request(make_handler({"ping": route}), CONTEXT, incoming)
     assert given == [(CONTEXT, incoming.params)]
+
+
+@pytest.mark.parametrize("ends", ["result", "error", "cancelled"])
+def test_observers_are_called_with_the_outcome_the_last_one_first(ends):
+    connection, incoming = asked()
+    seen: list[Any] = []
+
+    def observe(name: str) -> Any:
+        def begin(context: Any) -> Any:
+            seen.append(name)
+            return None if name == "b" else lambda outcome: seen.append((name, outcome))
+
+        return begin
+
+    async def route(context: Any, params: Any) -> Result:
+        if ends == "error":
+            raise InvalidParams("no")
+        if ends == "cancelled":
+            raise asyncio.CancelledError
+        return RESULT
+
+    observers = [observe(name) for name in "abc"]
+    asyncio.run(serve_request(make_context(connection, incoming, route, observers=observers)))
+    assert seen[:3] == ["a", "b", "c"]
+    assert [name for name, _ in seen[3:]] == ["c", "a"]
+    outcome = seen[3][1]
+    assert isinstance(outcome, Outcome)
+    assert outcome.result is (RESULT if ends == "result" else None)
+    assert isinstance(outcome.error, InvalidParams) == (ends == "error")
 
 
 def test_layers_may_change_what_is_passed_on():
@@ -84,59 +122,67 @@ def test_layers_may_change_what_is_passed_on():
         (asyncio.CancelledError(), -32603, "could not be served", "ERROR"),
     ],
 )
-def test_whatever_is_raised_stays_with_its_request(error, code, text, level, caplog):
+@pytest.mark.parametrize("waits", [False, True])
+def test_whatever_is_raised_stays_with_its_request(error, code, text, level, waits, caplog):
     connection, incoming = asked()
 
-    async def broken() -> Result:
-        raise error
+    def broken(context: Any, params: Any) -> Any:
+        if not waits:
+            raise error
 
-    async def main() -> bytes | None:
-        return await build_response(connection, incoming, broken())
+        async def later() -> Result:
+            await asyncio.sleep(0)
+            raise error
+
+        return later()
 
     with caplog.at_level(logging.WARNING, "toolpost.server"):
-        data = asyncio.run(main())
+        data, sent = asyncio.run(serve_request(make_context(connection, incoming, broken)))
     assert data is not None
     said: Any = jsonrpc.decode(data)
-    assert said.code == code
+    assert sent is not None
+    assert said.code == code == sent.code
     assert text in said.message
     assert "secret" not in said.message
     assert [record.levelname for record in caplog.records] == ([] if level is None else [level])
 
 
-def test_a_cancelled_request_is_answered_by_nobody():
+def test_a_cancelled_request_has_no_answer():
     connection, incoming = asked()
 
-    async def main() -> None:
-        async def forever() -> Result:
-            await asyncio.Event().wait()
-            return Result()
+    async def forever(context: Any, params: Any) -> Result:
+        await asyncio.Event().wait()
+        return Result()
 
-        task = asyncio.create_task(build_response(connection, incoming, forever()))
+    async def main() -> None:
+        task = asyncio.create_task(serve_request(make_context(connection, incoming, forever)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        del connection.incoming[incoming.id]
-
-        async def raises() -> Result:
-            raise asyncio.CancelledError
-
-        with pytest.raises(asyncio.CancelledError):
-            await build_response(connection, incoming, raises())
-        assert build_error_response(connection, incoming, ValueError("late")) is None
 
     asyncio.run(main())
 
 
-def test_an_answer_that_cannot_be_said_is_an_error(caplog):
+@pytest.mark.parametrize("error", [None, ValueError("late"), asyncio.CancelledError()])
+def test_a_handler_that_goes_on_after_a_cancellation_has_no_answer(error):
     connection, incoming = asked()
 
-    async def nonsense() -> Any:
-        return {"no": "result"}
+    async def goes_on(context: Any, params: Any) -> Result:
+        del connection.incoming[incoming.id]  # its client has cancelled it
+        if error is not None:
+            raise error
+        return Result()
 
-    async def main() -> Any:
-        return jsonrpc.decode(await build_response(connection, incoming, nonsense()) or b"")
+    assert asyncio.run(serve_request(make_context(connection, incoming, goes_on))) == (None, None)
 
+
+def test_an_answer_that_cannot_be_said_is_an_error(caplog):
+    connection, incoming = asked()
+    context = make_context(connection, incoming, lambda context, params: {"no": "result"})
     with caplog.at_level(logging.WARNING, "toolpost.server"):
-        assert asyncio.run(main()).code == -32603
+        data, error = asyncio.run(serve_request(context))
+    said: Any = jsonrpc.decode(data or b"")
+    assert said.code == -32603
+    assert error is not None
     assert "dict" in caplog.text

@@ -1,4 +1,4 @@
-"""Work that begins at once: in which task it runs, what it sees, and what becomes of both."""
+"""Work that starts at once: in which task it runs, what it sees, and how both end."""
 
 import asyncio
 import sys
@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.runtime import eager
-from toolpost.server.runtime.eager import StartedTask, start_eagerly
+from toolpost.server.runtime.eager import StartedCoroutine, start_task
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
@@ -34,15 +33,9 @@ async def turns(count: int = 3) -> None:
 
 
 async def finished(going: Any) -> Any:
-    """What work gives that waits."""
-    assert isinstance(going, StartedTask)
-    given: list[Any] = []
-
-    async def rest() -> None:
-        given.append(await going)
-
-    await going.resume_with(rest())
-    return given[0]
+    """The result of work that waits."""
+    assert isinstance(going, asyncio.Task)
+    return await going
 
 
 def test_work_that_does_not_wait_is_done_at_once():
@@ -50,7 +43,7 @@ def test_work_that_does_not_wait_is_done_at_once():
         return 3
 
     async def main():
-        assert [start_eagerly(work()), start_eagerly(work())] == [3, 3]
+        assert [start_task(work()), start_task(work())] == [3, 3]
 
     run(main)
 
@@ -66,7 +59,7 @@ def test_work_runs_in_one_task_from_its_beginning():
 
     async def main():
         caller = asyncio.current_task()
-        going = start_eagerly(work())
+        going = start_task(work())
         assert asyncio.current_task() is caller
         assert await finished(going) == "done"
         assert seen[0] is seen[1] is not caller
@@ -80,7 +73,7 @@ def test_what_work_raises_before_it_waits_is_raised():
 
     async def main():
         with pytest.raises(ValueError, match="no"):
-            start_eagerly(work())
+            start_task(work())
 
     run(main)
 
@@ -107,8 +100,8 @@ def test_time_limits_and_groups_end_the_work_and_nothing_else():
         raise AssertionError("it should fail")
 
     async def main():
-        assert await finished(start_eagerly(limited())) == "late"
-        assert await finished(start_eagerly(grouped())) == "failed"
+        assert await finished(start_task(limited())) == "late"
+        assert await finished(start_task(grouped())) == "failed"
 
     run(main)
 
@@ -122,9 +115,9 @@ def test_context_variables_stay_with_their_work():
         return before, MARK.get()
 
     async def main():
-        assert start_eagerly(work("one", waits=False)) == ("nothing", "one")
-        assert start_eagerly(work("two", waits=False)) == ("nothing", "two")
-        assert await finished(start_eagerly(work("three", waits=True))) == ("nothing", "three")
+        assert start_task(work("one", waits=False)) == ("nothing", "one")
+        assert start_task(work("two", waits=False)) == ("nothing", "two")
+        assert await finished(start_task(work("three", waits=True))) == ("nothing", "three")
         assert MARK.get() == "nothing"
 
     run(main)
@@ -136,10 +129,10 @@ def test_work_may_start_other_work():
         return "inner"
 
     async def outer() -> str:
-        return "outer " + await finished(start_eagerly(inner()))
+        return "outer " + await finished(start_task(inner()))
 
     async def main():
-        assert await finished(start_eagerly(outer())) == "outer inner"
+        assert await finished(start_task(outer())) == "outer inner"
 
     run(main)
 
@@ -161,37 +154,103 @@ def test_work_that_cancels_itself_hears_of_it_where_it_waits():
         return "went on"
 
     async def main():
-        assert start_eagerly(work(waits=False)) == "did not wait"
-        assert await finished(start_eagerly(work(waits=True))) == "went on"
+        assert start_task(work(waits=False)) == "did not wait"
+        assert await finished(start_task(work(waits=True))) == "went on"
         assert heard == ["cancelled"]
 
     run(main)
 
 
-@pytest.mark.parametrize("later", [0, 2])
-def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int):
+def test_work_that_ends_at_once_leaves_a_task_that_is_done():
+    """A function may keep its task, and wait for its end."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    def keep_task() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+
+    async def returns() -> int:
+        keep_task()
+        return 1
+
+    async def raises() -> None:
+        keep_task()
+        raise ValueError("no")
+
+    async def main():
+        start_task(returns())
+        with pytest.raises(ValueError, match="no"):
+            start_task(raises())
+        assert [task.done() for task in tasks] == [False, False]
+        await turns()
+        assert [task.done() for task in tasks] == [True, True]
+        assert len(set(map(id, tasks))) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "wait", [lambda: asyncio.Event().wait(), lambda: asyncio.sleep(0)], ids=["future", "turn"]
+)
+@pytest.mark.parametrize("later", [0, 1])
+def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int, wait: Any):
     ends: list[str] = []
 
     async def work() -> None:
         try:
+            await wait()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             ends.append("cancelled")
             raise
 
     async def main():
-        going = start_eagerly(work())
-        assert isinstance(going, StartedTask)
+        task = start_task(work())
+        assert isinstance(task, asyncio.Task)
+        await turns(later)
+        task.cancel("enough")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert ends == ["cancelled"]
 
-        async def rest() -> None:
-            await going
+    run(main)
 
-        task = going.resume_with(rest())
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_cancellation_reaches_what_the_work_awaits(later: int):
+    """As with every task: what is awaited is cancelled first, and may end in its own way."""
+
+    async def main():
+        awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            await awaited
+
+        task = start_task(work())
+        assert isinstance(task, asyncio.Task)
         await turns(later)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ends == ["cancelled"]
+        assert awaited.cancelled()
+
+    run(main)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_what_is_done_before_the_first_turn_is_not_waited_for(later: int):
+    async def main():
+        awaited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def work() -> str:
+            return await awaited
+
+        task = start_task(work())
+        await turns(later)
+        awaited.set_result("there")
+        assert await finished(task) == "there"
 
     run(main)
 
@@ -206,152 +265,50 @@ def test_a_task_that_is_closed_ends_its_work():
             ends.append("ended")
 
     async def main():
-        going: Any = start_eagerly(work())
-
-        async def rest() -> None:
-            await going
-
-        task = going.resume_with(rest())
+        task: Any = start_task(work())
         await turns()
         task.get_coro().close()
         assert ends == ["ended"]
         task.cancel()
         with pytest.raises(RuntimeError, match="already awaited"):
             await task
-        with pytest.raises(TypeError, match="for a task"):
+        with pytest.raises(TypeError, match="only a task"):
             await task.get_coro()
 
     run(main)
 
 
-# --------------------------------------------------------------------- a task that nobody has kept
+def test_it_works_without_a_task_around_it():
+    """As in a callback of the loop."""
 
-
-async def which() -> int:
-    """Tell the task by its number, and do not hold on to it: it lives until its turn."""
-    return id(asyncio.current_task())
-
-
-def test_work_of_one_turn_shares_a_task_that_nobody_has_kept():
-    async def main():
-        first: Any = start_eagerly(which())
-        assert [start_eagerly(which()), start_eagerly(which())] == [first, first]
-        assert len(asyncio.all_tasks()) == 2
-
-    run(main)
-
-
-def test_a_task_that_has_had_its_turn_serves_nothing_else():
-    async def main():
-        start_eagerly(which())
-        await turns()
-        assert eager._EagerCoroutine.spare is None
-        assert await finished(start_eagerly(nap())) == "rested"
-
-    run(main)
-
-
-def test_a_task_that_anybody_has_kept_serves_nothing_else():
-    kept: list[Any] = []
-
-    async def keep() -> int:
-        kept.append(asyncio.current_task())
-        return id(kept[-1])
-
-    async def main():
-        first = start_eagerly(keep())
-        assert start_eagerly(which()) != first
-
-    run(main)
-
-
-def test_a_task_that_was_cancelled_before_its_turn_serves_nothing_else():
-    async def main():
-        start_eagerly(which())
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        assert await finished(start_eagerly(nap())) == "rested"
-
-    run(main)
-
-
-@pytest.mark.parametrize("value", ["alice", {}], ids=["another value", "an equal one"])
-def test_work_of_another_context_has_a_task_of_its_own(value: Any):
-    """Also if what differs is equal: who changes it would change that of another one."""
-    variable: ContextVar[Any] = ContextVar("variable")
-
-    async def seen() -> tuple[int, Any]:
-        return id(asyncio.current_task()), variable.get()
-
-    async def main():
-        mine: Any = {}
-        for given in (value, mine):
-            variable.set(given)
-            first: Any = start_eagerly(seen())
-            again: Any = start_eagerly(seen())
-            assert first[0] == again[0]
-            assert first[1] is again[1] is given
-        assert first[0] != (await in_turn(value))[0]
-
-    async def in_turn(given: Any) -> Any:
-        variable.set(given)
-        return start_eagerly(seen())
-
-    run(main)
-
-
-def test_what_work_sets_is_seen_by_no_other_work():
-    async def change() -> int:
-        MARK.set("changed")
-        return id(asyncio.current_task())
-
-    async def main():
-        first = start_eagerly(change())
-        assert start_eagerly(which()) != first
-        assert MARK.get() == "nothing"
-
-    run(main)
-
-
-def test_work_that_lets_the_loop_run_harms_nobody():
-    """As those do who run a loop within a loop, in notebooks."""
-
-    async def again() -> str:
-        task: Any = asyncio.current_task()
-        with pytest.raises(StopIteration):
-            task.get_coro().send(None)  # its turn
+    async def work() -> str:
+        await asyncio.sleep(0)
         return "done"
 
     async def main():
-        before = asyncio.current_task()
-        assert start_eagerly(again()) == "done"
-        assert asyncio.current_task() is before
-        assert eager._EagerCoroutine.spare is None
-        assert await finished(start_eagerly(nap())) == "rested"
+        loop = asyncio.get_running_loop()
+        started: asyncio.Future[Any] = loop.create_future()
+        loop.call_soon(lambda: started.set_result(start_task(work())))
+        assert await finished(await started) == "done"
 
     run(main)
 
 
-def test_a_loop_has_tasks_of_its_own():
-    async def main():
-        start_eagerly(which())
-        spare = eager._EagerCoroutine.spare
-        assert spare is not None
-        tasks = await asyncio.to_thread(asyncio.run, other())
-        assert id(spare.task) not in tasks
-
-    async def other() -> list[Any]:
-        return [start_eagerly(which()), start_eagerly(which())]
-
-    run(main)
-
-
-def test_where_nobody_counts_who_holds_on_each_has_a_task_of_its_own(monkeypatch):
-    monkeypatch.setattr(eager, "_CAN_REUSE_TASKS", False)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_coroutine_that_was_started_goes_on_in_the_task_of_its_caller(fails: bool):
+    async def work() -> str:
+        task = asyncio.current_task()
+        try:
+            async with asyncio.timeout(0.001 if fails else 10):
+                await asyncio.sleep(60 if fails else 0)
+        except TimeoutError:
+            return "late"
+        assert asyncio.current_task() is task
+        return "done"
 
     async def main():
-        numbers = [start_eagerly(which()) for _ in range(3)]
-        assert len(set(numbers)) == 3
+        going = work()
+        assert await StartedCoroutine(going, going.send(None)) == ("late" if fails else "done")
 
     run(main)
 

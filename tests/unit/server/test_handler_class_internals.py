@@ -29,7 +29,17 @@ ASGI = [name for name in HTTP.__struct_fields__ if name != "workers"]
 def test_options_are_stated_as_the_methods_take_them(method: Any, options: Any, names: Any, others: Any):
     parameters = inspect.signature(method).parameters
     assert list(parameters) == [*others, *names]
-    local = dict.fromkeys(["Store", "Auth", "KeyRing", "Cache", "CacheableMethod", "AsgiApplication"], str)
+    unknown = [
+        "Store",
+        "Auth",
+        "KeyRing",
+        "Cache",
+        "CacheableMethod",
+        "AsgiApplication",
+        "Context",
+        "Outcome",
+    ]
+    local = dict.fromkeys(unknown, str)
     taken, stated = get_type_hints(method, localns=local), get_type_hints(type(options), localns=local)
     for name in names:
         assert parameters[name].default is getattr(options, name), name

@@ -9,7 +9,7 @@ from toolpost.server.sync_context import SyncContextRequest
 
 FOR_THE_HANDLER = {
     "ask",
-    "started_call",
+    "connection",
     "conversation",
     "set_input_responses",
     "hand_over",

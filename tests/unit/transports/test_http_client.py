@@ -12,12 +12,15 @@ from scripted import END, answer, chunk, event, scripted, stream
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, SessionLost
 from toolpost.protocol import headers
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.transports import event_stream as trails
 from toolpost.transports.backends.backend import open_backend
 from toolpost.transports.http_client import HttpChannel
 from toolpost.transports.targets import Http
-from toolpost.types.initialize import PROTOCOL_VERSION
+from toolpost.types.initialize import PROTOCOL_VERSION, ClientCapabilities, Implementation
 from waiting import until
 
 BOTH = "application/json, text/event-stream"
@@ -349,14 +352,11 @@ def test_what_a_backend_adds_to_its_headers_is_sent_with_one_request_alone():
         async with scripted(lambda heard: heard.write(answer(200, reply()))) as server:
             inner = open_backend(None)
             channel = HttpChannel(Http(server.url, http=Counting(inner)))
-            offered = 0
+            party = LocalPeer(Implementation("c", "1"), ClientCapabilities())
             for _ in range(4):
-                if channel.offer(request(marked=True)):
-                    offered += 1
-                else:
-                    await channel.send(request(marked=True))
+                made = Connection(party, revision=LATEST, peer=Peer(LATEST)).request("tools/list")
+                assert channel.send_request(made)
                 await channel.receive()
-            assert offered == 3
             assert [heard.headers["x-number"] for heard in server.heard] == ["0", "1", "2", "3"]
             await channel.close()
             await inner.close()

@@ -8,13 +8,29 @@ import pytest
 from test_http_client import SESSION, in_session, open_session, reply, request, run, talking
 
 from scripted import END, answer, chunk, event, stream
+from toolpost.errors import ChannelClosed, RequestFailed
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
+from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.transports import http_client
 from toolpost.transports.memory import MessageQueue, memory_pair
 from toolpost.transports.pipes import WRITE_HIGH_WATER, LoopWriter
+from toolpost.types import (
+    CallToolParams,
+    ClientCapabilities,
+    Implementation,
+    Params,
+    Raw,
+    ReadResourceParams,
+    Result,
+)
 from waiting import until
+
+ADD = CallToolParams(name="add", arguments=Raw(b'{"n":1}'))
 
 CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=True)
 
@@ -99,49 +115,62 @@ async def echo(heard):
     await heard.write(answer(body=reply(json.loads(heard.body)["id"], about=about)))
 
 
-async def asked(channel, data):
-    """What comes back, and whether it went the short way."""
-    short = channel.offer(data)
-    if not short:
-        await channel.send(data)
-    return json.loads(await channel.receive())["result"]["about"], short
+def outgoing(method="tools/call", params=ADD, revision=LATEST):
+    """A request, as the connection of a client makes it."""
+    party = LocalPeer(Implementation("c", "1"), ClientCapabilities())
+    state = None if revision.stateless else "ready"
+    return Connection(party, revision=revision, peer=Peer(revision), state=state).request(method, params)
 
 
-def test_what_was_posted_before_is_posted_the_short_way_with_the_same_headers():
+async def asked(channel, made):
+    """The headers about a request that is handed over as a record."""
+    assert channel.send_request(made)
+    return json.loads(await channel.receive())["result"]["about"]
+
+
+def test_a_request_is_posted_with_the_headers_that_its_bytes_would_get():
     async def main():
         async with talking(echo) as (channel, _, _):
-            first, short = await asked(channel, CALL)
-            assert not short
-            assert await asked(channel, CALL) == (first, True)
-            assert first == {
-                "mcp-protocol-version": LATEST.date,
-                "mcp-method": "tools/call",
-                "mcp-name": "add",
-            }
-            other = CALL.replace(b"add", b"sub")
-            for short in (False, True):
-                assert await asked(channel, other) == ({**first, "mcp-name": "sub"}, short)
+            for name in ("add", "sub", "add"):
+                made = outgoing(params=CallToolParams(name=name))
+                about = {
+                    "mcp-protocol-version": LATEST.date,
+                    "mcp-method": "tools/call",
+                    "mcp-name": name,
+                }
+                assert await asked(channel, made) == about
+                await channel.send(made.data)
+                assert json.loads(await channel.receive())["result"]["about"] == about
 
     run(main)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("method", "params", "name"),
     [
-        request(1, "resources/read", {"uri": "a:b"}, marked=True),
-        request(1, "tools/call", {"name": "add", "_meta": {"other": 1}}),
-        b"[]",
-        b"nothing",
+        ("resources/read", ReadResourceParams(uri="a:b"), "a:b"),
+        ("tools/call", {"name": "add"}, "add"),
+        ("tools/list", None, None),
+        (Row("x/y", Params, Result), Params(), None),
     ],
-    ids=["uri", "no era", "batch", "no message"],
 )
-def test_all_else_goes_the_long_way(data):
+def test_a_name_is_found_in_parameters_of_any_kind(method, params, name):
     async def main():
         async with talking(echo) as (channel, _, _):
             for _ in range(2):
-                assert not channel.offer(data)
-                if b"resources" in data:
-                    assert "mcp-name" in (await asked(channel, data))[0]
+                about = await asked(channel, outgoing(method, params))
+                assert about.get("mcp-name") == name
+
+    run(main)
+
+
+@pytest.mark.parametrize("params", [{"name": 5}, {}])
+def test_a_call_without_a_name_is_not_sent(params):
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            with pytest.raises(RequestFailed) as failed:
+                channel.send_request(outgoing(params=params))
+            assert not failed.value.sent
 
     run(main)
 
@@ -149,22 +178,11 @@ def test_all_else_goes_the_long_way(data):
 def test_arguments_that_have_to_be_repeated_are():
     async def main():
         async with talking(echo) as (channel, _, _):
-            for _ in range(2):
-                await asked(channel, CALL)
+            assert "mcp-param-n" not in await asked(channel, outgoing())
             channel.find_header_parameters = lambda _: {"mcp-param-n": ("n",)}
-            for _ in range(2):
-                about, short = await asked(channel, CALL)
-                assert (about["mcp-param-n"], short) == ("1", False)
-
-    run(main)
-
-
-def test_a_name_that_is_no_text_is_not_kept():
-    async def main():
-        async with talking(echo) as (channel, _, _):
-            data = request(1, "what/ever", {"name": 5}, marked=True)
-            for _ in range(2):
-                assert (await asked(channel, data))[1] is False
+            for number in (1, 2):
+                made = outgoing(params=CallToolParams(name="add", arguments=Raw(b'{"n":%d}' % number)))
+                assert (await asked(channel, made))["mcp-param-n"] == str(number)
 
     run(main)
 
@@ -175,20 +193,21 @@ def test_no_more_headers_are_kept_than_a_server_has_tools(monkeypatch):
     async def main():
         async with talking(echo) as (channel, _, _):
             for number in range(5):
-                await asked(channel, CALL.replace(b"add", b"add%d" % number))
+                await asked(channel, outgoing(params=CallToolParams(name=f"add{number}")))
                 assert len(channel._header_cache) <= 2
 
     run(main)
 
 
-def test_in_a_session_requests_go_the_short_way():
+def test_in_a_session_its_headers_go_with_each_request():
     async def main():
         async with talking(in_session(echo)) as (channel, _, _):
             await open_session(channel)
-            about, short = await asked(channel, request(1))
-            assert short
-            assert about == {"mcp-session-id": SESSION, "mcp-protocol-version": LATEST_SESSION.date}
-            assert not channel.offer(request(2, "initialize"))
+            for _ in range(2):
+                assert await asked(channel, outgoing(revision=LATEST_SESSION)) == {
+                    "mcp-session-id": SESSION,
+                    "mcp-protocol-version": LATEST_SESSION.date,
+                }
 
     run(main)
 
@@ -196,10 +215,11 @@ def test_in_a_session_requests_go_the_short_way():
 def test_a_channel_that_was_closed_takes_nothing():
     async def main():
         async with talking(echo) as (channel, _, _):
-            for _ in range(2):
-                await asked(channel, CALL)
+            await asked(channel, outgoing())
             await channel.close()
-            assert not channel.offer(CALL)
+            with pytest.raises(ChannelClosed) as closed:
+                channel.send_request(outgoing())
+            assert not closed.value.sent
 
     run(main)
 
@@ -267,45 +287,33 @@ def test_a_stream_may_end_after_its_last_message():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "shown"),
+    ("status", "body", "is_answer"),
     [
         (200, reply(1, n=1), True),
-        (200, reply(2, n=1), False),  # of somebody else
+        (200, reply(2, n=1), False),  # of another request
         (200, reply(11, n=1), False),
-        (200, b" " + reply(1, n=1), False),
-        (404, reply(1, n=1), False),
+        (200, b" " + reply(1, n=1), True),
+        (404, reply(1, n=1), True),
     ],
 )
-@pytest.mark.parametrize("wanted", [True, False])
-def test_who_has_asked_sees_a_plain_answer_first(status, body, shown, wanted):
+def test_an_answer_has_the_id_of_its_request(status, body, is_answer):
     async def serve(heard):
         await heard.write(answer(status, body))
 
     async def main():
-        seen: list[bytes] = []
         told: list[object] = []
         lost: list[object] = []
-
-        def settle(data: bytes) -> bool:
-            seen.append(data)
-            return wanted
-
         async with talking(serve) as (channel, _, __):
-            channel.on_response(settle)
             channel.on_message(told.append)
             channel.on_request_lost(lambda _, error: lost.append(error))
             await channel.send(CALL)
             await until(lambda: not channel._calls)
-            assert seen == ([body] if shown else [])
-            mine = json.loads(body)["id"] == 1
-            assert (len(told), len(lost)) == ((0, 0) if shown and wanted else (1, 0) if mine else (0, 1))
+            assert (len(told), len(lost)) == ((1, 0) if is_answer else (0, 1))
 
     run(main)
 
 
 def test_what_begins_as_an_answer_and_is_none_is_not_waited_for():
-    """Whoever sees it first wants nothing of it: it is read as strictly as ever."""
-
     async def serve(heard):
         await heard.write(answer(200, reply(1, n=1)[:-1] + b"]"))
 
@@ -331,17 +339,12 @@ def test_headers_that_were_kept_are_those_of_the_first_request(era):
             sent.append({**heard.headers, "content-length": ""})
             await heard.write(answer(200, reply(json.loads(heard.body)["id"])))
 
-        call = json.loads(CALL)
-        if era == "session":
-            del call["params"]["_meta"]
+        revision = LATEST_SESSION if era == "session" else LATEST
         async with talking(in_session(serve) if era == "session" else serve) as (channel, _, __):
             if era == "session":
                 await open_session(channel)
-            for number in (5, 6, 7):
-                call["id"] = number
-                data = json.dumps(call).encode()
-                if not channel.offer(data):
-                    await channel.send(data)
+            for _ in range(3):
+                channel.send_request(outgoing(revision=revision))
                 await channel.receive()
         assert sent[0] == sent[1] == sent[2]
         assert sent[0]["user-agent"].startswith("toolpost/")

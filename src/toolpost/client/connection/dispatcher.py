@@ -19,10 +19,9 @@ from toolpost.client.channel_features import (
     SupportsLoginCallback,
     SupportsLostCallback,
     SupportsMessageCallback,
-    SupportsOffer,
     SupportsOversizeCallback,
     SupportsParameterHeaders,
-    SupportsResponseCallback,
+    SupportsRequests,
     SupportsStderrHint,
 )
 from toolpost.client.connection.incoming import CallbackQueue, IncomingRouter
@@ -33,11 +32,9 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest, NotificationReceived, OutboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import TOOLS_CALL, Row
-from toolpost.protocol.request_templates import make_tool_call, read_plain_response
+from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, Raw, RequestId, Result, WireStruct
 from toolpost.types.notifications import NotificationParams
-from toolpost.types.tools import CallToolParams
 
 CALLBACK_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that callbacks have to finish on close, and again after they were cancelled."""
@@ -78,7 +75,7 @@ class Dispatcher:
         self.has_response = False
         """Whether a request was answered; reset by `reconnect` after the handshake."""
         self._channel = channel
-        self._offer = channel.offer if isinstance(channel, SupportsOffer) else _offer_nothing
+        self._send_request = channel.send_request if isinstance(channel, SupportsRequests) else None
         self.loop = asyncio.get_running_loop()
         self._deadline_timer = DeadlineTimer(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,8 +97,6 @@ class Dispatcher:
             channel.on_login_pending(self._set_login_pending)
         if isinstance(channel, SupportsParameterHeaders) and find_header_parameters is not None:
             channel.find_header_parameters = find_header_parameters
-        if isinstance(channel, SupportsResponseCallback):
-            channel.on_response(self._on_response)
         if isinstance(channel, SupportsMessageCallback):
             channel.on_message(self._on_message)
         with mark_unattended(False):  # callbacks run attended, whoever has connected
@@ -131,37 +126,14 @@ class Dispatcher:
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
         return self.run(outgoing, limits)
 
-    def call_tool(
-        self, name: str, arguments: Raw, limits: CallLimits, started: float
-    ) -> Coroutine[Any, Any, Result]:
-        """Call a tool; the result, perhaps a `PlainToolResult`, is awaited at once. `started` is now."""
-        if self.end_reason is not None:
-            self.check_open()
-        outgoing = make_tool_call(self.connection, name, arguments)
-        if outgoing is None:
-            params = CallToolParams(name=name, arguments=arguments)
-            outgoing = self.connection.request(TOOLS_CALL, params, progress=True)
-        return self.run(outgoing, limits, started)
-
-    async def run(
-        self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS, started: float | None = None
-    ) -> Result:
-        """Send a prepared request and return the server's answer.
-
-        Raises:
-            RPCError: the server refused.
-            RemoteProtocolError: the answer is malformed.
-            RequestTimeout: no answer came in time. The server was notified.
-            RequestFailed: the request was lost; the connection is still usable.
-            ChannelClosed: the channel closed before the answer came.
-            RuntimeError: the caller runs in another event loop.
-        """
-        call = self._register_call(outgoing, limits, self.loop.time() if started is None else started)
+    async def run(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> Result:
+        """Send a prepared request and return the server's answer."""
+        call = self._register_call(outgoing, limits)
         try:
             if self._paused_calls is not None:
                 self._pause_call(call)
-            # Nearly every message is taken at once, and then needs neither a coroutine nor a time-out.
-            if not self._offer(outgoing.data):
+            # Nearly every request is taken at once, and then needs neither a coroutine nor a time-out.
+            if self._send_request is None or not self._send_request(outgoing):
                 async with call.timeout_scope():
                     await self._send(outgoing.data)
             call.sent = True
@@ -205,10 +177,11 @@ class Dispatcher:
         self, outgoing: OutboundRequest, begin: Callable[[PendingCall], object] = lambda _: None
     ) -> PendingCall:
         """Send a long-lived request, ended by `cancel`. `begin` is called before anything arrives for it."""
-        call = self._register_call(outgoing, NO_LIMITS, self.loop.time())
+        call = self._register_call(outgoing, NO_LIMITS)
         begin(call)
         try:
-            await self._send(outgoing.data)
+            if self._send_request is None or not self._send_request(outgoing):
+                await self._send(outgoing.data)
         except BaseException:  # whatever it was: a request that was not sent is not in flight
             self._discard_call(call)
             raise
@@ -248,8 +221,8 @@ class Dispatcher:
         if self.end_reason is not None:
             raise self._make_end_error(sent=False)
 
-    def _register_call(self, outgoing: OutboundRequest, limits: CallLimits, started: float) -> PendingCall:
-        request_id, alarm = outgoing.id, self._deadline_timer
+    def _register_call(self, outgoing: OutboundRequest, limits: CallLimits) -> PendingCall:
+        request_id, alarm, started = outgoing.id, self._deadline_timer, self.loop.time()
         deadline = inf if limits.timeout is None else started + limits.timeout
         if deadline < alarm.next:
             alarm.set(deadline)
@@ -347,10 +320,6 @@ class Dispatcher:
             return
         try:
             if isinstance(message, bytes):
-                event = read_plain_response(self.connection, message)
-                if event is not None:
-                    self._router.handle_reply(event)
-                    return
                 events = self.connection.receive(message)
             else:
                 events = (self.connection.receive_message(message),)
@@ -362,14 +331,6 @@ class Dispatcher:
                     self._context.run(self._router.route, event)
         except Exception as error:  # noqa: BLE001 - whoever tells it can do nothing about it
             self._fail_channel(error)
-
-    def _on_response(self, data: bytes) -> bool:
-        """Deliver a plain answer to a tool call; False if the message is something else."""
-        event = read_plain_response(self.connection, data) if self._close_tasks is None else None
-        if event is None:
-            return False
-        self._router.handle_reply(event)
-        return True
 
     async def _receive(self) -> bytes:
         data = await self._channel.receive()
@@ -462,8 +423,3 @@ class Dispatcher:
         _, stuck = await asyncio.wait(tasks, timeout=CALLBACK_CLOSE_TIMEOUT)
         if stuck:
             logger.warning("%d callbacks go on although the client was closed", len(stuck))
-
-
-def _offer_nothing(_data: bytes) -> bool:
-    """Stand in for a channel without `offer`."""
-    return False

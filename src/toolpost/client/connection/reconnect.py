@@ -5,6 +5,7 @@ it. A connection that is lost again and again is tried a few times in the backgr
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from copy import copy
@@ -14,9 +15,47 @@ from typing import Final
 from toolpost.channel import is_unattended, mark_unattended
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.negotiate import OpenedConnection
-from toolpost.client.connection.retry_policy import Backoff
 from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
+
+MIN_BACKOFF: Final = 0.5
+"""Seconds before the first new try at least: a server that restarts quickly is back by then."""
+
+MAX_BACKOFF: Final = 30.0
+"""Seconds to which the pause grows; what has stood for so long was a success."""
+
+BACKOFF_JITTER: Final = 0.5
+"""How much of a pause is added by chance. Many clients lose the same server at the same time, and must not
+come back as one."""
+
+
+class Backoff:
+    """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
+
+    __slots__ = ("_next", "_stood", "tries")
+
+    def __init__(self) -> None:
+        self._stood: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start over after a success."""
+        self._next = MIN_BACKOFF
+        self.tries = 0
+
+    def mark_working(self, now: float) -> None:
+        """Record that a try has worked so far; it counts as a success once that has lasted."""
+        self._stood = now
+
+    def next_delay(self, now: float) -> float:
+        """Return the seconds to wait from now on: the pause, and up to half of it more."""
+        if self._stood is not None and now - self._stood >= MAX_BACKOFF:
+            self.reset()
+        self._stood = None
+        self.tries += 1
+        pause, self._next = self._next, min(self._next * 2, MAX_BACKOFF)
+        return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
+
 
 MAX_AUTO_RECONNECTS: Final = 5
 """How often in a row a lost connection is opened again in the background."""
@@ -85,17 +124,6 @@ class Reconnector:
         if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
             return dispatcher
         self._current_dispatcher()  # keeps none that cannot go on
-        return None
-
-    def find_local_dispatcher(self) -> Dispatcher | None:
-        """Return the active connection if it belongs to the running loop; faster than `active_dispatcher`."""
-        dispatcher = self._dispatcher
-        if (
-            dispatcher is not None
-            and dispatcher.end_reason is None
-            and dispatcher.loop is asyncio.get_running_loop()
-        ):
-            return dispatcher
         return None
 
     @property

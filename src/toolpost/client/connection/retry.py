@@ -1,24 +1,152 @@
 """Runs work over a connection, and again where that is harmless and there is time.
 
-Owns the tries of a request, from the wait for a connection to the last error. `retry_policy` decides what may
-be repeated and when; `reconnect` restores the connection.
+Owns the tries of a request, from the wait for a connection to the last error: the methods that are safe to
+repeat, the number of tries, the pauses between them, and the circuit breaker. `reconnect` restores the
+connection.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from math import inf
+from typing import Any, Final, TypeVar, cast
 
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.pending import NO_LIMITS, CallLimits
-from toolpost.client.connection.reconnect import Reconnector
-from toolpost.client.connection.retry_policy import CircuitBreaker, FirstAttempt, RetryPolicy
+from toolpost.client.connection.reconnect import MIN_BACKOFF, Backoff, Reconnector
 from toolpost.client.connection.status import ConnectionState, Stats, Transition
-from toolpost.errors import MCPError, RateLimited, RequestFailed, RequestTimeout, TransportError
+from toolpost.errors import (
+    ChannelClosed,
+    MCPError,
+    RateLimited,
+    RequestFailed,
+    RequestTimeout,
+    TransportError,
+)
+from toolpost.protocol.methods import ROWS
 
 T = TypeVar("T")
 
 logger: Final = logging.getLogger("toolpost.client")
+
+RETRY_SAFE_METHODS: Final = frozenset(row.name for row in ROWS if row.repeatable)
+"""What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
+
+TOO_MANY_REQUESTS: Final = 429
+"""The status that turns a request away before it was looked at. A 503 may come from anywhere, at any time."""
+
+MAX_FAILURES: Final = 5
+"""How many requests in a row may find that the server cannot be reached, before it is left alone."""
+
+
+MAX_PLAUSIBLE_RETRY_AFTER: Final = 1e9
+"""Seconds beyond which a wait is no wait."""
+
+MAX_REQUEST_RETRY_AFTER: Final = 300.0
+"""Seconds that a request waits at most because a server says so: others have to come back later."""
+
+
+class RetryPolicy:
+    """Decides for one request whether and when it is sent again; `safe` is what `Retrier.run` got."""
+
+    __slots__ = ("_backoff", "_latest", "_left", "_safe")
+
+    def __init__(self, retries: int, *, safe: bool | None, started: float, timeout: float | None) -> None:
+        self._left = 0 if safe is False else retries
+        self._safe = safe
+        self._latest = inf if timeout is None else started + timeout / 2  # the rest is for the answer
+        self._backoff: Backoff | None = None
+
+    def next_delay(self, error: MCPError, now: float) -> float | None:
+        """Return the seconds to wait before the next try; None if the error is final or time is short."""
+        delay = self._choose_delay(error, now)
+        return None if delay is None or now + delay > self._latest else delay
+
+    def _choose_delay(self, error: MCPError, now: float) -> float | None:
+        if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _is_unserved(error)):
+            return None
+        wish = _parse_retry_after(error)
+        if wish is not None:
+            if wish > MAX_REQUEST_RETRY_AFTER:
+                return None
+            self._left -= 1
+            return wish
+        if isinstance(error, RateLimited):
+            return None  # who does not say when is asked by whoever knows better
+        status = error.status if isinstance(error, RequestFailed) else None
+        if status is not None and not _is_temporary(status):
+            return None
+        self._left -= 1
+        if isinstance(error, ChannelClosed):
+            return 0.0  # whoever opens it anew waits as long as that needs
+        if self._backoff is None:
+            self._backoff = Backoff()
+        return self._backoff.next_delay(now)
+
+
+def _parse_retry_after(error: MCPError) -> float | None:
+    """Return the seconds after which a server that refused wants the request again; None if not given."""
+    if isinstance(error, RequestFailed):
+        return error.retry_after
+    data: Any = error.data if isinstance(error, RateLimited) else None
+    wait: Any = cast("dict[str, Any]", data).get("retryAfter") if isinstance(data, dict) else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= MAX_PLAUSIBLE_RETRY_AFTER else None
+
+
+def _is_unserved(error: MCPError) -> bool:
+    """Return whether an error proves that the request was not served."""
+    if isinstance(error, RequestFailed) and error.status == TOO_MANY_REQUESTS:
+        return True
+    return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
+
+
+def _is_temporary(status: int) -> bool:
+    """Return whether a status means that a later try may succeed."""
+    return status >= 500 or status in {408, 425, 429}
+
+
+class CircuitBreaker:
+    """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
+
+    __slots__ = ("_backoff", "_counted", "_until", "failures")
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._counted = 0.0
+        self._until = 0.0
+        self.failures = 0
+        """How many requests in a row have not reached the server; those at the same time are one."""
+
+    def record_success(self) -> None:
+        """Record that the server can be reached."""
+        self.failures = 0
+        self._backoff.reset()
+
+    def allow_next(self) -> None:
+        """Let the next request through."""
+        self._until = 0.0
+
+    def record_failure(self, began: float, now: float) -> float | None:
+        """Count a failure; return the seconds for which the server is left alone, or None."""
+        if self.failures and began <= self._counted:
+            return None
+        self.failures += 1
+        self._counted = now
+        if self.failures < MAX_FAILURES:
+            return None
+        pause = self._backoff.next_delay(now)
+        self._until = now + pause
+        return pause
+
+    def seconds_until_allowed(self, now: float) -> float:
+        """Return how long requests are still held back; a caller that gets 0 is the one to try."""
+        if self.failures < MAX_FAILURES:
+            return 0.0
+        left = self._until - now
+        if left > 0:
+            return left
+        self._until = now + MIN_BACKOFF
+        return 0.0
 
 
 class Retrier:
@@ -64,42 +192,31 @@ class Retrier:
         await self.ensure_connected(limits)
         return limits.subtract(loop.time() - started)
 
-    def get_healthy_dispatcher(self) -> Dispatcher | None:
-        """Return the connection, if it belongs to this loop and nothing has failed lately."""
-        return None if self.breaker.failures else self._reconnector.find_local_dispatcher()
-
     async def run(
         self,
         work: Callable[[Dispatcher, CallLimits], Awaitable[T]],
         limits: CallLimits,
         *,
         safe: bool | None = None,
-        first_attempt: FirstAttempt[T] | None = None,
     ) -> T:
-        """Run some work over the connection, and again where `retry_policy` allows it.
+        """Run some work over the connection, and again where `RetryPolicy` allows it, all within `limits`.
 
-        Args:
-            work: what to do.
-            limits: how long it may take, all tries together.
-            safe: what `is_retry_safe` returned.
-            first_attempt: the outcome of the first try, if it was made already.
+        `safe` is whether it may be done again although the server may have got it. None means unknown: it is
+        repeated only if it was certainly not served. False means never.
         """
         loop, policy, left = asyncio.get_running_loop(), None, limits
-        first = started = loop.time() if first_attempt is None else first_attempt.started
+        first = started = loop.time()
         while True:
-            if self.breaker.failures and first_attempt is None:
+            if self.breaker.failures:
                 self._check_reachable(started)
             try:
-                if first_attempt is None:
-                    dispatcher = self._reconnector.active_dispatcher
-                    if dispatcher is None:
-                        left = await self.wait_connected(left)
-                        dispatcher = self._reconnector.dispatcher
-                    result = await work(dispatcher, left)
-                else:
-                    result = first_attempt.get_result()
+                dispatcher = self._reconnector.active_dispatcher
+                if dispatcher is None:
+                    left = await self.wait_connected(left)
+                    dispatcher = self._reconnector.dispatcher
+                result = await work(dispatcher, left)
             except (TransportError, RateLimited) as error:
-                now, first_attempt = loop.time(), None
+                now = loop.time()
                 self._record_failure(error, started, now)
                 policy = policy or RetryPolicy(
                     self._retries, safe=safe, started=first, timeout=limits.timeout
@@ -113,14 +230,10 @@ class Retrier:
                 await asyncio.sleep(pause)
                 started = loop.time()
             else:
-                self.record_answer()
+                if self.breaker.failures:
+                    self.breaker.record_success()
+                    self._connection_state.enter(Transition("ready"))
                 return result
-
-    def record_answer(self) -> None:
-        """Record that the server can be reached."""
-        if self.breaker.failures:
-            self.breaker.record_success()
-            self._connection_state.enter(Transition("ready"))
 
     def _record_failure(self, error: MCPError, started: float, now: float) -> None:
         """Count a request that has not reached the server although there is a connection."""

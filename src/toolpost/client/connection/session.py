@@ -20,8 +20,7 @@ from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.client.connection.negotiate import CachedRevision, Connector, Handshake, OpenedConnection
 from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.client.connection.reconnect import Reconnector
-from toolpost.client.connection.retry import Retrier
-from toolpost.client.connection.retry_policy import FirstAttempt, is_retry_safe
+from toolpost.client.connection.retry import RETRY_SAFE_METHODS, Retrier
 from toolpost.client.connection.status import ConnectionState, Stats
 from toolpost.client.listing import ServerReader
 from toolpost.client.multi_round import MultiRoundRunner
@@ -285,31 +284,27 @@ class ClientSession:
         party: LocalPeer | None = None,
         *,
         retry: bool | None = None,
-        is_safe_tool: bool = False,
-        first_attempt: FirstAttempt[Result] | None = None,
     ) -> Awaitable[Result]:
-        """Send a request, with retries; return a result or an input-required result."""
-        checked = check_mapping("meta", meta)
-
-        def once(dispatcher: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
-            return self.send(method, params, limits, checked, dispatcher, party=party)
-
-        safe = is_retry_safe(method, retry, is_safe_tool=is_safe_tool)
-        return self.run_with_retry(once, limits, safe=safe, first_attempt=first_attempt)
+        """Send a request, with retries; return a result or an input-required result. See `Retrier.run`."""
+        checked = None if meta is None else check_mapping("meta", meta)
+        safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
+        return self.run_with_retry(
+            partial(self.send, method, params, meta=checked, party=party), limits, safe=safe
+        )
 
     def send(
         self,
         method: str | Row,
         params: WireStruct | Mapping[str, JSON] | None,
-        limits: CallLimits,
-        meta: Mapping[str, JSON],
         dispatcher: Dispatcher,
+        limits: CallLimits,
         *,
+        meta: Mapping[str, JSON] | None = None,
         party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
         """Send a request over this connection only, with the log level where it applies."""
         if self.log_level is not None:
-            meta = {LOG_LEVEL: self.log_level, **meta}
+            meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def watch(self, uri: str, limits: CallLimits) -> None:
@@ -325,7 +320,7 @@ class ClientSession:
 
         async def tell(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
-                await self.send(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits, {}, dispatcher)
+                await self.send(LOGGING_SET_LEVEL, SetLevelParams(level=level), dispatcher, limits)
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
                 raise CapabilityNotDeclared(
                     "logging", "the server does not offer 'logging'", peer=dispatcher.peer_name
@@ -342,7 +337,7 @@ class ClientSession:
 
     async def _ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         stateless = dispatcher.connection.revision.stateless
-        await self.send(SERVER_DISCOVER if stateless else PING, None, limits, {}, dispatcher)
+        await self.send(SERVER_DISCOVER if stateless else PING, None, dispatcher, limits)
 
     async def notify_if_session(self, method: str) -> None:
         """Send a notification that the stateless era does not have, in a session only."""

@@ -231,7 +231,6 @@ async def _take_notification(
     if session is not None and message.method == INITIALIZED and not session.is_initialized:
         connection.lifecycle.state = "greeted"
         session.is_initialized = True
-        await worker.sessions.complete_handshake(session)
     event = connection.receive_message(message)
     if not isinstance(event, NotificationReceived) or not is_notification_handled(handler, event):
         return
@@ -466,7 +465,9 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == CANCELLED:
+    if message.method == INITIALIZED:
+        await worker.sessions.complete_handshake(session)
+    elif message.method == CANCELLED:
         await _cancel(worker, session, message)
         return
     handler = await worker.get_server(session, exchange)

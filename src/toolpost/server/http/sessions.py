@@ -45,11 +45,11 @@ MAX_SHARED_PEERS: Final = 256
 MAX_EARLY_CANCELLATIONS: Final = 64
 """Cancellations of one session whose requests may still be on their way."""
 
-MAX_NOTE_INTERVAL: Final = 60.0
-"""Seconds after which the use of a session is noted in the store again, for other workers."""
-
 MAX_ENDED_SESSIONS: Final = 100_000
 """Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
+
+MAX_NOTE_INTERVAL: Final = 60.0
+"""Seconds after which the use of a session is noted in the store again, for other workers."""
 
 FRESH_SECONDS: Final = 1.0
 """How old the settings of a session may be before a worker reads them again."""
@@ -256,14 +256,9 @@ class Sessions:
         if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
             await self.end(session)
             raise make_unknown_session()
-        self._touch(session, now)
-        await self._note_use(session)
-        return session
-
-    def _touch(self, session: Session, now: float) -> None:
         session.used_at = now
-        if session.id in self._cache:
-            self._cache.move_to_end(session.id)
+        self._cache.move_to_end(session_id)
+        return session
 
     async def complete_handshake(self, session: Session) -> None:
         """Note that the handshake is complete, also on the worker that has opened the session."""
@@ -416,37 +411,33 @@ class Sessions:
         await self._on_ended(session)
 
     async def end_idle(self) -> None:
-        """Forget sessions that were not used for too long."""
-        now = time.monotonic()
-        for _ in range(len(self._cache)):
-            session = next(iter(self._cache.values()), None)
-            if session is not None and session.is_in_use:
-                self._touch(session, now)
-                await self._note_use(session)
-            elif session is None or now - session.used_at <= self._options.idle:
-                return  # those behind it were used later
-            elif await self._is_used_elsewhere(session):
-                self._touch(session, now)
+        """Forget sessions that were not used for too long; note the use of the others for other workers."""
+        now, idle = time.monotonic(), self._options.idle
+        interval = min(MAX_NOTE_INTERVAL, idle / 4)
+        for session in tuple(self._cache.values()):
+            if session.is_in_use:
+                session.used_at = now
+            if session.used_at - session.noted_at > interval:
+                session.noted_at = session.used_at
+                await self._handler.store.records.put(
+                    self._get_use_key(session), self._name, idle + 2 * interval
+                )
+            if now - session.used_at <= idle:
+                continue
+            if await self._is_used_elsewhere(session):
+                session.used_at = now
             elif session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
             else:
                 await self.forget_ended(session)
 
-    async def _note_use(self, session: Session) -> None:
-        """Let other workers know that a session is used, once in a while."""
-        interval = min(MAX_NOTE_INTERVAL, self._options.idle / 4)
-        if session.used_at - session.noted_at > interval:
-            session.noted_at = session.used_at
-            ttl = self._options.idle + 2 * (interval + FRESH_SECONDS)
-            await self._handler.store.records.put(self._get_use_key(session), self._name, ttl)
+    def _get_use_key(self, session: Session) -> str:
+        return f"session/{self.get_key(session)}/used"
 
     async def _is_used_elsewhere(self, session: Session) -> bool:
         """Return whether another worker has used a session of late, as far as the store knows."""
         found = await self._handler.store.records.get(self._get_use_key(session))
         return found is not None and found != self._name
-
-    def _get_use_key(self, session: Session) -> str:
-        return f"session/{self.get_key(session)}/used"
 
 
 def _digest(session_id: str) -> bytes:

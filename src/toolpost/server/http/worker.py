@@ -297,7 +297,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 2))
+            await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 4))
             try:
                 await self.sessions.end_idle()
             except Exception:

@@ -41,22 +41,11 @@ class Response(Protocol):
     headers: Mapping[str, str]
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Return the decompressed body, in pieces as they arrive.
-
-        Raises:
-            RequestFailed: the body was cut off.
-        """
+        """Return the decompressed body, in pieces as they arrive; RequestFailed if it was cut off."""
         ...
 
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
-        """Return the whole body.
-
-        Args:
-            limit: how many bytes it may have after decompression.
-
-        Raises:
-            RequestFailed: it is larger, or was cut off.
-        """
+        """Return the whole body; RequestFailed if it was cut off, or is larger after decompression."""
         parts: list[bytes] = []
         size = 0
         async for chunk in self.chunks():

@@ -1,7 +1,7 @@
 """Requests that are like one before: the same bytes as if each was looked at, and no check less."""
 
 import json
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from conversation import (
@@ -23,11 +23,11 @@ from conversation import (
 
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import InboundRequest, ResponseReceived
+from toolpost.protocol.eras import ERAS, Peer
+from toolpost.protocol.events import ErrorReceived, InboundRequest, MessageDropped, ResponseReceived
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import CLIENT, ROWS, Row
-from toolpost.protocol.request_templates import LARGE_PARAMS_BYTES, RequestTemplate
+from toolpost.protocol.methods import CLIENT, Row
+from toolpost.protocol.receive import read_plain_response
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -38,6 +38,7 @@ from toolpost.types import (
     ElicitParams,
     Implementation,
     InitializeParams,
+    InputRequiredResult,
     PaginatedRequestParams,
     Params,
     Raw,
@@ -53,10 +54,6 @@ def called(revision, **options):
     conversation = talk(revision, **options)
     conversation.client.request("tools/call", ADD, progress=True)
     return conversation
-
-
-def like_of(client: Connection, method: str = "tools/call", params: Any = ADD) -> RequestTemplate | None:
-    return RequestTemplate.from_request(client, client.request(method, params, meta={}), params)
 
 
 # --------------------------------------------------------------------- the same bytes
@@ -94,12 +91,6 @@ def test_it_is_understood_and_answered(revision, progress):
     assert one(conversation.client.receive(answer), ResponseReceived).request is outgoing
 
 
-def test_every_request_of_a_client_has_parameters_that_it_can_judge():
-    assert [
-        row.name for row in ROWS if row.client and row.result and not issubclass(row.params, Params)
-    ] == []
-
-
 @every_revision
 def test_names_may_look_like_blanks(revision):
     client = called(revision, client=LocalPeer(Implementation("100 % %d %b", "%s"), CLIENT_CAN)).client
@@ -107,16 +98,6 @@ def test_names_may_look_like_blanks(revision):
     assert parse(outgoing.data)["params"]["name"] == "50 %d"
     if revision.stateless:
         assert b"100 % %d %b" in outgoing.data
-
-
-@pytest.mark.parametrize(
-    "size", [LARGE_PARAMS_BYTES // 2, LARGE_PARAMS_BYTES - 1, LARGE_PARAMS_BYTES, 4 * LARGE_PARAMS_BYTES]
-)
-def test_parameters_of_any_size(size):
-    client = called(LATEST).client
-    text = "x" * size
-    outgoing = client.request("tools/call", CallToolParams(name=text), progress=True)
-    assert parse(outgoing.data)["params"]["name"] == text
 
 
 @pytest.mark.requirement("MRTR-18")
@@ -220,15 +201,12 @@ def test_a_request_may_present_somebody_else():
         for who in (None, other, None)
     ]
     assert facts[0] == facts[2] != facts[1]
-    client.local_peer = other
-    assert parse(client.request("tools/call", ADD).data)["params"]["_meta"] == facts[1]
 
 
 @every_revision
 def test_a_row_of_an_extension_comes_before_that_of_the_protocol(revision):
-    client = called(revision).client
     mine = Row("tools/call", CallToolParams, Result)
-    client.extra = {"tools/call": mine}
+    client = called(revision, extra={"tools/call": mine}).client
     assert client.request("tools/call", ADD).row is mine
     assert client.request("tools/call", ADD).row is mine
 
@@ -254,64 +232,138 @@ def test_what_a_server_asks_depends_on_what_it_asks():
         server.request("elicitation/create", by_url)
 
 
-# --------------------------------------------------------------------- which requests have anything in common
+def test_a_client_keeps_what_its_requests_have_in_common_and_a_server_does_not():
+    conversation = talk(LATEST_SESSION)
+    assert not conversation.client.request_forms
+    for end in (conversation.client, conversation.server):
+        end.request("ping", Params())
+        end.request(Row("x/y", Params, Result), Params())
+    assert list(conversation.client.request_forms) == ["ping"]
+    assert not conversation.server.request_forms
 
 
+def test_nothing_is_kept_before_a_server_is_known():
+    client = Connection(CLIENT_PARTY, revision=LATEST)
+    client.request("tools/call", ADD)
+    assert not client.request_forms
+
+
+# --------------------------------------------------------------------- answers
+
+SAID = b'{"content":[{"type":"text","text":"3"}],"structuredContent":{"result":3},"resultType":"complete"}'
+
+
+@pytest.mark.requirement("MSG-12")
 @every_revision
-def test_a_usual_request_is_like_others(revision):
-    client = talk(revision).client
-    like = like_of(client)
-    assert like is not None
-    assert like.row is revision.requests[CLIENT]["tools/call"]
-    assert like.is_applicable(client, ADD)
-
-
-class Special(CallToolParams):
-    """Parameters of somebody else's making."""
+@pytest.mark.parametrize(
+    "result",
+    [
+        SAID,
+        b'{"content":[]}',
+        b'{"resultType":"complete","content":[],"isError":true,"_meta":{"a":[1]},"unknown":{"b":[[2]]}}',
+        b'{"content":[],"structuredContent":null,"resultType":"complete","x":"' + b"-" * 500 + b'"}',
+    ],
+)
+def test_the_result_of_a_tool_is_read_into_the_struct_of_its_row(revision, result):
+    client = called(revision).client
+    outgoing = client.request("tools/call", ADD)
+    data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, result)
+    event = one(client.receive(data), ResponseReceived)
+    assert event.request is outgoing
+    assert type(event.result) is CallToolResult
+    assert event.result.raw == result
+    assert outgoing.id not in client.outgoing
+    one(client.receive(data), MessageDropped)
 
 
 @pytest.mark.parametrize(
-    "params",
-    [
-        {"name": "add"},
-        Special(name="add"),
-        CallToolParams(name="add", meta=Raw(b"{}")),
-        CallToolParams(name="add", task=TaskMetadata()),
-    ],
-    ids=lambda params: type(params).__name__,
+    "result",
+    [b"[]", b"{}", b'{"content":"text","resultType":"complete"}', b'{"content":[],"_meta":{"a":1e400}}'],
 )
-def test_an_unusual_one_is_like_no_other(params):
-    client = talk(LATEST_SESSION).client
-    like = like_of(client)
-    assert like is not None
-    assert not like.is_applicable(client, params)
-    assert like_of(client, params=params) is None
+def test_a_result_of_another_shape_fails_the_request(result):
+    client = called(LATEST).client
+    outgoing = client.request("tools/call", ADD)
+    data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, result)
+    failed = one(client.receive(data), ErrorReceived)
+    assert failed.request is outgoing
+    assert "was answered with an invalid result" in str(failed.error)
 
 
-@pytest.mark.parametrize("params", [None, ADD])
-def test_parameters_of_another_method_are_like_none(params):
-    client = talk(LATEST).client
-    like = like_of(client, "tools/list", PaginatedRequestParams())
-    assert like is not None
-    assert not like.is_applicable(client, params)
+def test_a_wish_for_input_is_a_result_of_its_own():
+    client = called(LATEST).client
+    outgoing = client.request("tools/call", ADD)
+    asking = b'{"resultType":"input_required","requestState":"s","_meta":{}}'
+    data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, asking)
+    assert isinstance(one(client.receive(data), ResponseReceived).result, InputRequiredResult)
 
 
-def test_there_is_nothing_to_hold_on_to_before_a_server_is_known():
-    client = Connection(CLIENT_PARTY, revision=LATEST)
-    assert like_of(client) is None
+ODD = [
+    # what stands around the result
+    b'{"jsonrpc":"2.0","result":%b,"id":ID}' % SAID,
+    b'{"jsonrpc": "2.0", "id": ID, "result": %b}' % SAID,
+    b'{"jsonrpc":"1.0","id":ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":"ID","result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":0ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":+ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":-ID,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID.0,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":12345678901234567890123,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID000,"result":%b}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"result":%b}' % (SAID, SAID),
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"id":{}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b,"x":{}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b]' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b}}' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b} ' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"result":%b' % SAID,
+    b'{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"no","data":{}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":[]}',
+    b'{"jsonrpc":"2.0","id":ID}',
+    b'{"jsonrpc":"2.0","id":ID',
+    b'{"jsonrpc":"2.0","id":',
+    b"",
+    # the result itself
+    b'{"jsonrpc":"2.0","id":ID,"result":{}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":"text","resultType":"complete","_meta":{}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"_meta":{"a":1e400}}}',
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"\xff","_meta":{}}}',
+    '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"ü","_meta":{}}}'.encode(),
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":%b,"_meta":{}}}' % (b"[" * 99 + b"]" * 99),
+    b'{"jsonrpc":"2.0","id":ID,"result":{"content":[],"x":"%b","_meta":{}}}' % (b"[" * 99),
+]
 
 
-def test_there_is_nothing_to_hold_on_to_before_a_session_is_open():
-    client = Connection(CLIENT_PARTY, revision=LATEST_SESSION, peer=Peer(LATEST_SESSION), state="new")
-    assert like_of(client, "ping", Params()) is None
+@pytest.mark.parametrize("data", ODD)
+def test_a_response_that_is_not_plain_is_decoded_as_a_whole(data):
+    client = called(LATEST).client
+    outgoing = client.request("tools/call", ADD)
+    assert read_plain_response(client, data.replace(b"ID", b"%d" % outgoing.id)) is None
+    assert client.outgoing[outgoing.id] is outgoing
 
 
-def test_a_server_prepares_nothing():
-    server = talk(LATEST_SESSION).server
-    params = Params()
-    assert RequestTemplate.from_request(server, server.request("ping", params), params) is None
+@every_revision
+def test_a_plain_response_is_read_as_any_other(revision):
+    client = called(revision).client
+    outgoing = client.request("tools/call", ADD)
+    data = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, SAID)
+    plain = read_plain_response(client, data)
+    assert plain is not None
+    client.outgoing[outgoing.id] = outgoing
+    decoded = one(client.receive(data.replace(b":", b" : ", 1)), ResponseReceived)
+    assert plain.request is decoded.request is outgoing
+    assert plain.result == decoded.result
+    assert plain.result.raw == decoded.result.raw
 
 
-def test_where_there_are_extensions_each_request_is_looked_at():
-    client = talk(LATEST, extra={"x/y": Row("x/y", Params, Result)}).client
-    assert like_of(client) is None
+@every_revision
+def test_a_result_from_which_the_connection_learns_is_not_plain(revision):
+    client = Connection(CLIENT_PARTY, revision=revision)
+    opening = ERAS[revision.era].open(client)
+    server = talk(revision).server if revision.stateless else Connection(party(SERVER_CAN))
+    asked = one(server.receive(opening.data), InboundRequest)
+    data = server.reply(asked.id, server.local_peer.introduce(asked.peer.revision))
+    assert data is not None
+    assert read_plain_response(client, data) is None
+    one(client.receive(data), ResponseReceived)
+    assert client.peer is not None
