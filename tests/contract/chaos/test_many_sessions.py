@@ -4,10 +4,10 @@ import asyncio
 import random
 
 import pytest
-from server_processes import NEW, OLD, WAYS, Victim, descriptors, memory, run, stdio, victim
 
 from hosted import Site, legacy
 from raw_http import wired
+from server_processes import NEW, OLD, WAYS, Victim, descriptors, memory, run, stdio, victim
 from toolpost import Client, MCPError
 
 # --------------------------------------------------------------------- sessions

@@ -48,6 +48,43 @@ def test_a_session_is_served_by_whichever_worker_it_reaches(count, revision):
     run(main)
 
 
+def test_a_client_that_says_much_of_itself_is_known_at_all_workers():
+    """What does not fit into the session id is in the store."""
+
+    async def main():
+        async with fleet() as (a, b):
+            much = {"experimental": {"much": {"text": "x" * 5000}}, **ELICITS}
+            session = await a.open(OLD, much)
+            assert len(session) < 2000
+            wire, _ = await b.begin("POST", legacy(session), tool("asked", 1))
+            await wire.event()
+            question = (await wire.event()).json
+            assert (await a.post(legacy(session), accepted(question["id"], 7))).status == 202
+            assert "7" in text(await wire.event())
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-5")
+def test_a_session_belongs_to_who_has_opened_it_at_all_workers():
+    def principal(scope):
+        return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+    async def main():
+        async with fleet(principal=principal) as (a, b):
+            ann, bob = {"X-User": "ann"}, {"X-User": "bob"}
+            session = await a.open(headers=ann)
+            ping = message("ping", id=1)
+            for _ in range(2):  # known to the worker or not
+                for other in (bob, {}):
+                    assert (await b.post({**legacy(session), **other}, ping)).status == 404
+                    assert (await b.ask("GET", "/mcp", {**listening(session), **other})).status == 404
+                    assert (await b.ask("DELETE", "/mcp", {**legacy(session), **other})).status == 404
+                assert (await b.post({**legacy(session), **ann}, ping)).status == 200
+
+    run(main)
+
+
 def test_a_handshake_may_be_completed_at_another_worker():
     """The worker that has opened the session does not end it for want of what another has heard."""
 
@@ -71,6 +108,42 @@ def test_a_session_that_is_used_at_one_worker_is_not_idle_at_another():
             while asyncio.get_running_loop().time() < late:
                 assert (await b.post(legacy(session), message("ping", id=1))).status == 200
             assert (await a.post(legacy(session), message("ping", id=1))).status == 200
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", [None, "quiet"])
+def test_a_session_that_listens_or_works_at_one_worker_is_not_idle_at_another(name):
+    """And one that is in use for long does not hold up the search for idle ones."""
+
+    async def main():
+        async with fleet(idle=0.4) as (a, b):
+            session = await a.open()
+            wire = await b.site.wire()
+            if name is None:
+                await wire.ask("GET", "/mcp", listening(session))
+                await wire.head()
+            else:
+                await wire.ask("POST", "/mcp", legacy(session), tool(name, 1))
+                await b.stage.begun.wait()
+            late = asyncio.get_running_loop().time() + 1.6
+            await until(lambda: asyncio.get_running_loop().time() > late)
+            for worker in (a, b):
+                assert (await worker.post(legacy(session), message("ping", id=2))).status == 200
+
+    run(main)
+
+
+def test_a_session_that_no_worker_uses_is_idle_at_all():
+    async def main():
+        async with fleet(idle=0.1) as (a, b):
+            session = await a.open()
+            assert (await b.post(legacy(session), message("ping", id=1))).status == 200
+            # Each may have to wait for what the other has noted.
+            late = asyncio.get_running_loop().time() + 3
+            await until(lambda: asyncio.get_running_loop().time() > late)
+            for worker in (a, b):
+                assert (await worker.post(legacy(session), message("ping", id=1))).status == 404
 
     run(main)
 
@@ -391,6 +464,35 @@ def test_a_session_has_one_reader_on_all_workers():
                 return
             assert head.status == 409
             await wire.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("second", [0, 1])
+def test_a_message_on_the_general_stream_comes_once(second):
+    """Who comes back without an event id hears what is new, on whichever worker."""
+
+    def adds_word(server: Server, stage: Stage) -> None:
+        @server.on_notification("notifications/say")
+        async def say(ctx: Context, params: dict[str, str]) -> None:
+            await ctx.error(params["word"])
+
+    async def main():
+        async with fleet(more=adds_word) as workers:
+            session = await workers[0].open()
+            headers = legacy(session)
+            for number, worker in enumerate([workers[0], workers[second], workers[0]]):
+                while True:
+                    wire, head = await worker.begin("GET", listening(session))
+                    if head.status == 200:
+                        break
+                    assert head.status == 409  # the end of the last connection was not noticed yet
+                    await wire.close()
+                await wire.event()
+                say = message("notifications/say", {"word": f"word {number}"})
+                assert (await workers[1].post(headers, say)).status == 202
+                assert (await wire.event()).json["params"]["data"] == f"word {number}"
+                await wire.close()
 
     run(main)
 

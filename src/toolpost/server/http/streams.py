@@ -317,6 +317,7 @@ class GeneralStream:
                 )
             if session.changes_seen is not None:
                 self._seen = session.changes_seen
+            self._number = int(await records.get(f"{key}/position") or 0)
         else:
             await records.put(key, self._lease, LEASE_TTL)
             await worker.announce("taken", worker.sessions.get_key(session), self._lease)
@@ -377,9 +378,13 @@ class GeneralStream:
             await self._worker.sessions.ensure_fresh(self._session)
             for change in self._broadcaster.get_changes_after(self._seen) or ():
                 await self._send_change(change.method, change.params, change.number)
-            for entry in await self._read_own():
+            entries = await self._read_own()
+            for entry in entries:
                 self._number = entry.number
                 await self._exchange.send_event(entry.data, kind="message", id=self._event_id)
+            if entries:
+                key = f"{_get_reader_key(self._worker, self._session)}/position"
+                await self._worker.store.records.put(key, b"%d" % self._number, STREAM_RETENTION)
             await self._wakeup.wait()
 
     async def _read_own(self) -> list[LogEntry]:
