@@ -9,8 +9,8 @@ from protected_server import kitchen
 from toolpost import Auth
 from toolpost.auth.server import admission as denying
 from toolpost.auth.server.admission import LogThrottle
-from toolpost.server.options import HTTP
 from toolpost.server.http.serve import _add_public_url, serve_http
+from toolpost.server.options import HTTP
 
 ISSUER = "https://login.example.com"
 
