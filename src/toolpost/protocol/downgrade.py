@@ -113,7 +113,8 @@ def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResult
     """Translate the result of a tool, for a client or in a sampling conversation."""
     content, structured = value.content, value.structured_content
     if revision.structured != "any":
-        content = _spell_out_structured(value)
+        if not content or type(content[0]) is not types.TextContent:
+            content = _spell_out_structured(value)
         if revision.structured is None or not issubclass(type(structured), dict):
             structured = UNSET
     content = _downgrade_blocks(content, revision.content, revision)

@@ -87,11 +87,11 @@ def classify(
 ) -> Route:
     """Route a POST by its headers, named in lower case, and its message, which is None for a batch."""
     version = sent.get(headers.VERSION)
-    if version is not None and isinstance(message, JSONRPCRequest):
-        decoded = _decode_stateless(sent, version, message, party, extra)
+    known = None if version is None else REVISIONS.get(version.strip(" \t"))
+    if known is not None and known.stateless and isinstance(message, JSONRPCRequest):
+        decoded = _decode_stateless(sent, known, message, party, extra)
         if decoded is not None:
             return StatelessRoute(decoded, decoded[3])
-    known = None if version is None else REVISIONS.get(version.strip(" \t"))
     # An unknown version can only be newer than ours.
     modern = version is not None and (known is None or known.stateless)
     if not modern and isinstance(message, _MESSAGES_WITH_METHOD):
@@ -107,17 +107,14 @@ def classify(
 
 def _decode_stateless(
     sent: Mapping[str, str],
-    version: str,
+    revision: Revision,
     message: JSONRPCRequest,
     party: LocalPeer,
     extra: Mapping[str, Row] | None,
 ) -> DecodedRequest | None:
     """Decode an ordinary stateless request in one pass; None if it needs the general way, with its errors."""
-    method = message.method
-    revision = REVISIONS.get(version)
-    if revision is None or not revision.stateless or version not in party.supported:
-        return None
-    if sent.get(headers.METHOD) != method:
+    method, version = message.method, revision.date
+    if version not in party.supported or sent.get(headers.METHOD) != method:
         return None
     row = None if extra and method in extra else party.served_rows[version].get(method)
     if row is None or message.params is UNSET:

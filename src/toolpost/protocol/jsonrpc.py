@@ -124,7 +124,7 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
             str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
         size = len(data)
         # A text of n bytes nests at most n/2 levels.
-        if size > 2 * depth and is_deep(data, depth):
+        if size > 2 * depth and data.count(b"[") + data.count(b"{") > depth and is_deep(data, depth):
             raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
         envelope = _decode_envelope(data)
         if envelope.jsonrpc != "2.0":
@@ -272,8 +272,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 def is_deep(data: bytes, depth: int) -> bool:
     """Return whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
-    if data.count(b"[") + data.count(b"{") <= depth:
-        return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Quotes are removed in pairs, so that strings stay strings.

@@ -230,20 +230,17 @@ class Endpoint:
 
     # ----------------------------------------------------------------- messages
 
-    async def _post(self, exchange: HttpExchange) -> None:
-        check_post(exchange, self._answer_types)
-        await self._serve_message(exchange, serve_post)
-
     async def _post_message(self, exchange: HttpExchange) -> None:
-        check_post(exchange)
-        await self._serve_message(exchange, post_message)
+        await self._post(exchange, post_message, ())
 
-    async def _serve_message(
+    async def _post(
         self,
         exchange: HttpExchange,
-        serve: Callable[[Worker, HttpExchange, JSONRPCMessage | None, bytes], Awaitable[None]],
+        serve: Callable[[Worker, HttpExchange, JSONRPCMessage | None, bytes], Awaitable[None]] = serve_post,
+        answer_types: tuple[str, ...] | None = None,
     ) -> None:
         """Read the message of a POST, and serve it."""
+        check_post(exchange, self._answer_types if answer_types is None else answer_types)
         data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
@@ -260,7 +257,7 @@ class Endpoint:
             await serve(worker, exchange, message, data)
         finally:
             del worker.running[exchange]
-            worker.timer.remove(exchange)
+            worker.timer.fresh.pop(exchange, None)
 
     async def _get(self, exchange: HttpExchange) -> None:
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:

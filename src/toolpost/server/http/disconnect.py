@@ -40,42 +40,37 @@ class ConnectionMonitor(Protocol):
 class DisconnectTimer:
     """Starts to watch each request that takes long, and calls its watcher from then on.
 
-    `fresh` has the requests that came since the last check. Whoever serves one puts it there, and takes it
-    out with `remove`.
+    `fresh` has the requests that are not watched yet, and whether a check has seen them. Whoever serves one
+    puts it there with `add`, and takes it out.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.fresh: dict[HttpExchange, None] = {}
-        self._older: dict[HttpExchange, None] = {}
+        self.fresh: dict[HttpExchange, bool] = {}
         self._keep_alive_due: OrderedDict[DisconnectWatcher, float] = OrderedDict()
         self._is_checking = self._is_keeping_alive = False
 
     def add(self, exchange: "HttpExchange") -> None:
         """Watch a request, if it takes long."""
-        self.fresh[exchange] = None
+        self.fresh[exchange] = False
         if not self._is_checking:
             self._is_checking = True
             self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
-
-    def remove(self, exchange: "HttpExchange") -> None:
-        """Stop watching a request that has ended."""
-        if exchange in self.fresh:
-            del self.fresh[exchange]
-        else:
-            self._older.pop(exchange, None)
 
     def _schedule(self, due: float, call: Callable[[], None]) -> None:
         self._loop.call_at(due, call, context=Context())  # not the context of the first request
 
     def _check(self) -> None:
-        older, self._older, self.fresh = self._older, self.fresh, {}
-        for exchange in older:
+        for exchange, is_seen in tuple(self.fresh.items()):
+            if not is_seen:
+                self.fresh[exchange] = True
+                continue
+            del self.fresh[exchange]
             try:
                 exchange.start_watching(self)
             except Exception:  # the others have to be watched all the same
                 logger.exception("a request could not be watched")
-        self._is_checking = bool(self._older)
+        self._is_checking = bool(self.fresh)
         if self._is_checking:
             self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
 

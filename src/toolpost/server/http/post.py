@@ -167,7 +167,7 @@ async def _serve_stateless(
 def _check_headers(handler: "Handler", event: InboundRequest, exchange: HttpExchange) -> None:
     """Refuse a request whose headers do not repeat what the body says."""
     annotated = None
-    if handler.has_header_parameters and event.row.name == TOOLS_CALL:
+    if event.row.name == TOOLS_CALL and handler.has_header_parameters:
         annotated = handler.find_header_parameters(event.params.name)
     try:
         verify_headers(exchange.headers, event, annotated)

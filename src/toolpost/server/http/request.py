@@ -36,16 +36,6 @@ def _strip_root(path: str, root: str) -> str:
     return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
-def _read_headers(given: "list[tuple[bytes, bytes]]") -> tuple[Mapping[str, str], int]:
-    """Return the headers by name, and their size in bytes."""
-    whole = b"\0".join(chain.from_iterable(given))  # all at once: name by name takes twice as long
-    parts = str(whole, "latin-1").split("\0")
-    read = dict(zip(parts[::2], parts[1::2], strict=False))
-    if len(parts) != 2 * len(given) or len(read) < len(given):
-        read = _join_headers(given)
-    return read, len(whole)
-
-
 def _join_headers(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by name: a list that was split over several lines is one list (RFC 9110 §5.3)."""
     headers: dict[str, str] = {}
@@ -134,8 +124,13 @@ class HttpExchange:
         self.method: str = scope["method"]
         root: str = scope.get("root_path") or ""
         self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
-        self.headers: Mapping[str, str]
-        self.headers, self.headers_size = _read_headers(scope["headers"])
+        given: list[tuple[bytes, bytes]] = scope["headers"]
+        whole = b"\0".join(chain.from_iterable(given))  # all at once: name by name takes twice as long
+        parts = str(whole, "latin-1").split("\0")
+        read = dict(zip(parts[::2], parts[1::2], strict=False))
+        is_split = len(parts) != 2 * len(given) or len(read) < len(given)
+        self.headers: Mapping[str, str] = _join_headers(given) if is_split else read
+        self.headers_size = len(whole)
         self.extra: tuple[tuple[bytes, bytes], ...] = ()
         self.principal: Principal | None = None
         self.streaming = self.is_disconnected = self._ended = self._is_aborted = self._is_detached = False

@@ -224,7 +224,7 @@ class Worker:
         """Remove a stream."""
         self.counts.streams -= 1
         self.listening.discard(exchange)
-        self.timer.remove(exchange)
+        self.timer.fresh.pop(exchange, None)
 
     def end_with_token(self, exchange: HttpExchange) -> asyncio.TimerHandle | None:
         """Start the timer that ends a long stream with its token; the client reconnects with another one."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.events import InboundRequest
@@ -66,8 +66,8 @@ async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | No
     assert incoming is not None, "a notification has no response"
     try:
         result = start_request(context.server, context, incoming)
-        if is_pending(result):
-            result = await result
+        if type(result) is CoroutineType or is_pending(result):
+            result = await cast("Awaitable[RouteResult]", result)
         if connection.incoming.get(incoming.id) is not incoming:  # the client may have reused the id
             return None, None
         return connection.reply(incoming.id, result), None

@@ -298,10 +298,6 @@ class BoundFunction:
             return self.fn(*astuple(arguments))
         return self.apply(asdict(arguments) | extra, context)
 
-    def call_json(self, raw: Raw | bytes | Unset) -> Any:
-        """Read the arguments and call the function, for one without a context."""
-        return self.call(self.read(raw))
-
     def to_keywords(self, arguments: Arguments) -> dict[str, Any]:
         """Return the arguments by the names of their parameters."""
         return asdict(arguments)
@@ -310,6 +306,8 @@ class BoundFunction:
         """Call the function with values by the names of its parameters."""
         if self.context is not None:
             values[self.context] = context
+        if not self._positional:
+            return self.fn(**values)
         positional = [values.pop(name) for name in self._positional if name in values]
         return self.fn(*positional, **values)
 

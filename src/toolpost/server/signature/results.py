@@ -107,10 +107,14 @@ class ResultConverter:
 
     def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
         """Return the result for a value; `wrap` if the peer takes only objects as structured content."""
-        text = self.encode_structured(value)
-        if text is not None:
-            plain = value if type(value) in _EXACT_TYPES else msgspec.json.decode(text)
-            return self.build_structured_result([TextContent(text.decode())], plain, wrap=wrap)
+        is_exact = type(value) is self._exact_type
+        if is_exact or not (self._check is None or isinstance(value, CallToolResult)):
+            text = _encode_output(value) if is_exact else self._encode_checked(value)
+            plain: JSON = value if type(value) in _EXACT_TYPES else msgspec.json.decode(text)
+            result = CallToolResult(content=[TextContent(text.decode())], structured_content=plain)
+            if wrap and self.is_wrapped:
+                result.structured_content, result.meta = {RESULT_KEY: plain}, {**_WRAPPED_META}
+            return result
         if not isinstance(value, CallToolResult):
             return self._convert_untyped(value)
         _encode_output(value, _WIRE_ENCODER)
@@ -122,12 +126,8 @@ class ResultConverter:
             value.meta = {**(value.meta or {}), **_WRAPPED_META}
         return value
 
-    def encode_structured(self, value: Any) -> bytes | None:
-        """Return the JSON of a value that has an output schema; None without one, or for a whole result."""
-        if type(value) is self._exact_type:
-            return _encode_output(value)
-        if self._check is None or isinstance(value, CallToolResult):
-            return None
+    def _encode_checked(self, value: Any) -> bytes:
+        """Return the JSON of a value that has an output schema. Raises OutputError if it breaks that."""
         text = _encode_output(value, self._encoder or _VALUE_ENCODER)
         if self._encoder is None:  # pydantic checks while it encodes
             self._verify(text)
@@ -137,13 +137,6 @@ class ResultConverter:
             return _encode_output(msgspec.json.decode(text))
         except msgspec.DecodeError as error:
             raise OutputError(f"what the tool returned cannot be sent: {error}") from error
-
-    def build_structured_result(self, content: list[Content], plain: JSON, *, wrap: bool) -> CallToolResult:
-        """Return the result with this structured content, wrapped if the peer needs it."""
-        result = CallToolResult(content=content, structured_content=plain)
-        if wrap and self.is_wrapped:
-            result.structured_content, result.meta = {RESULT_KEY: plain}, {**_WRAPPED_META}
-        return result
 
     def _convert_untyped(self, value: Any) -> CallToolResult:
         """Return the result of a tool without an output schema."""
