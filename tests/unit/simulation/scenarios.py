@@ -8,6 +8,7 @@ be left.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from actors import CALLS, Ledger, Player, judge, server_for
@@ -19,6 +20,7 @@ from toolpost import Server
 from toolpost.channel import Channel
 from toolpost.errors import MCPError
 from toolpost.protocol.methods import DATES
+from toolpost.server.http.streams import STREAM_RETENTION
 from toolpost.transports.backends.asgi import AsgiBackend
 from toolpost.transports.memory import memory_pair
 from toolpost.transports.targets import Http
@@ -145,9 +147,9 @@ async def over_http(world: World) -> list[Player]:
         players.append(player)
         calming.append(lambda backend=backend: setattr(backend, "faults", WEB_CALM))
     await _perform(world, server, players, calming)
-    await asyncio.sleep(4 * IDLE)  # what a client could not end, ends
-    if app._worker is not None and app._worker.sessions._held:
-        ledger.wrong.append(f"sessions that nobody uses: {app._worker.sessions._held}")
+    await asyncio.sleep(4 * IDLE + STREAM_RETENTION)  # what a client could not end, ends
+    if app._worker is not None and app._worker.sessions._cache:
+        ledger.wrong.append(f"sessions that nobody uses: {app._worker.sessions._cache}")
     if ledger.hanging:
         ledger.wrong.append(f"these hang though nobody waits: {ledger.hanging}")
     await inner.close()
@@ -157,12 +159,13 @@ async def over_http(world: World) -> list[Player]:
 
 
 def _check_store(world: World, server: Server, ledger: Ledger) -> None:
-    """Nothing is kept of sessions that have ended."""
+    """Nothing is kept of streams that are over, and no record for ever."""
     store: Any = server.store
-    for entries in (store.records._values, store.logs._logs):
-        kept = [key for key, (_, until) in entries._items.items() if until > world.time() and key != KEYS]
-        if kept:
-            ledger.wrong.append(f"the store keeps {kept}")
+    records, logs = store.records._values._items, store.logs._logs._items
+    kept = [key for key, (_, until) in records.items() if until == inf and key != KEYS]
+    kept += [key for key, (_, until) in logs.items() if until > world.time()]
+    if kept:
+        ledger.wrong.append(f"the store keeps {kept}")
 
 
 async def _perform(

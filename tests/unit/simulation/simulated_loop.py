@@ -199,8 +199,11 @@ class World(asyncio.BaseEventLoop):
         logs = [logging.getLogger("toolpost"), logging.getLogger("asyncio")]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "time", lambda: EPOCH + self._now)
+            patch.setattr(time, "time_ns", lambda: int((EPOCH + self._now) * 1e9))
             patch.setattr(time, "monotonic", self.time)
-            patch.setattr(secrets, "_sysrand", random.Random(self.rng.random()))
+            source = random.Random(self.rng.random())
+            patch.setattr(secrets, "_sysrand", source)
+            patch.setattr(secrets, "randbits", source.getrandbits)
             random.seed(self.seed)
             for log in logs:
                 patch.setattr(log, "propagate", False)  # others would write it all down, which takes long

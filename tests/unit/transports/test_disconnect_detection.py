@@ -139,7 +139,8 @@ def test_a_request_may_be_aborted():
         with pytest.raises(ResponseAborted):
             await work
         assert work.cancelling() == 0
-        assert not (peer.exchange.is_disconnected or unwanted)
+        assert not peer.exchange.is_disconnected
+        assert not unwanted
 
     run(main)
 
