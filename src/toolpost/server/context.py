@@ -83,12 +83,12 @@ class Context(ClientRequests):
         "_peer",
         "_principal",
         "_progress_limiter",
-        "_replay",
         "_request",
         "_state",
         "connection",
         "incoming",
         "lifespan",
+        "loaded_replay",
         "method",
         "server",
     )
@@ -113,7 +113,7 @@ class Context(ClientRequests):
         self._peer = _get_peer(speaker) if incoming is None else incoming.peer
         self._request: ContextRequest | None = None
         self._state: State | None = None
-        self._replay: CallReplay | None = None
+        self.loaded_replay: CallReplay | None = None
         self._loaded_input: tuple[Mapping[str, Result], JSON] | None = None
         self._log_limiter: TokenBucket | None = None
         self._progress_limiter: TokenBucket | None = None
@@ -314,11 +314,6 @@ class Context(ClientRequests):
         return self._client_connection.identity
 
     @property
-    def requires_object_output(self) -> bool:
-        """For handlers: whether this client takes only objects as structured output."""
-        return self._peer.revision.structured != "any"
-
-    @property
     def principal(self) -> Principal | None:
         """The principal of the request, if it is known."""
         return self._principal
@@ -374,17 +369,17 @@ class Context(ClientRequests):
     @property
     def replay(self) -> "CallReplay":
         """For handlers: the questions and steps of this request, from before it ran again."""
-        if self._replay is None:
+        if self.loaded_replay is None:
             from toolpost.server.elicitation.journal import CallReplay  # noqa: PLC0415 - start-up time
 
             key = None if self._principal is None else self._principal.key
-            self._replay = CallReplay(self.server, self.incoming, key)
-        return self._replay
+            self.loaded_replay = CallReplay(self.server, self.incoming, key)
+        return self.loaded_replay
 
     @property
     def has_asked(self) -> bool:
         """For handlers: whether a question has no answer yet, where there is no session."""
-        journal = None if self._replay is None else self._replay.loaded_journal
+        journal = None if self.loaded_replay is None else self.loaded_replay.loaded_journal
         return journal is not None and bool(journal.open_questions)
 
     async def replay_answer(self, method: str, params: WireStruct, key: str | None) -> Result:

@@ -621,6 +621,7 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     connection = server()
     route = classify(post.sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
+    assert isinstance(message, JSONRPCRequest)
     incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}
@@ -1055,6 +1056,7 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
     connection = server()
     route = classify(sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
+    assert isinstance(message, JSONRPCRequest)
     incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     verify_headers(sent, incoming, annotated)

@@ -30,7 +30,6 @@ FOR_THE_HANDLER = {
     "send_request",
     "remove_subscription",
     "add_subscription",
-    "requires_object_output",
 }
 
 

@@ -38,6 +38,13 @@ class Request:
         self.visits.append(f"{self.name}beat")
 
 
+def watch(timer: Any, request: Request) -> None:
+    """Do as those who serve a request."""
+    timer.fresh[request] = False
+    if not timer.is_checking:
+        timer.start()
+
+
 def make_timer() -> Any:
     return DisconnectTimer(asyncio.get_running_loop())
 
@@ -45,7 +52,7 @@ def make_timer() -> Any:
 def test_a_request_is_watched_once_and_then_kept_alive():
     async def main():
         timer, one = make_timer(), Request()
-        timer.add(one)
+        watch(timer, one)
         assert not one.visits
         await until(lambda: len(one.visits) > 3)
         assert one.visits[:4] == ["watch", "beat", "beat", "beat"]
@@ -61,15 +68,15 @@ def test_a_request_is_watched_once_and_then_kept_alive():
 def test_a_request_that_ends_soon_is_not_watched():
     async def main():
         timer, short, stays = make_timer(), Request(), Request()
-        timer.add(short)
-        timer.add(stays)
-        timer.remove(short)
-        await until(lambda: timer._older or stays.visits)
-        timer.add(late := Request())
+        watch(timer, short)
+        watch(timer, stays)
+        timer.fresh.pop(short, None)
+        await until(lambda: any(timer.fresh.values()) or stays.visits)
+        watch(timer, late := Request())
         await until(lambda: stays.visits)
-        timer.remove(stays)
-        timer.remove(late)
-        timer.remove(late)  # no error
+        timer.fresh.pop(stays, None)
+        timer.fresh.pop(late, None)
+        timer.fresh.pop(late, None)  # no error
         await asyncio.sleep(0.02)
         assert (short.visits, late.visits) == ([], [])
         timer.forget(stays)
@@ -82,7 +89,7 @@ def test_requests_are_kept_alive_in_their_order():
         visits: list[str] = []
         timer, requests = make_timer(), [Request(f"{number} ", visits) for number in range(20)]
         for request in requests:
-            timer.add(request)
+            watch(timer, request)
         await until(lambda: len(visits) >= 60)
         assert visits[:20] == [f"{number} watch" for number in range(20)]
         assert visits[20:60] == [f"{number} beat" for number in range(20)] * 2
@@ -105,16 +112,16 @@ def test_all_have_one_timer_which_ends_with_them(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(loop, "call_at", counted)
         for _ in range(2):
             for request in [Request() for _ in range(100)]:
-                timer.add(request)
-                timer.remove(request)
+                watch(timer, request)
+                timer.fresh.pop(request, None)
         assert len(set_for) == 1
-        await until(lambda: not timer._is_checking)
+        await until(lambda: not timer.is_checking)
         count = len(set_for)
         await asyncio.sleep(0.02)
         assert len(set_for) == count
-        timer.add(one := Request())
+        watch(timer, one := Request())
         assert len(set_for) == count + 1
-        timer.remove(one)
+        timer.fresh.pop(one, None)
 
     run(main)
 
@@ -122,8 +129,8 @@ def test_all_have_one_timer_which_ends_with_them(monkeypatch: pytest.MonkeyPatch
 def test_a_request_that_cannot_be_watched_keeps_no_other_from_it(caplog: pytest.LogCaptureFixture):
     async def main():
         timer, one = make_timer(), Request()
-        timer.add(Request(fails=True))
-        timer.add(one)
+        watch(timer, Request(fails=True))
+        watch(timer, one)
         await until(lambda: len(one.visits) > 2)
         timer.forget(one)
 

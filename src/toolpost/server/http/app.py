@@ -250,7 +250,9 @@ class Endpoint:
         if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():
             worker = await self._get_worker(exchange)
         worker.running[exchange] = task
-        worker.timer.add(exchange)
+        worker.timer.fresh[exchange] = False
+        if not worker.timer.is_checking:
+            worker.timer.start()
         try:
             if self.settings.principal is not None:
                 await self._resolve_principal(exchange)

@@ -41,21 +41,19 @@ class DisconnectTimer:
     """Starts to watch each request that takes long, and calls its watcher from then on.
 
     `fresh` has the requests that are not watched yet, and whether a check has seen them. Whoever serves one
-    puts it there with `add`, and takes it out.
+    puts it there, takes it out, and calls `start` unless it `is_checking`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.fresh: dict[HttpExchange, bool] = {}
         self._keep_alive_due: OrderedDict[DisconnectWatcher, float] = OrderedDict()
-        self._is_checking = self._is_keeping_alive = False
+        self.is_checking = self._is_keeping_alive = False
 
-    def add(self, exchange: "HttpExchange") -> None:
-        """Watch a request, if it takes long."""
-        self.fresh[exchange] = False
-        if not self._is_checking:
-            self._is_checking = True
-            self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
+    def start(self) -> None:
+        """Look at the requests from now on, until none is left."""
+        self.is_checking = True
+        self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
 
     def _schedule(self, due: float, call: Callable[[], None]) -> None:
         self._loop.call_at(due, call, context=Context())  # not the context of the first request
@@ -70,9 +68,9 @@ class DisconnectTimer:
                 exchange.start_watching(self)
             except Exception:  # the others have to be watched all the same
                 logger.exception("a request could not be watched")
-        self._is_checking = bool(self.fresh)
-        if self._is_checking:
-            self._schedule(self._loop.time() + CHECK_INTERVAL, self._check)
+        self.is_checking = False
+        if self.fresh:
+            self.start()
 
     def keep_alive(self, watcher: "DisconnectWatcher") -> None:
         """Call `on_keep_alive` of a watcher, every `KEEP_ALIVE_INTERVAL` seconds until `forget`."""

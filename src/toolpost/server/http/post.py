@@ -166,11 +166,12 @@ async def _serve_stateless(
 
 def _check_headers(handler: "Handler", event: InboundRequest, exchange: HttpExchange) -> None:
     """Refuse a request whose headers do not repeat what the body says."""
-    annotated = None
-    if event.row.name == TOOLS_CALL and handler.has_header_parameters:
-        annotated = handler.find_header_parameters(event.params.name)
+    row, params = event.row, event.params
     try:
-        verify_headers(exchange.headers, event, annotated)
+        if row.named is not None:
+            headers.check_name(exchange.headers.get(headers.NAME), getattr(params, row.named))
+        if row.name == TOOLS_CALL and handler.has_header_parameters:
+            verify_headers(exchange.headers, event, handler.find_header_parameters(params.name))
     except HeaderMismatch as error:
         raise RPCRefusal(get_http_status(error.code), jsonrpc.encode_error(event.id, error)) from error
 
@@ -179,7 +180,8 @@ async def _run_in_asgi_task(
     worker: "Worker", exchange: HttpExchange, connection: Connection, incoming: InboundRequest
 ) -> tuple[bytes, RPCError | None]:
     """Serve a request that ends with its client; return the response, and the error in it if it is one."""
-    counts, principal, peer = worker.counts, exchange.principal, _get_peer(exchange)
+    counts, principal = worker.counts, exchange.principal
+    peer = exchange.address if principal is None else principal.key
     is_listen = incoming.row.name == SUBSCRIPTIONS_LISTEN
     if is_listen:
         if counts.streams >= counts.max_streams:

@@ -218,7 +218,9 @@ class Worker:
             raise make_stream_limit_refusal(counts.max_streams)
         counts.streams += 1
         self.listening.add(exchange)
-        self.timer.add(exchange)
+        self.timer.fresh[exchange] = False
+        if not self.timer.is_checking:
+            self.timer.start()
 
     def remove_stream(self, exchange: HttpExchange) -> None:
         """Remove a stream."""

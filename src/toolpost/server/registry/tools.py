@@ -107,7 +107,8 @@ class RegisteredTool(RegistryEntry[P, R]):
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """Return the result of a call. The only exception of the function that it raises is `RPCError`."""
-        bound, limit = self.bound, None
+        bound, limit, incoming = self.bound, None, context.incoming
+        assert incoming is not None, "only a request calls a tool"
         try:
             arguments: Any = bound.read(params.arguments)
             if self.timeout is not None:
@@ -122,7 +123,7 @@ class RegisteredTool(RegistryEntry[P, R]):
                     value = await self._worker_threads.load_files(value)
             else:
                 value = await self._worker_threads.run(bound, arguments, context)
-            return self.result_converter.convert(value, wrap=context.requires_object_output)
+            return self.result_converter.convert(value, wrap=incoming.peer.revision.structured != "any")
         except BaseException as error:
             result = self._convert_error(error, context, limit)
             if result is None:

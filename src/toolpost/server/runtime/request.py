@@ -129,7 +129,7 @@ async def serve_or_request_input(
         value: Any = route(context, params)
         if value.__class__ is CoroutineType or is_pending(value):
             value = await value
-        if not context.has_asked:
+        if context.loaded_replay is None or not context.has_asked:
             return value
         logger.warning(
             "%s (id %r) went on after a question that has no answer yet; the question is asked, and what it "

@@ -296,7 +296,9 @@ class BoundFunction:
         """Call the function; returns an awaitable if it is async. `extra` are the parameters asked for."""
         if self._can_call_positionally:
             return self.fn(*astuple(arguments))
-        return self.apply(asdict(arguments) | extra, context)
+        if self._positional or extra or self.context is None:
+            return self.apply(asdict(arguments) | extra, context)
+        return self.fn(**asdict(arguments), **{self.context: context})
 
     def to_keywords(self, arguments: Arguments) -> dict[str, Any]:
         """Return the arguments by the names of their parameters."""
