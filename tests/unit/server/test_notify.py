@@ -127,3 +127,61 @@ def test_only_what_was_asked_for_is_wanted(
     wishes: Any, method: str, params: NotificationParams, wanted: bool
 ):
     assert is_requested(SubscriptionFilter(**wishes), method, params) is wanted
+
+
+# --------------------------------------------------------------------- changes for clients that were away
+
+
+def test_changes_are_kept_by_their_positions():
+    announcer = ChangeBroadcaster()
+    start = announcer.position
+    assert announcer.get_changes_after(start) == []
+    announcer.broadcast_list_changed("tools")
+    announcer.broadcast_resource_updated("a:")
+    middle = announcer.position
+    announcer.broadcast_elicitation_complete("e")
+    announcer.broadcast_list_changed("tools")  # the second counts, at its own place
+    found = announcer.get_changes_after(start)
+    assert found is not None
+    assert [(change.number - start, change.method.partition("/")[2]) for change in found] == [
+        (2, "resources/updated"),
+        (3, "elicitation/complete"),
+        (4, "tools/list_changed"),
+    ]
+    assert announcer.get_changes_after(middle) == found[1:]
+    assert announcer.get_changes_after(announcer.position) == []
+
+
+def test_a_position_is_unknown_that_is_of_another_process_or_too_old(monkeypatch):
+    monkeypatch.setattr(change_broadcast, "MAX_KEPT_CHANGES", 3)
+    announcer = ChangeBroadcaster()
+    start = announcer.position
+    for number in range(5):
+        announcer.broadcast_resource_updated(f"r:{number}")
+    for position, known in [
+        (start - 1, False),
+        (start, False),
+        (start + 1, False),
+        (start + 2, True),
+        (start + 5, True),
+        (start + 6, False),
+        (-1, False),
+    ]:
+        found = announcer.get_changes_after(position)
+        assert (None if found is None else len(found)) == (start + 5 - position if known else None)
+
+
+def test_a_change_of_another_worker_is_kept_and_told_to_all_but_its_reporter():
+    async def main():
+        announcer, one, reporter = ChangeBroadcaster(), Ear(), Ear()
+        for ear in (one, reporter):
+            announcer.add_subscriber(ear)
+        start = announcer.position
+        announcer.repeat((LIST_CHANGED["tools"], ""), besides=reporter)
+        await asyncio.sleep(0)
+        assert (len(one.heard), len(reporter.heard)) == (1, 0)
+        found = announcer.get_changes_after(start)
+        assert found is not None
+        assert [change.method for change in found] == [LIST_CHANGED["tools"]]
+
+    asyncio.run(main())
