@@ -621,6 +621,7 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     connection = server()
     route = classify(post.sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
+    assert isinstance(message, JSONRPCRequest)
     incoming = receive.handle_request(connection, message, route.decoded)
     assert isinstance(incoming, InboundRequest)
     sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}

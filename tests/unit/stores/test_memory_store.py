@@ -44,7 +44,7 @@ def test_what_has_expired_is_swept_as_other_things_are_put_down():
         store = MemoryStore(clock=clock)
         for n in range(10):
             await store.records.put(f"ever {n}", b"", None)
-            await store.logs.append(f"ever {n}", b"", None)
+            await store.logs.append(f"ever {n}", b"", 60)
         for n in range(1000):
             await store.records.put(f"old {n}", b"", 1)
             await store.logs.append(f"old {n}", b"", 1)
@@ -77,7 +77,7 @@ def test_bytes_are_not_copied():
         value = bytes(1000)
         await store.records.put("k", value, None)
         assert await store.records.get("k") is value
-        await store.logs.append("l", value, None)
+        await store.logs.append("l", value, 60)
         [entry] = await store.logs.read("l")
         assert entry.data is value
 
