@@ -49,7 +49,8 @@ class Peer:
     def serve(self, work: Any, *arguments: Any, **options: Any) -> "asyncio.Task[Any]":
         """Serve the request, as the endpoint does."""
         timer = DisconnectTimer(asyncio.get_running_loop())
-        timer.add(self.exchange)
+        timer.fresh[self.exchange] = False
+        timer.start()
         return asyncio.create_task(self.exchange.run_while_connected(work, *arguments, **options))
 
     async def _receive(self) -> dict[str, Any]:

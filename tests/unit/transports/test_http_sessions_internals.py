@@ -23,6 +23,7 @@ from toolpost.server import context
 from toolpost.server.http import disconnect
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
+from toolpost.server.http import worker as worker_module
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 
