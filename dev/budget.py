@@ -15,23 +15,23 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove what is not needed, merge what is there twice.
 
 MAX_LINES: Final = {
-    ".": 2_702,
-    "auth": 5_000,
-    "cli": 7_921,
-    "client": 6_954,
-    "protocol": 5_735,
-    "server": 10_477,
-    "server/http": 4_410,
-    "stores": 581,
-    "testing": 3_167,
-    "transports": 4_277,
-    "types": 1_413,
+    ".": 2_193,
+    "auth": 4_480,
+    "cli": 7_239,
+    "client": 6_676,
+    "protocol": 4_919,
+    "server": 9_719,
+    "server/http": 4_394,
+    "stores": 406,
+    "testing": 2_887,
+    "transports": 4_152,
+    "types": 1_400,
 }
 """Folder of `src/toolpost` → lines of all that is in it, but for subfolders with a number of their own."""
 
-MAX_ALL_LINES: Final = 52_700
+MAX_ALL_LINES: Final = 48_465
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 211
+MAX_ALL_MODULES: Final = 201
 
 ROOT: Final = "src/toolpost/"
 

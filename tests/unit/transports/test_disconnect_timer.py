@@ -147,7 +147,7 @@ def test_the_timer_has_no_context_of_a_request():
             def start_watching(self, timer: Any) -> None:
                 seen.append(WHO.get())
 
-        make_timer().add(Curious())
+        watch(make_timer(), Curious())
         await until(lambda: seen)
         assert seen == ["nobody"]
 
