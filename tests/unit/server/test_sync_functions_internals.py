@@ -25,6 +25,7 @@ FOR_THE_HANDLER = {
     "server",
     "set_log_level",
     "replay",
+    "loaded_replay",
     "replay_answer",
     "send_notification",
     "send_request",

@@ -273,3 +273,23 @@ def test_detached_work_goes_on_without_its_client_and_without_a_pulse():
         assert peer.exchange.is_disconnected
 
     run(main)
+
+
+def test_work_that_begins_late_is_watched_all_the_same():
+    """As behind a function that takes long to find the principal."""
+
+    async def main():
+        peer = Peer(tells=True)
+        timer = DisconnectTimer(asyncio.get_running_loop())
+        timer.fresh[peer.exchange] = False
+        timer.start()
+        await asyncio.sleep(0.02)
+        assert not peer.guests
+        working = asyncio.create_task(peer.exchange.run_while_connected(forever()))
+        await until(lambda: peer.guests)
+        assert not timer.fresh
+        peer.guests[0].on_disconnect()
+        with pytest.raises(ClientDisconnected):
+            await working
+
+    run(main)

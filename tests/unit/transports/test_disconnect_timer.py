@@ -28,11 +28,12 @@ class Request:
         self.visits: list[str] = [] if visits is None else visits
         self.fails = fails
 
-    def start_watching(self, timer: Any) -> None:
+    def start_watching(self, timer: Any) -> bool:
         if self.fails:
             raise OSError("no")
         self.visits.append(f"{self.name}watch")
         timer.keep_alive(self)
+        return True
 
     def on_keep_alive(self) -> None:
         self.visits.append(f"{self.name}beat")
@@ -45,8 +46,20 @@ def watch(timer: Any, request: Request) -> None:
         timer.start()
 
 
+class Timer(DisconnectTimer):
+    """A timer that is used as an endpoint does."""
+
+    def add(self, request: Any) -> None:
+        self.fresh[request] = False
+        if not self.is_checking:
+            self.start()
+
+    def remove(self, request: Any) -> None:
+        self.fresh.pop(request, None)
+
+
 def make_timer() -> Any:
-    return DisconnectTimer(asyncio.get_running_loop())
+    return Timer(asyncio.get_running_loop())
 
 
 def test_a_request_is_watched_once_and_then_kept_alive():
@@ -144,8 +157,9 @@ def test_the_timer_has_no_context_of_a_request():
         seen: list[str] = []
 
         class Curious(Request):
-            def start_watching(self, timer: Any) -> None:
+            def start_watching(self, timer: Any) -> bool:
                 seen.append(WHO.get())
+                return True
 
         watch(make_timer(), Curious())
         await until(lambda: seen)

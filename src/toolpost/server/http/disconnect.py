@@ -63,11 +63,13 @@ class DisconnectTimer:
             if not is_seen:
                 self.fresh[exchange] = True
                 continue
-            del self.fresh[exchange]
             try:
-                exchange.start_watching(self)
+                is_watched = exchange.start_watching(self)
             except Exception:  # the others have to be watched all the same
                 logger.exception("a request could not be watched")
+                is_watched = True
+            if is_watched:
+                del self.fresh[exchange]
         self.is_checking = False
         if self.fresh:
             self.start()

@@ -340,10 +340,11 @@ class HttpExchange:
             raise ClientDisconnected  # the work has ignored the cancellation
         return result
 
-    def start_watching(self, timer: DisconnectTimer) -> None:
-        """Watch for a disconnect, if work is running."""
+    def start_watching(self, timer: DisconnectTimer) -> bool:
+        """Watch for a disconnect; return False if no work is running yet."""
         if self._task is not None and self._watcher is None:
             self._watcher = DisconnectWatcher(self, timer, self._pulse, self._context)
+        return self._watcher is not None
 
     def on_disconnect(self) -> None:
         """Note that the client has gone, and cancel the work unless it is detached."""
