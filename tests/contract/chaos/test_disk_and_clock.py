@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from server_processes import NEW, OLD, PROGRAMS, run
 
 from hosted import hosted, serving
+from server_processes import NEW, OLD, PROGRAMS, run
 from toolpost import Auth, Client, Context, MemoryTokens, OAuth, PausedCall, Server
 from toolpost.errors import InvalidParams
 from toolpost.testing import AuthorizationServer

@@ -6,6 +6,7 @@ import signal
 from contextlib import AsyncExitStack
 
 import pytest
+
 from server_processes import (
     FIRST,
     NEW,
@@ -20,7 +21,6 @@ from server_processes import (
     stdio,
     victim,
 )
-
 from toolpost import Client, ToolResult
 from toolpost.errors import ChannelClosed, TransportError
 from waiting import until

@@ -6,8 +6,8 @@ import signal
 from contextlib import AsyncExitStack, suppress
 
 import pytest
-from server_processes import NEW, OLD, WAYS, begun, failures, gone, run, stdio, victim
 
+from server_processes import NEW, OLD, WAYS, begun, failures, gone, run, stdio, victim
 from toolpost import Client
 from toolpost.errors import ChannelClosed
 from waiting import until

@@ -5,6 +5,9 @@ import signal
 from os import kill
 
 import pytest
+
+from hosted import Site, call, legacy, message, modern, opening
+from raw_http import wired
 from server_processes import (
     FIRST,
     NEW,
@@ -19,9 +22,6 @@ from server_processes import (
     stopped,
     victim,
 )
-
-from hosted import Site, call, legacy, message, modern, opening
-from raw_http import wired
 from toolpost import Client, RequestTimeout
 from waiting import until
 

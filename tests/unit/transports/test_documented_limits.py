@@ -68,7 +68,10 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "calls in flight": (HTTP.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
     "sessions that a worker caches": (sessions.MAX_CACHED_SESSIONS,),
-    "facts of a handshake in a session id": (sessions.MAX_FACTS_BYTES,),
+    "facts of a handshake in a session id; in the store": (
+        sessions.MAX_FACTS_BYTES,
+        sessions.MAX_STORED_FACTS_BYTES,
+    ),
     "how long a session may be used": (HTTP.session_life / 86400,),
     "ended sessions that a worker remembers": (sessions.MAX_ENDED_SESSIONS,),
     "changes that are kept for clients that were away": (change_broadcast.MAX_KEPT_CHANGES,),

@@ -146,6 +146,16 @@ def test_large_facts_stay_in_the_store(size):
     run(main)
 
 
+def test_a_client_that_describes_itself_at_length_is_refused():
+    async def main():
+        capabilities = ClientCapabilities(experimental={"x": {"y": "z" * module.MAX_STORED_FACTS_BYTES}})
+        with pytest.raises(HTTPRefusal) as refused:
+            await SomeWorker().open(Peer(LATEST_SESSION, capabilities, CLIENT.info))
+        assert refused.value.status == 413
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -43,6 +43,9 @@ EVICTION_TRIES: Final = 8
 MAX_FACTS_BYTES: Final = 2048
 """Facts that an id carries; larger ones stay in the store, and the id is their handle."""
 
+MAX_STORED_FACTS_BYTES: Final = 64 * 1024
+"""Facts that the store keeps for a session."""
+
 MAX_SHARED_PEERS: Final = 256
 """Clients that describe themselves alike share one description, to save memory."""
 
@@ -216,6 +219,10 @@ class Sessions:
             tuple(sorted(scopes)),
         )
         payload = _FACTS_ENCODER.encode(facts)
+        if len(payload) > MAX_STORED_FACTS_BYTES:
+            raise HTTPRefusal(
+                413, f"The client describes itself in more than {MAX_STORED_FACTS_BYTES} bytes."
+            )
         if len(payload) > MAX_FACTS_BYTES:
             handle = secrets.token_urlsafe(24)
             await self._handler.store.records.put(f"facts/{handle}", payload, self._options.session_life)
