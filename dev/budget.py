@@ -21,7 +21,7 @@ MAX_LINES: Final = {
     "client": 6_676,
     "protocol": 4_919,
     "server": 9_719,
-    "server/http": 4_402,
+    "server/http": 4_404,
     "stores": 406,
     "testing": 2_887,
     "transports": 4_152,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → lines of all that is in it, but for subfolders with a number of their own."""
 
-MAX_ALL_LINES: Final = 48_473
+MAX_ALL_LINES: Final = 48_475
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 201
 
