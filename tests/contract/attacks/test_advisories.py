@@ -134,7 +134,7 @@ ATTACKS = [
         "slow reading: who asks for much and takes nothing",
         "CWE-400; blog.qualys.com, Are you ready for slow reading?",
         (
-            "unit/transports/test_http_sessions_internals.py::test_who_does_not_read_loses_notices_but_not_the_answer",
+            "contract/chaos/test_stalled_processes.py::test_a_client_over_http_that_does_not_read_is_not_buffered_for_and_holds_up_nobody",
             "unit/transports/test_sse_server_internals.py::test_who_says_more_than_it_hears_is_cut_off",
         ),
     ),
