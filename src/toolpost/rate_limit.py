@@ -1,6 +1,6 @@
 """A token bucket: how much may happen at once, and how much more in each second.
 
-Owns the arithmetic for one thing that is limited. The limits, and what happens beyond them, are the caller's.
+The limits are elsewhere: of clients in `server.middleware.RateLimit`, of notifications in `server.context`.
 """
 
 from collections.abc import Callable

@@ -107,7 +107,7 @@ class Store(Protocol):
         """Join as a worker until the context ends. Its value is the number of the worker, of 20 bits.
 
         `receive` gets the messages that `send` addresses to this number, and those that `publish` sends to
-        all. Numbers start at random, so that one that is used again confuses nobody.
+        all. Numbers start at random, so that one of an earlier worker is not reused.
         """
         ...
 

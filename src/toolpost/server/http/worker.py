@@ -90,7 +90,7 @@ class Worker:
         self._questions: dict[int, HttpReply] = {}
         self._nudges: dict[str, set[asyncio.Future[None]]] = {}
         self._background: set[asyncio.Task[Any]] = set()
-        self._next = secrets.randbits(24)  # at random, so that a number that is used again confuses nobody
+        self._next = secrets.randbits(24)  # at random: a number of an earlier worker is not reused
         self._receivers: dict[str, Callable[[_WorkerMessage], object]] = {
             "answer": self._on_answer,
             "cancel": self._on_cancel,
@@ -299,7 +299,7 @@ class Worker:
             await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 4))
             try:
                 await self.sessions.end_idle()
-            except Exception:
+            except Exception:  # a store may fail for a while
                 logger.exception("idle sessions could not be ended; trying again")
 
     # ----------------------------------------------------------------- questions

@@ -1,7 +1,7 @@
 """A function as a tool: its list item, and how it is called.
 
 What the function raises becomes a result that a model can read; only an `RPCError` is a protocol error.
-Arguments and results are converted in `signature`.
+Arguments and results are converted in `signature`. `Server.tool` registers it, in `server.server`.
 """
 
 import asyncio
