@@ -1,1 +1,1 @@
-"""Speed, measured beside the peers and beside the limit; `python -m bench` runs all of it."""
+"""Benchmarks against other libraries and against the limit; `python -m bench` runs all of them."""

@@ -1,7 +1,7 @@
-"""All scenarios, or some: `python -m bench [--quick] [--only WORD ...]`.
+"""Runs all scenarios, or some: `python -m bench [--quick] [--only WORD ...]`.
 
-Prints each row when it is there, then every goal with its figure. A whole run writes the results; ends with 1
-if a goal was missed, and with 2 if there is nobody to compare with.
+Prints each row as it is measured, then every goal with its figure. A full run writes the results. The exit
+code is 1 if a goal was missed, and 2 if there is no library to compare with.
 """
 
 import argparse
@@ -32,17 +32,17 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 QUICK: Final = [LIMIT, OURS, OFFICIAL]
-"""Who is measured in a quick run."""
+"""The targets of a quick run."""
 
 LEGEND: Final = (
-    "Each line: the median of its rounds, the least and the most of them in brackets, calls per second of\n"
-    "the target's CPU, how long a call took, and how many times better it is than others: the median of the\n"
+    "Each line: the median of its rounds, their minimum and maximum in brackets, calls per second of the\n"
+    "target's CPU, the latency of a call, and how many times better it is than others: the median of the\n"
     "ratios within the rounds, which is not the ratio of the medians."
 )
 
 
 def chosen(words: list[str], *, quick: bool) -> list[Scenario]:
-    """The scenarios whose names begin with one of the words; of a quick run, those that goals hang on."""
+    """Return the scenarios whose names begin with one of the words; in a quick run, those with a goal."""
     return [
         scenario
         for scenario in SCENARIOS
@@ -51,12 +51,12 @@ def chosen(words: list[str], *, quick: bool) -> list[Scenario]:
 
 
 def _unknown(words: list[str]) -> list[str]:
-    """The words that choose nothing."""
+    """Return the words that match no scenario."""
     return [word for word in words if not chosen([word], quick=False)]
 
 
 def _measured(scenario: Scenario, arena: Arena) -> list[Row]:
-    """Its rows; one without figures if the scenario as such has failed."""
+    """Return the rows of a scenario; one without figures if the scenario failed."""
     try:
         return scenario.run(arena)
     except (Failed, OSError) as error:
@@ -66,41 +66,43 @@ def _measured(scenario: Scenario, arena: Arena) -> list[Row]:
 
 
 def _concerns(goal: Goal, scenarios: list[Scenario]) -> bool:
-    """Whether a goal hangs on one of the scenarios."""
+    """Return whether a goal depends on one of the scenarios."""
     return any(goal.key == scenario.key or goal.key.startswith(f"{scenario.key}-") for scenario in scenarios)
 
 
 def main() -> int:
-    """Measure, tell, and write what was measured."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Speed beside the peers and the limit."
+        prog="python -m bench", description="Benchmarks against other libraries and the limit."
     )
-    parser.add_argument("--quick", action="store_true", help="one round of what goals hang on")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="scenarios that begin with it")
+    parser.add_argument("--quick", action="store_true", help="one round of the scenarios with goals")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="only scenarios that begin with WORD"
+    )
     given = parser.parse_args()
     scenarios = chosen(given.only, quick=given.quick)
     if unknown := _unknown(given.only):
         known = ", ".join(scenario.key for scenario in SCENARIOS)
-        parser.error(f"no scenario begins with {' or '.join(unknown)}; there are {known}")
+        parser.error(f"no scenario begins with {' or '.join(unknown)}; available: {known}")
     open_files()
     begun = time.monotonic()
     try:
         missing = prepare(QUICK if given.quick else list(CONTENDERS))
     except Missing as error:
-        print(f"bench: not measured, because {error}")
+        print(f"bench: could not measure: {error}")
         return 2
     left_out = [name for name in CONTENDERS if name not in QUICK] if given.quick else []
     load = best_load()
     print(f"load: {load.name}\n\n{LEGEND}\n")
     if cores() < 2:
-        print("There is one core only, which load and targets share: rates are no verdict.\n")
+        print("Load and targets share a single core: rates are not meaningful.\n")
     if given.quick:
         print(
-            "A quick run: one round of what goals hang on, and a fifth of the sessions, without "
-            f"{', '.join(left_out)}. It shows the way; a whole run judges.\n"
+            "Quick run: one round of the scenarios with goals, and a fifth of the sessions, without "
+            f"{', '.join(left_out)}. Only a full run is conclusive.\n"
         )
     rows: dict[str, Row] = {}
-    away = missing | dict.fromkeys(left_out, "left out of a quick run")
+    away = missing | dict.fromkeys(left_out, "not part of a quick run")
     with frozen_source(), Arena(load, quick=given.quick, missing=away) as arena:
         group = ""
         for scenario in scenarios:
@@ -117,23 +119,25 @@ def main() -> int:
     if not given.quick and not given.only:
         undrawn = write(rows, verdicts, missing, load.name)
         publish()
-        print(f"no chart: {undrawn}" if undrawn else "written: bench/results.json, results.md, results.png")
-        print(f"and what these have, into {', '.join(PAGES)}")
-    print(f"\nall of it took {time.monotonic() - begun:.0f} s\n")
+        print(f"no chart: {undrawn}" if undrawn else "wrote bench/results.json, results.md, results.png")
+        print(f"updated the figures in {', '.join(PAGES)}")
+    print(f"\ntotal time: {time.monotonic() - begun:.0f} s\n")
     print(*verdicts, *_caveats(rows, concerned, quick=given.quick), sep="\n")
     missed = sum(not verdict.reached for verdict in verdicts)
-    print(f"{len(verdicts) - missed} reached, {missed} missed" if verdicts else "no goal hangs on these")
+    print(
+        f"{len(verdicts) - missed} reached, {missed} missed" if verdicts else "no goals for these scenarios"
+    )
     return 1 if missed else 0
 
 
 def _caveats(rows: Mapping[str, Row], concerned: Sequence[Goal], *, quick: bool) -> Iterator[str]:
-    """What a reader of the verdicts has to know."""
+    """Yield notes about the verdicts."""
     unjudged = [goal.name for goal in concerned if quick and goal.whole]
     if unjudged:
-        yield f"left to a whole run, which has as many sessions as the goal: {'; '.join(unjudged)}"
+        yield f"only a full run has enough sessions for: {'; '.join(unjudged)}"
     disturbed = [row.key for row in rows.values() if row.disturbed]
     if disturbed:
-        yield f"disturbed, because somebody else had the core, and no verdict: {', '.join(disturbed)}"
+        yield f"disturbed by other processes, not conclusive: {', '.join(disturbed)}"
 
 
 if __name__ == "__main__":

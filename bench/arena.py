@@ -1,7 +1,7 @@
-"""The place where targets meet: keeps them running while they are needed, and gives each its turns.
+"""Keeps targets running while they are needed, and measures them in turns.
 
-Owns rounds, and what happens to a target that fails: the others go on, and the row says why. What is measured
-is the scenario's business.
+Runs the rounds. If a target fails, the others continue, and the row shows the reason. The scenario defines
+the measurement.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ __all__ = ["Arena", "Scenario"]
 
 ROUNDS: Final = 5
 FEWER: Final = 3
-"""Rounds of what no goal hangs on: other scenarios, and other targets in those with a goal."""
+"""Rounds of scenarios without a goal, and of other targets in scenarios with one."""
 
 OTHERS: Final = frozenset(CONTENDERS) - {OURS, OFFICIAL, LIMIT}
 
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 class Arena:
-    """Where targets run.
+    """Runs targets.
 
     Args:
-        load: what loads servers.
-        quick: whether one round has to do.
-        missing: targets that could not be prepared, and why.
+        load: the load generator.
+        quick: whether to run one round only.
+        missing: target that could not be prepared → reason.
     """
 
     def __init__(self, load: Load, *, quick: bool, missing: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class Arena:
         self._stack.__exit__(kind, error, trace)
 
     def running(self, command: list[str], *, listens: bool = False, place: Place = "target") -> Target:
-        """The process of a command; it is started if there is none yet, and runs until `clear`.
+        """Return the process of a command. Starts it if necessary; it runs until `clear`.
 
         Raises:
             Failed: it does not start.
@@ -76,13 +76,13 @@ class Arena:
     def contest(
         self, row: Row, prepare: Mapping[str, Callable[[], Turn]], *, rounds: int = ROUNDS, least: int = 1
     ) -> Row:
-        """The row with a figure for each target; they take turns, round by round.
+        """Measure a figure for each target in turns, round by round, and return the row.
 
         Args:
-            row: what is measured.
-            prepare: by target, what makes it ready for its turns.
-            rounds: how often.
-            least: how often in a quick run.
+            row: the row to fill.
+            prepare: target → function that prepares it.
+            rounds: number of rounds.
+            least: number of rounds in a quick run.
         """
         turns = {
             name: turn for name in prepare if (turn := self.attempt(row, name, prepare[name])) is not None
@@ -100,7 +100,7 @@ class Arena:
         return row
 
     def attempt(self, row: Row, name: str, act: Callable[[], T]) -> T | None:
-        """What an act of a target comes to; None if it failed, and the row says why."""
+        """Return the result of a step of a target; None if it failed, with the reason in the row."""
         if name in self.missing:
             return None
         try:
@@ -113,12 +113,12 @@ class Arena:
 
 
 class Scenario(NamedTuple):
-    """Something that is measured.
+    """A scenario to measure.
 
     Args:
-        key: what `--only` chooses it by; its first word is that of its group. The keys of its rows begin so.
-        goal: whether a goal hangs on it.
-        run: measures it.
+        key: its name for `--only`, which begins with its group. The keys of its rows begin with it.
+        goal: whether it has a goal.
+        run: the measurement.
     """
 
     key: str

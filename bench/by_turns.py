@@ -1,6 +1,6 @@
-"""Programs that are measured while they run and are told when: applications without a socket, and clients.
+"""Scenarios of programs that run on command: ASGI applications without a socket, and clients.
 
-Owns the conversation with such a program, and the scenarios that consist of nothing else.
+Implements the protocol with such a program.
 """
 
 import json
@@ -19,10 +19,10 @@ SECONDS: Final = 0.5
 
 
 def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -> dict[str, float]:
-    """What came of a turn.
+    """Run one turn and return its result.
 
     Raises:
-        Failed: the program has ended, or a call has failed.
+        Failed: the program ended, or a call failed.
     """
     stdin, stdout = target.process.stdin, target.process.stdout
     assert stdin is not None
@@ -31,10 +31,10 @@ def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -
         stdin.write(f"{way} {at_once} {seconds}\n".encode())
         stdin.flush()
     except BrokenPipeError:
-        pass  # what it said last tells more
+        pass  # its last output says more
     line = stdout.readline()
     if not line:
-        raise Failed(f"it has ended: {target.complaint()}")
+        raise Failed(f"the program ended: {target.complaint()}")
     figures = json.loads(line)
     if "failed" in figures:
         raise Failed(figures["failed"])
@@ -44,7 +44,7 @@ def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -
 # --------------------------------------------------------------------- the application alone
 
 UNJUDGED: Final = {"stateless-middleware", "stateless-progress-1", "session", "session-middleware"}
-"""Ways that no goal hangs on."""
+"""Ways without a goal."""
 
 
 def _application(way: str, arena: Arena) -> list[Row]:
@@ -68,7 +68,7 @@ def _cpu_per_call(target: Target, way: str) -> Sample:
 
 
 class Visit(NamedTuple):
-    """What clients do: over which way, with how many calls in flight, and whether a goal hangs on it."""
+    """A scenario for clients: transport, calls in flight, and whether it has a goal."""
 
     key: str
     title: str
@@ -87,7 +87,7 @@ VISITS: Final = (
 
 
 def _visit(visit: Visit, arena: Arena) -> list[Row]:
-    """Clients against the limits, which are the fastest servers that there are."""
+    """Clients against the limit servers, which are the fastest."""
     limit = CONTENDERS[LIMIT]
 
     def place() -> list[str]:

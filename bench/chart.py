@@ -1,6 +1,6 @@
 """Draws `results.png` from `results.json`: how many times better than the official SDK, scenario by scenario.
 
-Runs in an environment of its own, which has matplotlib and nothing of ours.
+Runs in a separate environment with matplotlib and without toolpost.
 """
 
 import json
@@ -23,12 +23,12 @@ OURS = "#1f6fb2"
 
 
 def times(row: dict, name: str) -> float | None:
-    """How many times better than the official SDK a target is."""
+    """Return how many times better than the official SDK a target is."""
     return row["targets"].get(name, {}).get("vs_official")
 
 
 def main() -> None:
-    """Draw."""
+    """Draw the chart."""
     told = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
     rows = {row["key"]: row for row in told["rows"]}
     goals = [
@@ -48,7 +48,7 @@ def main() -> None:
         axes.annotate(
             f"{ours:.1f}×" if ours < 10 else f"{ours:.0f}×",
             (1.01, place),
-            xycoords=axes.get_yaxis_transform(),  # beside the bars, where no marker hides it
+            xycoords=axes.get_yaxis_transform(),  # beside the bars, where no marker covers it
             va="center",
             color=OURS,
             weight="bold",

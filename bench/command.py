@@ -1,6 +1,6 @@
-"""The bench's own programs as commands: what they end with, and how a reader types the interpreter.
+"""Entry points of the benchmark commands: exit codes, and the path of the interpreter.
 
-Whoever interrupts one, or stops to read, has no use for a traceback. What a command does is not known here.
+Interrupts and closed pipes end a command without a traceback.
 """
 
 import os
@@ -16,9 +16,9 @@ __all__ = ["exit_code", "python_shown"]
 
 
 def exit_code(main: Callable[[], int]) -> int:
-    """What a command ends with: its own code, or one that says who ended it; a failure is told in a sentence.
+    """Run a command and return its exit code, or that of a signal. Prints failures on one line.
 
-    SIGTERM ends it as Ctrl-C does, so that what it has started ends with it.
+    SIGTERM works like Ctrl-C, so that its child processes end too.
     """
     signal.signal(signal.SIGTERM, _leave)
     try:
@@ -28,7 +28,7 @@ def exit_code(main: Callable[[], int]) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Failed as error:
@@ -41,6 +41,6 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def python_shown() -> str:
-    """The interpreter that runs us, as a reader in the checkout would type it."""
+    """Return the path of this interpreter relative to the checkout."""
     python = Path(sys.executable)
     return str(python.relative_to(ROOT) if python.is_relative_to(ROOT) else python)

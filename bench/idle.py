@@ -1,6 +1,6 @@
-"""What a server pays for having much: memory per idle session, and the call rate beside sessions and tools.
+"""Scenarios with many sessions and tools: memory per idle session, and the call rate.
 
-Sessions are opened from here, over HTTP, and stay as long as the server. A flat rate is the goal.
+Opens sessions over HTTP, which stay open as long as the server runs. The goal is a constant rate.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ __all__ = ["SCENARIOS"]
 FEW: Final = 1000
 MANY: Final = 5000
 WARMING: Final = 50
-"""Sessions that are opened before memory is looked at, so that what all of them share is there."""
+"""Sessions to open before the first measurement, so that shared memory is allocated."""
 
 SETTLE: Final = 0.5
-"""Seconds before memory is looked at."""
+"""Seconds to wait before memory is measured."""
 
 STEADY: Final = 7
-"""Rounds where a tenth makes the difference."""
+"""Rounds if a difference of 10 % matters."""
 
 KIB: Final = 1024
 
@@ -40,7 +40,7 @@ def _counts(arena: Arena) -> tuple[int, int]:
 
 
 def _memory(key: str, arena: Arena, *, streaming: bool) -> list[Row]:
-    arena.clear()  # a server that has served has memory to give away
+    arena.clear()  # a used server has free memory to reuse
     what = "idle session with an open stream" if streaming else "idle session"
     few, many = _counts(arena)
     rows = {
@@ -61,7 +61,7 @@ def _memory(key: str, arena: Arena, *, streaming: bool) -> list[Row]:
 
 
 async def _filled(arena: Arena, target: Target, *, streaming: bool) -> dict[str, Sample]:
-    """Memory per session while there are more and more, and the rate beside them."""
+    """Measure memory per session at growing numbers, and the call rate."""
     few, many = _counts(arena)
     streams = [(await open_sessions(target.port, WARMING, streaming=streaming)).streams]
     await asyncio.sleep(SETTLE)
@@ -84,8 +84,8 @@ async def _filled(arena: Arena, target: Target, *, streaming: bool) -> dict[str,
 
 
 def _prepare(arena: Arena, tools: int, sessions: int) -> Turn:
-    """A server with so many tools and idle sessions, ready to be called."""
-    # The last argument tells servers apart that differ in their sessions only.
+    """Start a server with these numbers of tools and idle sessions."""
+    # The last argument distinguishes servers that differ only in their sessions.
     target = arena.running([*CONTENDERS[OURS].http("json", str(tools)), "", str(sessions)], listens=True)
     asyncio.run(open_sessions(target.port, sessions))
     requests = asyncio.run(requests_for(target, "add", "session", CONNECTIONS))
@@ -101,7 +101,7 @@ def _grown(key: str, title: str, sizes: dict[str, tuple[int, int]], arena: Arena
 
 
 def _full(arena: Arena) -> list[Row]:
-    """A full server beside an empty one."""
+    """Compare a full server with an empty one."""
     _, many = _counts(arena)
     row = Row.of(
         "growth-full", f"session `tools/call` with {many} idle sessions and 1000 tools, 16 connections"

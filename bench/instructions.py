@@ -1,8 +1,8 @@
-"""Instructions that one call takes, counted by callgrind: the same on a busy machine as on a quiet one.
+"""Counts the instructions of one call with callgrind: a busy machine does not change them.
 
-`python -m bench.instructions [--write] [WAY ...]` counts two runs that differ in their calls only, divides,
-and prints what was recorded beside what is. `--write` records it in `instructions.json`. Less than a percent
-says nothing; over stdio less than three, because who reads how much at a time is a matter of luck.
+`python -m bench.instructions [--write] [WAY ...]` counts two runs that differ only in the number of calls,
+and prints recorded and new counts. `--write` records them in `instructions.json`. Differences below 1 % are
+noise; over stdio below 3 %, because the sizes of reads vary.
 """
 
 import argparse
@@ -27,23 +27,23 @@ __all__ = ["RECORD", "WAYS", "serve_stdio", "talk"]
 
 RECORD: Final = Path(__file__).with_name("instructions.json")
 IN_FLIGHT: Final = 16
-"""Calls over stdio that wait for their answers."""
+"""Calls in flight over stdio."""
 
 FEW: Final = 200
 MANY: Final = 800
-"""Calls; the first hundred or so are slower, because the interpreter adapts to them."""
+"""Calls of both runs. The interpreter specializes code during the first hundred."""
 
 SECONDS: Final = 20
-"""What a way takes, more or less: a program starts slowly under callgrind."""
+"""Approximate seconds per way: programs start slowly under callgrind."""
 
 RUNS: Final[tuple[tuple[int, Place], ...]] = ((FEW, "target"), (MANY, "load"))
-"""Both runs of a way, at the same time: instructions are the same on any core."""
+"""Concurrent runs: the count is the same on any core."""
 
 WAYS: Final = {name: f"ASGI, {way.title}" for name, way in ways.WAYS.items()} | {
     "stdio": f"stdio, {IN_FLIGHT} in flight"
 }
 USUAL: Final = ("stateless", "stateless-context", "session", "session-context", "session-progress-1", "stdio")
-"""What is counted unless ways are named."""
+"""The default ways."""
 
 VALGRIND: Final = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 FIXED: Final = ("env", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
@@ -53,26 +53,26 @@ FIXED: Final = ("env", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
 
 
 def serve_stdio() -> list[str]:
-    """The command that serves over stdio.
+    """Return the command that serves over stdio.
 
     Raises:
-        Failed: its environment was never made.
+        Failed: its environment does not exist.
     """
     python, *serve = CONTENDERS[OURS].stdio()
     if not Path(python).exists():
         name = Path(python).parent.parent.name
         make = f"{python_shown()} interop/environments.py {name}"
         raise Failed(
-            f"stdio is served from the environment `{name}`, which is not there; make it by `{make}`"
+            f"stdio requires the environment `{name}`, which does not exist; create it with `{make}`"
         )
     return [python, *serve]
 
 
 def talk(target: Target, calls: int) -> int:
-    """Have a conversation over stdio, and end it; how many calls there were.
+    """Run a session over stdio. Returns the number of calls.
 
     Raises:
-        Failed: it did not answer.
+        Failed: the server did not respond.
     """
     assert target.process.stdin is not None
     pipe = Pipe(target)
@@ -80,7 +80,7 @@ def talk(target: Target, calls: int) -> int:
         pipe.greet()
         count = pipe.calls(calls, IN_FLIGHT)
     except BrokenPipeError as error:
-        raise Failed(f"it has ended instead of listening: {target.complaint()}") from error
+        raise Failed(f"the server ended instead of listening: {target.complaint()}") from error
     target.process.stdin.close()
     return count
 
@@ -89,20 +89,20 @@ def talk(target: Target, calls: int) -> int:
 
 
 def counted(way: str) -> list[tuple[int, int]]:
-    """For each run, how many calls there were, and the instructions of the process that served them.
+    """Return for each run the number of calls and of instructions of the server.
 
     Raises:
-        Failed: it did not.
+        Failed: the server failed.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, ExitStack() as stack:
         running: list[tuple[int, Target]] = []
         for calls, place in RUNS:
             command = serve_stdio() if way == "stdio" else script("core_path", None, way, str(calls))
             log = Path(folder) / f"log-{calls}"
-            # Whoever is interrupted has no use for its last words.
+            # After an interrupt, its last output is not needed.
             run = started([*FIXED, *VALGRIND, *command], place=place, log=log, patience=0)
             running.append((calls, stack.enter_context(run)))
-        # While one is talked to, the other one still starts, which takes the longest.
+        # While one is called, the other still starts, which takes longest.
         return [_instructions(way, calls, target) for calls, target in running]
 
 
@@ -117,13 +117,13 @@ def _instructions(way: str, calls: int, target: Target) -> tuple[int, int]:
 
 
 def per_call(way: str) -> int:
-    """Instructions of one call."""
+    """Return the instructions of one call."""
     (few, less), (many, more) = counted(way)
     return (more - less) // (many - few)
 
 
 def recorded() -> tuple[str, dict[str, int]]:
-    """What was counted before, and with which Python."""
+    """Return the recorded counts and their Python version."""
     if not RECORD.exists():
         return platform.python_version(), {}
     told = json.loads(RECORD.read_text())
@@ -131,31 +131,31 @@ def recorded() -> tuple[str, dict[str, int]]:
 
 
 def main() -> int:
-    """Count, print old → new, and record if told to."""
+    """Count, print old → new, and record with --write."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.instructions",
-        description="Instructions that one call takes, by callgrind, beside those on record. "
-        "Less than a percent says nothing; over stdio less than three.",
+        description="Count the instructions of one call with callgrind; compare with the recorded counts. "
+        "Differences below 1 % are noise; over stdio below 3 %.",
     )
     parser.add_argument(
         "ways",
         nargs="*",
         default=list(USUAL),
         metavar="WAY",
-        help=f"of {', '.join(WAYS)}; if none is named, {', '.join(USUAL)}",
+        help=f"one of {', '.join(WAYS)} (default: {', '.join(USUAL)})",
     )
-    parser.add_argument("--write", action="store_true", help="record what was counted")
+    parser.add_argument("--write", action="store_true", help="record the counts")
     given = parser.parse_args()
     if unknown := set(given.ways) - set(WAYS):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(WAYS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; available: {', '.join(WAYS)}")
     if shutil.which("valgrind") is None:
-        print("valgrind is not installed; Debian has it as `valgrind`")
+        print("valgrind is not installed; on Debian: apt-get install valgrind")
         return 2
     if "stdio" in given.ways:
-        serve_stdio()  # what is missing is told before anything is counted
+        serve_stdio()  # fails early if the environment is missing
     python, before = recorded()
     now: dict[str, int] = {}
-    print(f"Counts {FEW} calls and {MANY} under callgrind: about {SECONDS} seconds for each of the lines.\n")
+    print(f"Counting {FEW} and {MANY} calls under callgrind: about {SECONDS} seconds per line.\n")
     width = max(len(WAYS[way]) for way in given.ways)
     print(f"{'one call':{width}} {'recorded':>9} → {'now':>9}", flush=True)
     with frozen_source():
@@ -165,7 +165,7 @@ def main() -> int:
             change = f"  {now[way] / old - 1:+.1%}" if old else ""
             print(f"{WAYS[way]:{width}} {f'{old:,}' if old else '–':>9} → {now[way]:>9,}{change}", flush=True)
     if python != platform.python_version():
-        print(f"recorded with Python {python}: the two cannot be compared")
+        print(f"recorded with Python {python}: not comparable")
     if given.write:
         kept = {"python": platform.python_version(), "per_call": {**before, **now}}
         RECORD.write_text(json.dumps(kept, indent=1) + "\n")

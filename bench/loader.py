@@ -1,6 +1,6 @@
-"""A small HTTP client of our own: asks once, opens sessions and streams, and loads where there is no wrk.
+"""A small HTTP client: sends single requests, opens sessions and streams, and generates load without wrk.
 
-Reads as much of a response as it takes to find its end. What the requests mean is not known here.
+Parses only as much of a response as needed to find its end.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from bench.targets import wire
 __all__ = ["Answer", "Loader", "Opened", "ask", "open_sessions", "post"]
 
 WIDTH: Final = 8
-"""Sessions that are opened at the same time."""
+"""Sessions to open concurrently."""
 
 
 class Answer(NamedTuple):
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
 
 
 def post(port: int, data: bytes, headers: dict[str, str]) -> bytes:
-    """The bytes of a POST."""
+    """Return the bytes of a POST."""
     sent = {"host": f"127.0.0.1:{port}", "content-length": str(len(data)), **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
     return f"POST /mcp HTTP/1.1\r\n{lines}\r\n".encode() + data
@@ -58,15 +58,17 @@ async def answered(reader: asyncio.StreamReader) -> Answer:
 
 def _fine(answer: Answer) -> Answer:
     if answer.status not in {200, 202}:
-        raise Failed(f"it answered with {answer.status}: {answer.body.decode(errors='replace')[:300]}")
+        raise Failed(
+            f"the server responded with {answer.status}: {answer.body.decode(errors='replace')[:300]}"
+        )
     return answer
 
 
 async def ask(port: int, request: bytes) -> Answer:
-    """The response to one request.
+    """Send one request and return its response.
 
     Raises:
-        Failed: it was refused.
+        Failed: the server rejected it.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     try:
@@ -82,10 +84,10 @@ async def ask(port: int, request: bytes) -> Answer:
 async def open_sessions(
     port: int, amount: int, *, streaming: bool = False, headers: dict[str, str] | None = None
 ) -> Opened:
-    """Open sessions; with `streaming`, each with an open stream for news. The headers go with each request.
+    """Open sessions; with `streaming`, each with an open event stream. `headers` are sent with each request.
 
     Raises:
-        Failed: one of them was refused.
+        Failed: the server rejected one.
     """
     opened = Opened([], [])
     numbers = iter(range(amount))
@@ -135,7 +137,7 @@ async def _stream(port: int, session: str) -> asyncio.StreamWriter:
     writer.write(f"GET /mcp HTTP/1.1\r\n{lines}\r\n".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     if b" 200 " not in head.partition(b"\r\n")[0]:
-        raise Failed(f"a stream was refused: {head.decode('latin-1')[:200]}")
+        raise Failed(f"the server rejected a stream: {head.decode('latin-1')[:200]}")
     return writer
 
 
@@ -143,12 +145,12 @@ async def _stream(port: int, session: str) -> asyncio.StreamWriter:
 
 
 class Loader:
-    """Load from asyncio, in this process."""
+    """Generates load with asyncio, in this process."""
 
-    name = "a loader of our own, on asyncio"
+    name = "a built-in asyncio loader"
 
     def run(self, port: int, pid: int, requests: list[bytes], connections: int, seconds: float) -> Sample:
-        """Ask as fast as it goes over so many connections, one request at a time on each."""
+        """Send requests as fast as possible over these connections, one at a time on each."""
         return asyncio.run(self._run(port, pid, requests, connections, seconds))
 
     async def _run(
@@ -164,7 +166,7 @@ class Loader:
                 for template in cycle(mine):
                     request = wire.numbered(template, next(numbers))
                     start = time.perf_counter()
-                    if times and start >= until:  # one at least: a machine may be busy for longer
+                    if times and start >= until:  # at least one: the machine may be busy
                         return
                     writer.write(request)
                     _fine(await answered(reader))

@@ -1,4 +1,4 @@
-"""What may be switched on, and what it costs: an ordinary stateless call beside the same with one thing more.
+"""The cost of options: an ordinary stateless call compared with the same call and one option.
 
 The table of switches is in `targets/toolpost_server.py`, as a user would write them.
 """

@@ -1,8 +1,8 @@
 """Scenarios over HTTP: calls, lists and reads of servers that listen on loopback.
 
 A table, and one function that runs a line of it. Requests are ordinary ones unless the title says otherwise:
-each has its own headers for tracing, its own id and its own progress token. Each target is asked once before
-it is loaded, and what it answers is looked at: a fast refusal is no answer.
+each has its own headers for tracing, its own id and its own progress token. Before the load, one response of
+each target is checked: a fast error is not a valid response.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ ALL: Final = tuple(CONTENDERS)
 PEERS: Final = tuple(name for name in CONTENDERS if name != LIMIT)
 
 WARM: Final = 0.25
-"""Seconds of load that do not count."""
+"""Seconds of warm-up."""
 
 SECONDS: Final = 1.0
 CONNECTIONS: Final = 16
@@ -37,17 +37,17 @@ class Line(NamedTuple):
 
     Args:
         key: its name.
-        title: what it is, for a reader.
-        asked: what is asked.
+        title: its description.
+        asked: the request.
         era: stateless, or session.
-        mode: how a peer that has to be told answers: json, or sse.
+        mode: the response format of targets with an option for it: json, or sse.
         who: the targets.
-        connections: how many.
-        tools: how many the server has; 0 for as few as there are.
-        goal: whether a goal hangs on it.
-        kind: the content type that every answer has to have; none where it is the target's choice.
-        switch: what the server has switched on: nothing, "token" or "middleware".
-        ordinary: whether each request has headers and a progress token of its own.
+        connections: the number of connections.
+        tools: the number of tools of the server; 0 for the minimum.
+        goal: whether it has a goal.
+        kind: the required content type of responses; None if the target may choose.
+        switch: the option of the server: none, "token" or "middleware".
+        ordinary: whether each request has its own headers and progress token.
     """
 
     key: str
@@ -68,12 +68,12 @@ _EVENTS: Final = "text/event-stream"
 
 
 def _kind(era: str) -> str:
-    """The content type of an answer before which nothing is said: in the stateless era, it is a choice."""
+    """The content type of a response without notifications; optional in the stateless era."""
     return "" if era == "stateless" else "application/json"
 
 
 def _constant(era: str, connections: int) -> Line:
-    """Calls of a tool without a context whose headers are always the same."""
+    """Return scenarios with calls without a context and with constant headers."""
     counted = f"{connections} connection{'' if connections == 1 else 's'}"
     return Line(
         f"http-{era}-{connections}",
@@ -89,7 +89,7 @@ def _constant(era: str, connections: int) -> Line:
 
 
 def _ordinary(era: str) -> tuple[Line, ...]:
-    """Ordinary calls of one era."""
+    """Return scenarios with ordinary calls of one era."""
     title = f"HTTP, {era}, `tools/call` with context"
     kind = _kind(era)
     return (
@@ -176,9 +176,9 @@ def _run(line: Line, arena: Arena) -> list[Row]:
 
 
 def _command(line: Line, name: str) -> list[str]:
-    """What starts a target for a line; lines that want the same of it share it."""
+    """Return the command of a target for a scenario. Scenarios with equal needs share a process."""
     http = CONTENDERS[name].http
-    if name == LIMIT:  # checks nothing and has no tools, but has to know how much it says before the answer
+    if name == LIMIT:  # has no tools, but needs the number of notifications
         return http(line.mode, *([str(NOTIFICATIONS[line.asked])] if line.asked in NOTIFICATIONS else []))
     if line.switch:
         return http(line.mode, str(line.tools), line.switch)
@@ -186,7 +186,7 @@ def _command(line: Line, name: str) -> list[str]:
 
 
 def _prepare(line: Line, arena: Arena, name: str) -> Turn:
-    """Start a target, look at its answer, and load it for a moment."""
+    """Start a target, check its response, and warm it up."""
     target = arena.running(_command(line, name), listens=True)
     era = "stateless" if name == LIMIT else line.era
     headers = {"authorization": f"Bearer {wire.TOKEN}"} if line.switch == "token" else {}
@@ -207,7 +207,7 @@ async def requests_for(
     *,
     ordinary: bool = True,
 ) -> list[bytes]:
-    """The templates to load a target with; in the session era, of as many clients as connections."""
+    """Return the request templates; in the session era, one session per connection."""
     stateless = era == "stateless"
     body = wire.body(asked, wire.NUMBER, stateless=stateless, ordinary=ordinary)
     more = headers or {}
@@ -216,7 +216,7 @@ async def requests_for(
     return [post(target.port, body, one | more) for one in told]
 
 
-# --------------------------------------------------------------------- whether an answer is one
+# --------------------------------------------------------------------- checking responses
 
 
 def _sum(result: dict[str, Any], _tools: int) -> bool:
@@ -229,24 +229,24 @@ _RIGHT: Final[dict[str, Callable[[dict[str, Any], int], bool]]] = {
     "read": lambda result, _: len(result["contents"][0]["text"]) == LARGE,
 }
 NOTIFICATIONS: Final = {"one": 1, "ten": 10}
-"""How many notifications of progress come before the answer."""
+"""Return the number of progress notifications before the response."""
 
 
 def check(asked: str, answer: Answer, kind: str, tools: int = 0) -> None:
-    """Return if an answer is what was asked for.
+    """Check a response.
 
     Raises:
-        Failed: it is not; the text shows it.
+        Failed: it is wrong; the message shows it.
     """
     *notifications, last = wire.said(answer.body)
     told = answer.headers.get("content-type", "")
     shown = answer.body[:300].decode(errors="replace")
     if "result" not in last or not _RIGHT[asked](last["result"], tools):
-        raise Failed(f"a wrong answer: {shown}")
+        raise Failed(f"wrong response: {shown}")
     if len(notifications) != NOTIFICATIONS.get(asked, 0):
-        raise Failed(f"{len(notifications)} notifications before the answer: {shown}")
+        raise Failed(f"{len(notifications)} notifications before the response: {shown}")
     if kind and not told.startswith(kind):
-        raise Failed(f"the answer is {told}, not {kind}: {shown}")
+        raise Failed(f"the content type is {told}, not {kind}: {shown}")
 
 
 SCENARIOS: Final = tuple(Scenario(line.key, line.goal, partial(_run, line)) for line in LINES)

@@ -1,6 +1,6 @@
-"""Scenarios over stdio: calls of a server that is our child, one after the other, and many in flight.
+"""Scenarios over stdio: calls of a child process, sequential and with many in flight.
 
-Writes and reads the pipes itself, as little as it takes, so that even the limit is not kept waiting.
+Reads and writes the pipes with minimal overhead, so that it is faster than even the limit.
 """
 
 import json
@@ -25,7 +25,7 @@ SECONDS: Final = 0.5
 WARM: Final = 0.2
 CHUNK: Final = 1 << 16
 SILENCE: Final = 30.0
-"""Seconds after which a target that says nothing is taken for dead."""
+"""Seconds without output after which a target is considered dead."""
 
 
 class Pipe:
@@ -44,7 +44,7 @@ class Pipe:
         ready, _, _ = select.select([self._out], [], [], SILENCE)
         data = os.read(self._out, CHUNK) if ready else b""
         if not data:
-            raise Failed(f"it says nothing any more: {self._target.complaint()}")
+            raise Failed(f"no more output: {self._target.complaint()}")
         return data
 
     def say(self, message: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Pipe:
         os.write(self._in, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a request, the only one in flight."""
+        """Send a request and return its result, with no other in flight."""
         self._number += 1
         self.say({"id": self._number, "method": method, "params": params})
         while True:
@@ -62,16 +62,16 @@ class Pipe:
             answer = json.loads(line)
             if answer.get("id") == self._number:
                 if "result" not in answer:
-                    raise Failed(f"a wrong answer: {answer}")
+                    raise Failed(f"wrong response: {answer}")
                 return answer["result"]
 
     def greet(self) -> None:
-        """Shake hands."""
+        """Initialize the session."""
         self.ask("initialize", wire.HELLO)
         self.say({"method": "notifications/initialized"})
 
     def load(self, at_once: int, seconds: float) -> Sample:
-        """Call as fast as it goes, with so many calls in flight."""
+        """Call as fast as possible with this number of calls in flight."""
         used, start = cpu(self._target.pid), time.perf_counter()
         times = self._flow(at_once, lambda _sent, now: now < start + seconds)
         taken, burnt = time.perf_counter() - start, cpu(self._target.pid) - used
@@ -83,11 +83,11 @@ class Pipe:
         )
 
     def calls(self, count: int, at_once: int) -> int:
-        """Call so often, or a few times more; how often it was."""
+        """Make at least this number of calls. Returns the actual number."""
         return len(self._flow(at_once, lambda sent, _now: sent < count))
 
     def _flow(self, at_once: int, goes_on: Callable[[int, float], bool]) -> list[float]:
-        """Keep so many calls in flight; the seconds that each took."""
+        """Keep this number of calls in flight. Returns their durations in seconds."""
         lines = [
             wire.body("add", number, stateless=False) + b"\n" for number in range(1000, 1000 + 4 * at_once)
         ]
@@ -104,7 +104,7 @@ class Pipe:
                 return times
             free = self._read().count(b"\n")
             now = clock()
-            # Answers come in the order of the calls, or nearly: whose it is would take longer to find out.
+            # Responses arrive almost in order of the calls: matching their ids would take longer.
             times.extend(now - waiting.popleft() for _ in range(free))
 
 
@@ -116,7 +116,7 @@ def _prepare(arena: Arena, name: str, at_once: int) -> Turn:
         pipe.greet()
     result = pipe.ask("tools/call", wire.ASKS["add"].params)
     if result["structuredContent"] not in (3, {"result": 3}):
-        raise Failed(f"a wrong answer: {result}")
+        raise Failed(f"wrong response: {result}")
     with keep_to("load"):
         pipe.load(at_once, WARM)
     return partial(_turn, pipe, at_once)

@@ -1,6 +1,6 @@
-"""Targets as processes: started on a core of their own, looked at from outside, ended in any case.
+"""Targets as processes: starts them on their own core, measures them from outside, and always ends them.
 
-Owns cores, ports, clocks and sizes that the system keeps of a process. What a target says is not known here.
+Handles cores, ports, CPU time and memory. Independent of the protocol.
 """
 
 import os
@@ -40,13 +40,13 @@ GRACE: Final = 3.0
 """Seconds for a target to end before it is killed."""
 
 MOST_FILES: Final = 65536
-"""Descriptors that we and the targets ask for: an open stream needs one at each end."""
+"""The limit of descriptors for us and the targets: an open stream needs one at each end."""
 
 Place = Literal["target", "load"]
 
 
 class Failed(Exception):
-    """A target did not do what it was asked for; the text says what happened instead."""
+    """A target failed; the message gives the reason."""
 
 
 class Target:
@@ -54,8 +54,8 @@ class Target:
 
     Args:
         process: the process.
-        port: where it listens; 0 if it does not.
-        complaints: the file that has what it wrote to stderr and, if it listens, to stdout.
+        port: its port; 0 if it does not listen.
+        complaints: the file with its stderr and, if it listens, its stdout.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int, complaints: Path) -> None:
@@ -65,22 +65,22 @@ class Target:
         self._complaints = complaints
 
     def output(self) -> str:
-        """What it has said."""
+        """Return its output."""
         return self._complaints.read_text(errors="replace").strip()
 
     def complaint(self) -> str:
-        """Its last line, which of a traceback is the one that matters."""
-        return (self.output().splitlines() or ["it said nothing"])[-1][-300:]
+        """Return the last line of its output, which in a traceback is the message."""
+        return (self.output().splitlines() or ["no output"])[-1][-300:]
 
 
 def cores() -> int:
-    """On how many cores we may run."""
+    """Return the number of available cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def keep_to(place: Place) -> Generator[None]:
-    """Keep to one core, and so all processes that are started meanwhile: load and targets have one each."""
+    """Stay on one core, with all new child processes: load and targets have one core each."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -96,7 +96,7 @@ _CORES: Final = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinit
 
 
 def core(place: Place) -> int:
-    """The core of a place: the first and the last that we may use."""
+    """Return the core for load or targets: the first or the last available one."""
     return _CORES[0] if place == "target" else _CORES[-1]
 
 
@@ -104,22 +104,22 @@ def core(place: Place) -> int:
 def started(
     command: list[str], *, listens: bool = False, place: Place = "target", log: Path, patience: float = GRACE
 ) -> Generator[Target]:
-    """A process, which ends with the block; `PORT` in its command is one that is free.
+    """Run a process during the block. `PORT` in its command is replaced by a free port.
 
     Args:
-        command: what starts it.
-        listens: whether it listens at that port.
-        place: whose core it has.
-        log: the file for what it says.
-        patience: seconds that it gets to end by itself.
+        command: its command.
+        listens: whether it listens on that port.
+        place: the core to run on.
+        log: the file for its output.
+        patience: seconds to wait for it to end before it is killed.
 
     Raises:
-        Failed: it has ended, or does not listen.
+        Failed: it ended, or does not listen.
     """
     port = _free_port() if listens else 0
     filled = [str(port) if word == "PORT" else word for word in command]
     with log.open("wb") as complaints, ExitStack() as stack:
-        # Nobody reads the output of a server that listens, and it must not wait for that.
+        # The output of a listening server is not read, so it must not go to a pipe.
         output = complaints if listens else subprocess.PIPE
         with keep_to(place):
             process = subprocess.Popen(
@@ -138,7 +138,7 @@ def started(
 
 
 def environment() -> Mapping[str, str]:
-    """Ours, with toolpost from this checkout, and with bytecode written."""
+    """Return our environment variables, with toolpost from this checkout and with bytecode caching."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": str(_source[-1]), "NODE_ENV": "production"}
 
@@ -148,7 +148,7 @@ _source: Final = [ROOT / "src"]
 
 @contextmanager
 def frozen_source() -> Generator[None]:
-    """Measure toolpost as it is now, whatever happens to the checkout meanwhile."""
+    """Copy toolpost, so that later changes of the checkout do not affect the run."""
     with tempfile.TemporaryDirectory(prefix="bench-source-") as folder:
         copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -171,15 +171,15 @@ def _await_port(target: Target) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", target.port), timeout=1):
             return
         if target.process.poll() is not None:
-            raise Failed(f"it has ended instead of listening: {target.complaint()}")
+            raise Failed(f"the process ended instead of listening: {target.complaint()}")
         if time.monotonic() > deadline:
-            raise Failed(f"it does not listen after {PATIENCE:g} s: {target.complaint()}")
+            raise Failed(f"the process does not listen after {PATIENCE:g} s: {target.complaint()}")
         time.sleep(0.02)
 
 
 def _end(process: "subprocess.Popen[bytes]", patience: float) -> None:
     if not patience:
-        process.kill()  # before it can notice that nobody talks to it any more
+        process.kill()  # before it notices that its pipes are closed
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError):
@@ -191,27 +191,27 @@ def _end(process: "subprocess.Popen[bytes]", patience: float) -> None:
         process.kill()
         process.wait()
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it has started itself
+        os.killpg(process.pid, signal.SIGKILL)  # its child processes
 
 
 def open_files() -> None:
-    """Allow us, and all that we start, as many descriptors as open streams need."""
+    """Raise the limit of descriptors for us and our child processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-# --------------------------------------------------------------------- what the system knows
+# --------------------------------------------------------------------- CPU time and memory
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def rss(pid: int) -> int:
-    """Bytes of memory that a process holds."""
+    """Return the resident memory of a process in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,8 @@
-"""Where the time of a request goes: `python -m bench.profile [WAY] [--calls N] [--running]`.
+"""Profiles a request: `python -m bench.profile [WAY] [--calls N] [--running]`.
 
-By default cProfile inside a process that calls the ASGI application, or serves stdio: a short run is taken
-away from a long one, so that start and first requests do not count. With `--running`, py-spy looks at a
-server under load from outside, where it is installed: that sees uvicorn as well.
+By default, uses cProfile inside a process that calls the ASGI application, or serves stdio. Subtracts a short
+run from a long one, so that the start and the first requests do not count. With `--running`, py-spy profiles
+a server under load, including uvicorn.
 """
 
 import argparse
@@ -29,23 +29,23 @@ from bench.targets import ways, wire
 SHOWN: Final = 40
 SECONDS: Final = 5
 WARM: Final = 200
-"""Requests that do not count."""
+"""Warm-up requests."""
 
 ENOUGH: Final = 1000
-"""Requests that count: the time of fewer would be lost in the noise of the start."""
+"""Minimum of requests for meaningful times: with fewer, the start dominates."""
 
 BENCH: Final = "the bench"
 WAITS: Final = "waiting"
 LEFT_OUT: Final = (BENCH, WAITS)
-"""What is no work of a request."""
+"""Labels for time outside requests."""
 
 WAITING: Final = re.compile(r"'(?:poll|acquire)' of '|\bselect\.(?:select|poll)\b")
-"""Functions in C that do nothing but wait, as cProfile calls them."""
+"""Names of waiting C functions in cProfile."""
 
 WAITING_OUTSIDE: Final = re.compile(
     r"\bwait \(threading\.py|\bselect \(selectors\.py|_worker \(concurrent/futures/thread\.py"
 )
-"""Where a thread that waits stands, as py-spy calls it; it takes some of them for busy."""
+"""Names of waiting functions in py-spy, which counts some of them as busy."""
 
 ORDERS: Final = ("own", "cumulative", "calls")
 
@@ -54,37 +54,37 @@ ORDERS: Final = ("own", "cumulative", "calls")
 
 
 class Spent(NamedTuple):
-    """Calls of a function, and the microseconds in it: its own, and with those of what it calls."""
+    """Calls of a function, its own microseconds, and its cumulative microseconds."""
 
     calls: float = 0
     own: float = 0
     cumulative: float = 0
 
     def plus(self, other: "Spent", times: float = 1) -> "Spent":
-        """Both together; how often the other one counts may be said."""
+        """Add another one, multiplied by a factor."""
         return Spent(*(one + times * two for one, two in zip(self, other, strict=True)))
 
     def over(self, requests: int) -> "Spent":
-        """What falls to each request; less than nothing is noise."""
+        """Return the share of each request; negative values are noise."""
         return Spent(*(max(one, 0) / requests for one in self))
 
 
 Seen = Mapping[str, Spent]
-"""What was spent, by function; the bench's own functions are one, and so are those that wait."""
+"""Costs by function. Functions of the bench are one entry, and so are waiting functions."""
 
 
 def inside(way: str, calls: int, order: str) -> None:
-    """Print what cProfile saw; it makes small functions look dearer than they are."""
+    """Print the results of cProfile, which overestimates small functions."""
     few, start = profiled(way, WARM)
     many, whole = profiled(way, few + calls)
     print(*table(WAYS[way], per_request(start, whole, many - few), many - few, order), sep="\n")
 
 
 def profiled(way: str, calls: int) -> tuple[int, Seen]:
-    """How many requests there were, and what was spent on them and on the start.
+    """Return the number of requests, and the costs including the start.
 
     Raises:
-        Failed: the process that served them did not end well.
+        Failed: the process failed.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         seen, log = Path(folder) / "profile", Path(folder) / "log"
@@ -102,7 +102,7 @@ def profiled(way: str, calls: int) -> tuple[int, Seen]:
 
 
 def spent(stats: Any) -> Seen:
-    """What a profile tells, by function. What C does for the bench is the bench's own."""
+    """Return the costs of a profile by function. C functions called by the bench belong to the bench."""
     seen: defaultdict[str, Spent] = defaultdict(Spent)
     for (file, line, name), (_, calls, own, cumulative, callers) in stats.stats.items():
         whole = Spent(calls, own * 1e6, cumulative * 1e6)
@@ -129,31 +129,31 @@ def _title(file: str, line: int, name: str) -> str:
 
 
 def per_request(start: Seen, whole: Seen, requests: int) -> Seen:
-    """What each request has cost; functions that were called by none are left out."""
+    """Return the costs per request, without functions that no request called."""
     gained = {name: of.plus(start.get(name, Spent()), -1) for name, of in whole.items()}
     return {name: of.over(requests) for name, of in gained.items() if of.calls > 0}
 
 
 def table(title: str, seen: Seen, requests: int, order: str) -> Iterator[str]:
-    """The lines that tell it."""
+    """Yield the lines of the report."""
     functions = {name: of for name, of in seen.items() if name not in LEFT_OUT}
     calls, own = (sum(column) for column in list(zip(*functions.values(), strict=True))[:2])
     everything = sum(of.own for of in seen.values())
     timed = requests >= ENOUGH
-    time = f"{own:.1f} µs per request" if timed else f"whose time is told from {ENOUGH} on"
+    time = f"{own:.1f} µs per request" if timed else f"times from {ENOUGH} requests on"
     yield f"{title}: {calls:.1f} function calls per request, {time}"
     yield ""
     others = {name: seen.get(name, Spent()) for name in LEFT_OUT}
     apart = ", ".join(f"{name} ({of.calls:.1f} calls)" for name, of in others.items())
-    yield f"Requests that count: {requests:,}. Left out: the start, the first {WARM} requests, {apart}."
-    yield "Counts hardly change from run to run. cProfile makes small functions look dearer than they are."
-    yield "Cumulative is the share of all time that a function has, with what it calls."
+    yield f"Measured requests: {requests:,}. Excluded: the start, the first {WARM} requests, {apart}."
+    yield "Counts hardly change between runs. cProfile overestimates the time of small functions."
+    yield "Cumulative is the share of total time of a function, including its callees."
     yield ""
     yield f"{'calls':>8}{'own µs':>9}{'cumulative':>12}  function"
     column = order if timed else "calls"
     for name in sorted(functions, key=lambda name: getattr(functions[name], column), reverse=True)[:SHOWN]:
         of = functions[name]
-        # More than all of it would be noise.
+        # More than 100 % is noise.
         times = f"{of.own:9.2f}{min(of.cumulative / everything, 1):12.1%}" if timed else f"{'–':>9}{'–':>12}"
         yield f"{of.calls:8.2f}{times}  {name}"
 
@@ -162,15 +162,15 @@ def table(title: str, seen: Seen, requests: int, order: str) -> Iterator[str]:
 
 
 def spy() -> str | None:
-    """py-spy: that of the environment that runs us before any other."""
+    """Return the path of py-spy, preferably from this environment."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def from_outside(way: str) -> int:
-    """Print what py-spy saw of a server under load; 2 if it is not installed.
+    """Print the results of py-spy for a server under load. Returns 2 if py-spy is not installed.
 
     Raises:
-        Failed: py-spy could not look, or saw nothing.
+        Failed: py-spy failed, or found nothing.
     """
     found = spy()
     if found is None:
@@ -178,7 +178,7 @@ def from_outside(way: str) -> int:
         return 2
     asked = ways.WAYS[way]
     print(
-        f"{WAYS[way].replace('ASGI', 'HTTP')}: py-spy looks at a server under load for {SECONDS} s …\n",
+        f"{WAYS[way].replace('ASGI', 'HTTP')}: py-spy samples a server under load for {SECONDS} s …\n",
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -206,7 +206,7 @@ def from_outside(way: str) -> int:
                 code = spying.process.wait()
         busy = leaves(seen.read_text() if seen.exists() else "")
         if code or not busy:
-            raise Failed(f"py-spy saw nothing, and ended with {code}: {spying.complaint()}")
+            raise Failed(f"py-spy found nothing and ended with {code}: {spying.complaint()}")
     print(f"{'of the time':>11}  function, and the line in it")
     for frame, count in busy.most_common(SHOWN):
         print(f"{count / busy.total():11.1%}  {frame}")
@@ -214,7 +214,7 @@ def from_outside(way: str) -> int:
 
 
 def leaves(stacks: str) -> Counter[str]:
-    """How often py-spy saw what at work; threads that wait are left out."""
+    """Count the samples by function, without waiting threads."""
     found: Counter[str] = Counter()
     for line in stacks.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -231,19 +231,19 @@ def _positive(text: str) -> int:
 
 
 def main() -> int:
-    """Look, and print."""
+    """Profile and print."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.profile", description="Where the time of a request goes, function by function."
+        prog="python -m bench.profile", description="Profile a request, function by function."
     )
     parser.add_argument("way", nargs="?", default="stateless", choices=list(WAYS))
     parser.add_argument(
-        "--calls", type=_positive, default=3000, metavar="N", help="requests that count; 3000"
+        "--calls", type=_positive, default=3000, metavar="N", help="requests to measure (default: 3000)"
     )
     parser.add_argument("--order", default="own", choices=ORDERS, help="the column to sort by")
-    parser.add_argument("--running", action="store_true", help="look at a server under load, by py-spy")
+    parser.add_argument("--running", action="store_true", help="profile a server under load with py-spy")
     given = parser.parse_args()
     if given.running and given.way not in ways.WAYS:
-        parser.error(f"--running looks at a server that listens: {', '.join(ways.WAYS)}")
+        parser.error(f"--running requires a server that listens: {', '.join(ways.WAYS)}")
     if given.running:
         return from_outside(given.way)
     inside(given.way, given.calls, given.order)

@@ -1,7 +1,7 @@
-"""The tables of the last run, on the pages that show them: `python -m bench.publish`.
+"""Copies the tables of the last run to the pages that show them: `python -m bench.publish`.
 
-Between `<!-- bench: NAME -->` and `<!-- bench: end -->` on a page stands what the results have under NAME. A
-whole run ends with this, and a test holds the pages against the results. Knows no figure.
+Replaces the text between `<!-- bench: NAME -->` and `<!-- bench: end -->` with the results for NAME. A full
+run ends with this, and a test compares the pages with the results.
 """
 
 import argparse
@@ -20,19 +20,19 @@ from bench.report import SERIES, number
 
 __all__ = ["PAGES", "editions", "keep_first_edition", "publish", "published", "room", "sections"]
 
-PAGES: Final = ("README.md", "docs/performance.md")
+PAGES: Final = ("README.md", "docs/README.md", "docs/performance.md")
 HERE: Final = Path(__file__).resolve().parent
 FIRST: Final = HERE / "first_edition.json"
-"""What the code of the first edition reached, with the targets that there are now: rows by their keys."""
+"""The figures of the first edition, measured with the current targets: rows by their keys."""
 
 COMPARED: Final = frozenset({"http", "asgi", "stdio", "clients", "memory"})
-"""Groups of rows whose figures of the first edition are kept."""
+"""Groups of rows to keep of the first edition."""
 
 _BLOCK: Final = re.compile(r"(<!-- bench: (?!end)([^>]+) -->\n).*?(<!-- bench: end -->)", re.DOTALL)
 
 
 def sections() -> dict[str, str]:
-    """What there is to show, by name: the parts of `results.md`, and tables made for the pages."""
+    """Return the sections by name: the parts of `results.md`, and tables for the pages."""
     about, *parts = re.split(r"^## ", (HERE / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     told = {"The run": about.strip()}
     for part in parts:
@@ -46,7 +46,7 @@ def sections() -> dict[str, str]:
 
 
 def room(results: Mapping[str, Any]) -> str:
-    """What the limit reaches where there is one: a goal beyond that can be reached by nobody."""
+    """Compare the goals with the limit, which no library can exceed."""
     targets = {row["key"]: row["targets"] for row in results["rows"]}
     lines = [f"| goal, × {OFFICIAL} | wanted | toolpost | the limit |", "| --- | ---: | ---: | ---: |"]
     for goal in results["goals"]:
@@ -59,7 +59,7 @@ def room(results: Mapping[str, Any]) -> str:
 
 
 def editions(first: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """What the first edition reached beside what the last run did, where both have the row."""
+    """Compare the first edition with the last run, for rows that both have."""
     lines = [
         f"| scenario | unit | first edition | now | first edition × {OFFICIAL} | now × {OFFICIAL} |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -67,7 +67,7 @@ def editions(first: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     for row in results["rows"]:
         old, new = first["rows"].get(row["key"]), row["targets"].get(OURS)
         if old and new and "vs_official" in new:
-            # A rate depends on what else the machine does; the same per CPU second hardly does.
+            # A rate depends on the load of the machine; a rate per CPU second hardly does.
             field, unit = ("per_cpu", "calls per CPU second") if "per_cpu" in new else ("median", row["unit"])
             figures = [number(of[name]) for name in (field, "vs_official") for of in (old, new)]
             lines.append(f"| {' | '.join((row['title'], unit, *figures))} |")
@@ -75,7 +75,7 @@ def editions(first: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def keep_first_edition(results: Mapping[str, Any]) -> None:
-    """Write the figures of the first edition, from the results of a run that has measured it."""
+    """Write the figures of the first edition from the results of a run that measured it."""
     rows = {
         row["key"]: {name: ours[name] for name in ("median", "per_cpu", "vs_official") if name in ours}
         for row in results["rows"]
@@ -87,7 +87,7 @@ def keep_first_edition(results: Mapping[str, Any]) -> None:
 
 
 def _instructions(record: Mapping[str, Any]) -> str:
-    """What callgrind has counted."""
+    """Return the table of instruction counts."""
     counts: dict[str, int] = record["per_call"]
     lines = [f"| one call, with Python {record['python']} | instructions |", "| --- | ---: |"]
     lines += [f"| {title} | {counts[way]:,} |" for way, title in WAYS.items() if way in counts]
@@ -95,7 +95,7 @@ def _instructions(record: Mapping[str, Any]) -> str:
 
 
 def _under(name: str, told: Mapping[str, str]) -> Iterator[str]:
-    """All that stands under a name, or under names that begin so, which are then told."""
+    """Yield the sections with this name or prefix; for a prefix, with their headings."""
     if name in told:
         yield told[name]
         return
@@ -103,7 +103,7 @@ def _under(name: str, told: Mapping[str, str]) -> Iterator[str]:
     if not found and name in SERIES.values():
         yield "The last run has not measured it."
     elif not found:
-        raise KeyError(f"the results have nothing under {name!r}; there are {', '.join(told)}")
+        raise KeyError(f"the results have nothing under {name!r}; available: {', '.join(told)}")
     for title, body in found.items():
         words = title.removeprefix(f"{name}: ")
         yield f"{words[0].upper()}{words[1:]}:"
@@ -111,10 +111,10 @@ def _under(name: str, told: Mapping[str, str]) -> Iterator[str]:
 
 
 def published(page: str, told: Mapping[str, str]) -> str:
-    """A page, with what is to stand between its marks.
+    """Return a page with the current results between its marks.
 
     Raises:
-        KeyError: a mark names what the results do not have.
+        KeyError: a mark has a name that is not in the results.
     """
 
     def filled(block: re.Match[str]) -> str:
@@ -124,7 +124,7 @@ def published(page: str, told: Mapping[str, str]) -> str:
 
 
 def publish() -> None:
-    """Write the last results into all pages that show them."""
+    """Write the last results to all pages that show them."""
     told = sections()
     for page in PAGES:
         path = ROOT / page
@@ -132,10 +132,10 @@ def publish() -> None:
 
 
 def main() -> int:
-    """Write, and say where.
+    """Update the pages and print their names.
 
     Raises:
-        Failed: there is nothing to write, or nowhere to write it.
+        Failed: the results or a page are missing.
     """
     parser = argparse.ArgumentParser(
         prog="python -m bench.publish",
@@ -156,7 +156,7 @@ def main() -> int:
         missing = Path(error.filename)
         name = missing.relative_to(ROOT) if missing.is_relative_to(ROOT) else missing
         raise Failed(
-            f"{name} is not there; `make bench` writes the results, and the pages are part of the checkout"
+            f"{name} does not exist; `make bench` writes the results, and the pages are part of the checkout"
         ) from error
     except KeyError as error:
         raise Failed(error.args[0]) from error

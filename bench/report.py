@@ -1,7 +1,6 @@
-"""The results, for people and for programs: rows on a terminal, JSON, Markdown, and a chart.
+"""Formats the results: rows for a terminal, JSON, Markdown, and a chart.
 
-Owns what a figure looks like and where results are kept. What was measured, and whether it is enough, is
-known elsewhere.
+Defines the format of figures and the files of results. `figures` computes them, `goals` judges them.
 """
 
 import json
@@ -37,7 +36,7 @@ SERIES: Final = {"options": "What costs what", "growth": "Growth"}
 
 
 def shown(row: Row) -> str:
-    """A row, for a terminal."""
+    """Format a row for a terminal."""
     lines = [f"{row.key}: {row.title} [{row.unit}]"]
     for name, figure in row.figures.items():
         low, high = figure.spread
@@ -53,17 +52,19 @@ def shown(row: Row) -> str:
         lines.append("  ".join(parts))
     lines += [f"  {name:26}failed: {why}" for name, why in row.failed.items()]
     if row.disturbed:
-        lines.append(f"  disturbed: {OFFICIAL}, which never waits here, had its core for a part of the time")
+        lines.append(
+            f"  disturbed: {OFFICIAL}, which never waits here, had its core for only part of the time"
+        )
     return "\n".join(lines)
 
 
 def bases(row: Row) -> list[str]:
-    """What others in a row are compared with; its first target if neither of the usual ones is there."""
+    """Return the baseline of a row; its first target if the usual ones are missing."""
     return [base for base in (OFFICIAL, LIMIT) if base in row.figures] or list(row.figures)[:1]
 
 
 def number(value: float) -> str:
-    """A figure, with as many digits as mean something."""
+    """Format a figure with its significant digits."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -73,7 +74,7 @@ def number(value: float) -> str:
 def plain(
     rows: Mapping[str, Row], verdicts: Sequence[Verdict], missing: Mapping[str, str], load: str
 ) -> dict[str, Any]:
-    """All of it, as JSON."""
+    """Return all results as JSON."""
     goals = [
         {
             "name": verdict.goal.name,
@@ -98,7 +99,7 @@ def plain(
         "facts": facts,
         "goals": goals,
         "rows": [row.plain() for row in rows.values()],
-        "missing": sorted(missing),  # why is for the terminal, as with what failed
+        "missing": sorted(missing),  # without reasons, as for failures
     }
 
 
@@ -106,13 +107,13 @@ def plain(
 
 
 def as_markdown(rows: Mapping[str, Row], verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
-    """Tables: the goals, the scenarios by group, and what toolpost is compared with itself in."""
+    """Return the tables: goals, scenarios by group, and comparisons of toolpost with itself."""
     stood_on = ", ".join(f"{name} {told}" for name, told in facts["versions"].items())
     disturbed = [row.title for row in rows.values() if row.disturbed]
     about = f"{facts['cores']} cores with Python {facts['python']}, {stood_on}; load: {facts['load']}"
     parts = [
         f"Measured by `make bench` on {about}.",
-        *([f"Disturbed, because somebody else had the core: {', '.join(disturbed)}."] if disturbed else []),
+        *([f"Disturbed by other processes: {', '.join(disturbed)}."] if disturbed else []),
         "## Goals",
         _table(
             ("goal", "wanted", "measured", "by round", ""),
@@ -166,7 +167,7 @@ def _line(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _details(rows: Sequence[Row]) -> str:
-    """Spread, CPU and latency of the two that are compared, where there is more than one figure."""
+    """Return spread, CPU and latency of the two compared targets, if there are several figures."""
     lines = [
         (
             row.title,
@@ -208,11 +209,11 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
 
 
-# --------------------------------------------------------------------- kept
+# --------------------------------------------------------------------- files
 
 
 def write(rows: Mapping[str, Row], verdicts: Sequence[Verdict], missing: Mapping[str, str], load: str) -> str:
-    """Write the results; why there is no chart, if there is none."""
+    """Write the results. Returns the reason if there is no chart."""
     told = plain(rows, verdicts, missing, load)
     text = json.dumps(told, indent=1, ensure_ascii=False, default=str)
     (HERE / "results.json").write_text(f"{text}\n", encoding="utf-8")

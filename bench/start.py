@@ -1,6 +1,6 @@
-"""How soon a server answers and how light it is: start, memory, import, and what an installation brings.
+"""Scenarios for start-up time, memory, import time and size of an installation.
 
-Each round starts every target anew, as a process with stdin and stdout for its client.
+Each round starts a new process of every target, over stdio.
 """
 
 import subprocess
@@ -20,10 +20,10 @@ __all__ = ["SCENARIOS"]
 
 ROUNDS: Final = 7
 WARM: Final = 2
-"""Starts that do not count: they write the bytecode and fill the caches of the file system."""
+"""Warm-up starts: they write the bytecode and fill the caches of the file system."""
 
 MB: Final = 1_000_000
-"""Of memory and of installations alike."""
+"""Bytes per megabyte, for memory and installations."""
 
 # --------------------------------------------------------------------- start
 
@@ -54,7 +54,7 @@ def _start(arena: Arena) -> list[Row]:
 
 
 def _first_list(command: list[str], log: Path) -> tuple[float, int]:
-    """Seconds until a server has told its tools, and the memory that it holds then."""
+    """Return the seconds until a server has listed its tools, and its memory then."""
     with keep_to("load"):
         start = time.perf_counter()
         with started(command, log=log) as target:
@@ -63,7 +63,7 @@ def _first_list(command: list[str], log: Path) -> tuple[float, int]:
             tools = pipe.ask("tools/list", {})["tools"]
             taken, held = time.perf_counter() - start, rss(target.pid)
     if "add" not in {tool["name"] for tool in tools}:
-        raise Failed(f"these are not its tools: {tools}")
+        raise Failed(f"unexpected tools: {tools}")
     return taken, held
 
 
@@ -109,14 +109,14 @@ def _import(key: str, arena: Arena) -> list[Row]:
 
 
 def _size(arena: Arena) -> list[Row]:
-    # The others bring all that HTTP needs in any case.
+    # The others always include the dependencies of HTTP.
     row = Row.of("start-size", "what an installation brings, toolpost for stdio", "MB", more=False)
     http = Row.of("start-size-http", "what an installation brings, for HTTP", "MB", more=False)
 
     def python(row: Row, name: str, environment_: str | None, *wanted: str) -> None:
         command = script("size", environment_, *wanted)
         told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        # toolpost itself is not installed but lies beside us.
+        # toolpost is not installed there, but imported from the checkout.
         own = _bytes(ROOT / "src" / "toolpost") if wanted[0] == "toolpost" else 0
         row.figures[name] = Figure((Sample((int(told) + own) / MB),))
 

@@ -1,6 +1,6 @@
-"""Load from wrk, where it is installed or can be; else from a loader of our own.
+"""Generates load with wrk, if it is or can be installed; otherwise with the built-in loader.
 
-Owns the command and what it prints. wrk needs whole seconds and counts what was answered within them.
+Builds the command and parses its output. wrk needs whole seconds and counts the responses within them.
 """
 
 import os
@@ -19,26 +19,26 @@ from bench.targets import wire
 __all__ = ["Load", "Wrk", "best_load"]
 
 PATIENT: Final = 5
-"""Seconds for a second try."""
+"""Seconds of a second attempt."""
 
 SCRIPT: Final = Path(__file__).with_name("wrk.lua")
 
 
 class Load(Protocol):
-    """What loads a server."""
+    """A load generator."""
 
     name: str
 
     def run(self, port: int, pid: int, requests: list[bytes], connections: int, seconds: float) -> Sample:
-        """Ask as fast as it goes over so many connections, one request at a time on each.
+        """Send requests as fast as possible over these connections, one at a time on each.
 
-        Requests are templates, as `wire` has them.
+        Requests are templates of `wire`.
         """
         ...
 
 
 class Wrk:
-    """Load from wrk, with one thread."""
+    """Generates load with wrk, in one thread."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -46,16 +46,16 @@ class Wrk:
         self.name = " ".join(version[:2]) or "wrk"
 
     def run(self, port: int, pid: int, requests: list[bytes], connections: int, seconds: float) -> Sample:
-        """Ask as fast as it goes over so many connections, one request at a time on each.
+        """Send requests as fast as possible over these connections, one at a time on each.
 
         Raises:
-            Failed: some requests were refused, or not answered.
+            Failed: some requests were rejected, or got no response.
         """
         sample = self._run(port, pid, requests, connections, seconds)
-        # A slow target on a busy machine may have no answer ready before wrk stops to count.
+        # A slow target on a busy machine may not respond before wrk stops counting.
         sample = sample or self._run(port, pid, requests, connections, PATIENT)
         if sample is None:
-            raise Failed(f"it did not answer within {PATIENT} s")
+            raise Failed(f"no response within {PATIENT} s")
         return sample
 
     def _run(
@@ -76,14 +76,14 @@ class Wrk:
             raise Failed(f"wrk failed: {(ran.stderr or ran.stdout).strip()[-300:]}")
         count, micros, p50, p99, refused, lost = map(int, told[0])
         if refused or lost:
-            raise Failed(f"of {count} requests, {refused} were refused and {lost} were lost")
+            raise Failed(f"of {count} requests, {refused} were rejected and {lost} were lost")
         if not count:
             return None
         return Sample(count / (micros / 1e6), count / burnt if burnt else None, p50 / 1000, p99 / 1000)
 
 
 def best_load() -> Load:
-    """wrk, which is installed if we may; else ours."""
+    """Return wrk, installed if possible; otherwise the built-in loader."""
     if (
         shutil.which("wrk") is None
         and hasattr(os, "geteuid")

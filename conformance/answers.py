@@ -1,7 +1,7 @@
-"""An answer in its normal form: what has to be the same, whoever answers.
+"""The normal form of a response: the parts that must be the same for every server.
 
-Pure. Left out is what a server may choose: texts, names, times, ids of sessions and events, the order of
-members, pages, and whether an answer comes as JSON or as an event stream (HTTP-9).
+Pure. Omits what a server may choose: texts, names, times, ids of sessions and events, the order of members,
+pages, and whether a response is JSON or an event stream (HTTP-9).
 """
 
 import json
@@ -15,10 +15,10 @@ __all__ = ["Answer", "normal"]
 RPC_KINDS: Final = {"application/json", "text/event-stream"}
 
 FREE: Final = {"_meta", "nextCursor", "instructions", "description"}
-"""Members of results that say nothing about the request: pages are as long as a server likes."""
+"""Members of results to ignore: a server chooses the length of pages."""
 
 WRAPPED: Final = {"result"}
-"""What a tool that gives no object gives as structured content: its schema, and so its shape, is free."""
+"""Stands for structured content that is not an object: its schema and shape are free."""
 
 VALUES: Final = {"resultType", "protocolVersion", "isError"}
 """Members of results whose values are compared."""
@@ -27,15 +27,15 @@ VALUES: Final = {"resultType", "protocolVersion", "isError"}
 COUNTED: Final = {"contents", "messages"}
 
 DEMANDED: Final[dict[Any, set[str]]] = {-32021: {"requiredCapabilities"}, -32022: {"requested", "supported"}}
-"""What the data of an error has to hold, by its code."""
+"""Code of an error → required members of its data."""
 
 
 class Answer(NamedTuple):
-    """What came back, in two parts that are compared on their own.
+    """A response in two parts, which are compared separately.
 
     Args:
-        said: status, kind and what is in it.
-        id: whose answer it says it is: the "same" id as the request, "null", "absent", or another one.
+        said: status, kind and content.
+        id: its id: the "same" as that of the request, "null", "absent", or another one.
     """
 
     said: str
@@ -43,10 +43,10 @@ class Answer(NamedTuple):
 
 
 def normal(reply: Reply, sent: bytes | None) -> Answer:
-    """The normal form of a reply.
+    """Return the normal form of a reply.
 
     Args:
-        reply: as it came.
+        reply: the reply as received.
         sent: the body of the request.
     """
     if not reply.status:
@@ -54,7 +54,7 @@ def normal(reply: Reply, sent: bytes | None) -> Answer:
     if not reply.body:
         return Answer(f"{reply.status} {'stream' if reply.kind == 'text/event-stream' else 'nothing'}")
     if reply.kind not in RPC_KINDS or not reply.messages:
-        # Whatever it is, it is no message: the text of an HTTP error is free.
+        # Not a message: the text of an HTTP error is free.
         return Answer(f"{reply.status} {'text' if reply.status >= 400 else reply.kind or 'no type'}")
     first, *_ = messages = reply.messages
     if (sent or b"").startswith(b"[") and (isinstance(first, list) or reply.status == 200):
@@ -67,7 +67,7 @@ def normal(reply: Reply, sent: bytes | None) -> Answer:
 
 
 def _message(value: Any) -> str:
-    """What kind of message it is, and what is in it."""
+    """Return the kind and the content of a message."""
     message = as_object(value)
     if message.get("jsonrpc") != "2.0":
         return "no JSON-RPC"
@@ -82,21 +82,21 @@ def _message(value: Any) -> str:
 
 
 def _details(error: dict[str, Any]) -> str:
-    """The members of an error's data that its code demands."""
+    """Return the members of an error's data that its code requires."""
     there = DEMANDED.get(error.get("code"), set[str]()) & set(as_object(error.get("data")))
     return f" with {', '.join(sorted(there))}" if there else ""
 
 
 def _members(result: dict[str, Any]) -> str:
-    """The members of a result that matter."""
+    """Return the relevant members of a result."""
     told = [_member(name, result[name]) for name in sorted(set(result) - FREE)]
     return "{" + "; ".join(filter(None, told)) + "}"
 
 
 def _member(name: str, value: Any) -> str:
-    """A member of a result; nothing if it says no more than if it were not there."""
+    """Format a member of a result; empty if it has its default value."""
     if name in VALUES:
-        return f"{name}={value}" if value is not False else ""  # which is what isError is if it is left out
+        return f"{name}={value}" if value is not False else ""  # the default of isError
     if name == "content":
         return f"content={'+'.join(str(as_object(block).get('type')) for block in value)}"
     if name == "completion":
@@ -110,7 +110,7 @@ def _member(name: str, value: Any) -> str:
 
 
 def _id(message: dict[str, Any], sent: bytes | None) -> str:
-    """Whose answer it says it is."""
+    """Compare the id of a response with that of the request."""
     if not message or "method" in message:
         return "none"
     if "id" not in message:
@@ -120,6 +120,6 @@ def _id(message: dict[str, Any], sent: bytes | None) -> str:
     try:
         mine = as_object(json.loads(sent or b"null")).get("id")
     except (ValueError, RecursionError):
-        mine = ID  # who finds it in what is no JSON has read well
+        mine = ID  # a server may find it in invalid JSON
     same = isinstance(mine, bool) == isinstance(message["id"], bool) and mine == message["id"]
     return "same" if same else "another"

@@ -1,8 +1,7 @@
 """The client that the official conformance suite starts, once for each scenario.
 
-What a scenario wants to see is a function here; how revisions differ is for the client to know. The last word
-on stdout tells the judge that the scenario was gone through to its end. The suite's contract: the URL is the
-argument, scenario, revision and context are in the environment.
+One function per scenario. The last line on stdout marks the end of the scenario for the judge. The suite's
+contract: the URL is the argument; scenario, revision and context are in the environment.
 """
 
 import asyncio
@@ -26,19 +25,19 @@ from toolpost import (
 from toolpost.types import ElicitParams
 
 DONE: Final = "The scenario was gone through."
-"""What is said last; a driver that was killed has not said it."""
+"""The last line of output; missing if the driver was killed."""
 
 Grant = OAuth | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 Scenario = Callable[[Client, dict[str, Any]], Awaitable[None]]
 
 
 async def knock(mcp: Client, _context: dict[str, Any]) -> None:
-    """Connect to a server that offers nothing, so that there is nothing more to ask of it."""
+    """Connect to a server without features."""
     await mcp.ping()
 
 
 async def look(mcp: Client, _context: dict[str, Any]) -> None:
-    """Look at the tools, and at nothing that they refer to."""
+    """List the tools, without fetching references."""
     await mcp.list_tools()
 
 
@@ -49,32 +48,32 @@ async def add(mcp: Client, _context: dict[str, Any]) -> None:
 
 
 async def fill_in_defaults(mcp: Client, _context: dict[str, Any]) -> None:
-    """Be asked for what the form suggests already."""
+    """Accept a form with its defaults."""
     await mcp.list_tools()
     await mcp.call_tool("test_client_elicitation_defaults")
 
 
 async def reconnect(mcp: Client, _context: dict[str, Any]) -> None:
-    """Lose a stream, and come back for the answer."""
+    """Lose a stream, and resume it for the response."""
     await mcp.list_tools()
     await mcp.call_tool("test_reconnection")
 
 
 async def echo_schema(mcp: Client, _context: dict[str, Any]) -> None:
-    """Send a schema back as it came."""
+    """Return a schema unchanged."""
     tools = {tool.name: tool for tool in await mcp.list_tools()}
     await mcp.call_tool("json_schema_echo", {"schema": tools["json_schema_2020_12_tool"].input_schema})
 
 
 async def be_asked(mcp: Client, _context: dict[str, Any]) -> None:
-    """Call tools that ask before they answer, each in another way."""
+    """Call tools that send requests of different kinds."""
     await mcp.list_tools()
     for ending in ("echo_state", "unrelated", "no_state", "no_result_type"):
         await mcp.call_tool(f"test_mrtr_{ending}")
 
 
 async def use_everything(mcp: Client, _context: dict[str, Any]) -> None:
-    """Send one request of each kind, for the sake of its headers."""
+    """Send one request of each kind, to check its headers."""
     await mcp.list_tools()
     await mcp.call_tool("test_headers")
     for resource in await mcp.list_resources():
@@ -84,21 +83,21 @@ async def use_everything(mcp: Client, _context: dict[str, Any]) -> None:
 
 
 async def make_calls(mcp: Client, context: dict[str, Any]) -> None:
-    """Make the calls that the suite has thought of."""
+    """Make the calls in the context of the scenario."""
     await mcp.list_tools()
     for call in context["toolCalls"]:
         await mcp.call_tool(call["name"], call["arguments"])
 
 
 async def use_first(mcp: Client, _context: dict[str, Any]) -> None:
-    """Look at the tools, and call the first one."""
+    """List the tools, and call the first one."""
     tools = await mcp.list_tools()
     for tool in tools[:1]:
         await mcp.call_tool(tool.name)
 
 
 async def call_all(mcp: Client, _context: dict[str, Any]) -> None:
-    """Call every tool that there is for us."""
+    """Call every tool."""
     for tool in await mcp.list_tools():
         await mcp.call_tool(tool.name, raise_on_error=False)
 
@@ -131,30 +130,30 @@ REFUSED: Final = frozenset(
         "auth/scope-retry-limit",
     }
 )
-"""Scenarios that must not go well: a client has to see that somebody lies, or never has enough."""
+"""Scenarios that must fail: a client must detect a forged value, or a request without end."""
 
 CLIENT_METADATA: Final = "https://conformance-test.local/client-metadata.json"
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Redirects are looked at, and not followed."""
+    """Does not follow redirects."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Nowhere."""
+        """Return None."""
 
 
 def visit(url: str) -> str:
-    """Do what a user's browser does who says yes: where it is sent back to."""
+    """Act as the browser of a user who agrees. Returns the URL of the redirect."""
     try:
         with urllib.request.build_opener(_Stay).open(url) as page:
-            raise AssertionError(f"the page does not send us back: {page.status}")
+            raise AssertionError(f"the page does not redirect: {page.status}")
     except urllib.error.HTTPError as answer:
         with answer:
             return answer.headers["location"]
 
 
 def authorizer(scenario: str, context: dict[str, Any]) -> Grant | None:
-    """Who we are in a scenario about authorization; None in others."""
+    """Return the credentials in a scenario about authorization; None in others."""
     client_id, secret = context.get("client_id", ""), context.get("client_secret")
     match scenario.removeprefix(AUTH):
         case "client-credentials-jwt":
@@ -191,7 +190,7 @@ def authorizer(scenario: str, context: dict[str, Any]) -> Grant | None:
 
 
 def agree(question: ElicitParams) -> dict[str, Any]:
-    """Say yes to whatever is asked, and leave the rest of the form as it is suggested."""
+    """Accept every question, with the defaults of the form."""
     fields: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
     return {
         name: True for name, field in fields.items() if field["type"] == "boolean" and "default" not in field
@@ -199,7 +198,7 @@ def agree(question: ElicitParams) -> dict[str, Any]:
 
 
 async def main(url: str) -> None:
-    """Go through the scenario that the environment names."""
+    """Run the scenario that the environment names."""
     name = os.environ["MCP_CONFORMANCE_SCENARIO"]
     scenario = use_first if name.startswith(AUTH) else SCENARIOS[name]
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
@@ -218,7 +217,7 @@ async def main(url: str) -> None:
             raise
     else:
         if name in REFUSED:
-            raise AssertionError("all went well, and should not have")
+            raise AssertionError("the scenario succeeded, but must fail")
     print(DONE)
 
 

@@ -1,7 +1,7 @@
-"""The differences between answers, held against the table of those that are known: `differences.toml`.
+"""Compares the differences between responses with the table of known ones, `differences.toml`.
 
-Pure, but for reading that file. A difference that is not in the table fails a run, and so does an entry that
-does not differ any more, or that says that the others are right.
+Pure, except for reading that file. A run fails after a difference that is not in the table, an entry that
+no longer differs, or an entry with the verdict that the peers are right.
 """
 
 import json
@@ -23,7 +23,7 @@ TABLE: Final = Path(__file__).resolve().parent / "differences.toml"
 VERDICTS: Final = ("ours right", "theirs right", "free choice")
 
 USUAL: Final = ("part", "said")
-"""What is left out."""
+"""Marks omitted text."""
 
 WIDTH: Final = 106
 GLUE: Final = "\0"
@@ -34,15 +34,15 @@ Key = tuple[str, str]
 
 
 class Difference(NamedTuple):
-    """Two answers to one request that are not the same.
+    """Two different responses to one request.
 
     Args:
         name: the request.
-        revision: what its client speaks.
-        peer: who answers otherwise than we do.
-        part: which part of the answer: "said" or "id".
-        ours: our answer.
-        theirs: the other one.
+        revision: the revision of its client.
+        peer: the peer with the other response.
+        part: the part of the response: "said" or "id".
+        ours: our response.
+        theirs: the peer's response.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """Differences of one kind, and who is right.
+    """Differences of one kind, with a verdict.
 
     Args:
         verdict: one of `VERDICTS`.
-        rule: the id in REQUIREMENTS.md that decides it; "none" for a free choice that no rule is about.
-        why: in a sentence or two.
-        differences: what is meant.
+        rule: the id in REQUIREMENTS.md that decides it; "none" for a free choice without a rule.
+        why: the reason, in one or two sentences.
+        differences: the differences.
     """
 
     verdict: str
@@ -71,38 +71,38 @@ class Entry:
 
 
 class Judged(NamedTuple):
-    """How a run went: how many differences of each verdict there are, and what is wrong."""
+    """The result of a run: the number of differences by verdict, and the faults."""
 
     counts: Counter[str]
     faults: list[str]
 
 
 def differing(ours: Mapping[Key, Answer], theirs: Mapping[str, Mapping[Key, Answer]]) -> set[Difference]:
-    """Where the answers of peers are not the same as ours."""
+    """Return the differences between the responses of peers and ours."""
     return {
         Difference(*key, peer, part, mine, other)
         for peer, answers in theirs.items()
         for key, answer in answers.items()
         for part, mine, other in zip(Answer._fields, ours[key], answer, strict=True)
-        # An error and a result may be about different ids for a good reason: `said` shows that already.
+        # An error and a result may have different ids: `said` already shows that.
         if mine != other and (part == "said" or _alike(ours[key].said, answer.said))
     }
 
 
 def _alike(*said: str) -> bool:
-    """Whether all answers are of one kind."""
+    """Return whether all responses are of one kind."""
     return len({one.split(" ")[1] for one in said}) == 1
 
 
 def entries(text: str, revisions: Mapping[str, Sequence[str]]) -> list[Entry]:
-    """The entries of a table.
+    """Parse the entries of a table.
 
     Args:
         text: TOML.
-        revisions: those that each request is sent in.
+        revisions: the revisions of each request.
 
     Raises:
-        ValueError: an entry is no entry, or two are about the same.
+        ValueError: an entry is invalid, or two are about the same difference.
     """
     found: list[Entry] = []
     seen: set[Difference] = set()
@@ -116,7 +116,7 @@ def entries(text: str, revisions: Mapping[str, Sequence[str]]) -> list[Entry]:
 
 
 def judge(found: Iterable[Difference], known: Sequence[Entry]) -> Judged:
-    """How a run went.
+    """Judge a run.
 
     Args:
         found: the differences of this run.
@@ -127,7 +127,7 @@ def judge(found: Iterable[Difference], known: Sequence[Entry]) -> Judged:
     faults: list[str] = []
     for entry in known:
         counts[entry.verdict] += len(entry.differences & found)
-        faults += [f"does not differ any more: {_shown(one)}" for one in sorted(entry.differences - found)]
+        faults += [f"no longer differs: {_shown(one)}" for one in sorted(entry.differences - found)]
         if entry.verdict == "theirs right":
             mended = sorted(entry.differences & found)
             faults += [f"theirs is right ({entry.rule}): {_shown(one)}" for one in mended]
@@ -138,7 +138,7 @@ def judge(found: Iterable[Difference], known: Sequence[Entry]) -> Judged:
 
 
 def drafted(found: Iterable[Difference], revisions: Mapping[str, Sequence[str]]) -> str:
-    """Parts of entries for differences, to be put under a verdict by hand."""
+    """Return drafts of entries, to be completed with a verdict."""
     groups: defaultdict[tuple[str, str, str, str], set[Key]] = defaultdict(set)
     for one in found:
         groups[one.peer, one.part, one.ours, one.theirs].add((one.name, one.revision))
@@ -161,9 +161,9 @@ def drafted(found: Iterable[Difference], revisions: Mapping[str, Sequence[str]])
 def _entry(row: Mapping[str, Any], revisions: Mapping[str, Sequence[str]]) -> Entry:
     verdict, rule, why = row["verdict"], row["rule"], row["why"]
     if verdict not in VERDICTS or not rule or not why:
-        raise ValueError(f"an entry without a verdict, a rule or a reason: {why or row}")
+        raise ValueError(f"entry without a verdict, a rule or a reason: {why or row}")
     if rule == "none" and verdict != "free choice":
-        raise ValueError(f"nobody is right without a rule: {why}")
+        raise ValueError(f"this verdict requires a rule: {why}")
     meant = [
         Difference(*key, seen["peer"], seen.get("part", "said"), seen["ours"], seen["theirs"])
         for seen in row["seen"]
@@ -174,7 +174,7 @@ def _entry(row: Mapping[str, Any], revisions: Mapping[str, Sequence[str]]) -> En
 
 
 def _keys(line: str, revisions: Mapping[str, Sequence[str]]) -> list[Key]:
-    """The requests that a line is about: `name` or `name @ revision`; `*` stands for anything in both."""
+    """Return the requests of a line: `name` or `name @ revision`, with `*` as a wildcard in both."""
     name, _, revision = line.partition(" @ ")
     names = [one for one in revisions if fnmatchcase(one, name)] if "*" in name else [name]
     keys = [
@@ -184,18 +184,18 @@ def _keys(line: str, revisions: Mapping[str, Sequence[str]]) -> list[Key]:
         if fnmatchcase(there, revision or "*")
     ]
     if not keys:
-        raise ValueError(f"there is no such request: {line}")
+        raise ValueError(f"unknown request: {line}")
     return keys
 
 
 def _lines(keys: set[Key], revisions: Mapping[str, Sequence[str]]) -> list[str]:
-    """Lines that `_keys` reads as these: as few as the table stays readable with."""
+    """Return short lines that `_keys` parses to these."""
     lines: list[str] = []
     left = set(keys)
     for name in sorted(name for name, _ in keys):
         about = f"*: {name.partition(': ')[2]}"
         for line in (about, f"{about} @ 2025-*", name, f"{name} @ 2025-*"):
-            # A name without a colon, or one that is alone with what it is about, stands for itself.
+            # A name without a colon, or the only one with its prefix, is not abbreviated.
             meant = set(_keys(line, revisions)) if _is_there(line, revisions) else set[Key]()
             if meant and meant <= left and (line[0] != "*" or len({one for one, _ in meant}) > 2):
                 lines.append(line)
@@ -211,7 +211,7 @@ def _is_there(line: str, revisions: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A literal of TOML: nothing in it is escaped, and no name has an apostrophe and a quotation mark."""
+    """Return a TOML literal without escapes: no name has both kinds of quotation marks."""
     return f"'{text}'" if "'" not in text else json.dumps(text)
 
 

@@ -1,8 +1,8 @@
-"""Sends the same requests to our kitchen and to those of two peers, and judges where the answers differ.
+"""Sends the same requests to our kitchen server and to those of two peers, and judges the differences.
 
-Owns the servers, the sessions and the exit code. `make conformance` calls it; run as
-`PYTHONPATH=interop python conformance/differential.py [--draft]`, where `--draft` prints entries for what is
-not in the table yet.
+Runs the servers and the sessions. `make conformance` calls it; run it with
+`PYTHONPATH=interop python conformance/differential.py [--draft]`. `--draft` prints entries for new
+differences.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ OURS: Final = [sys.executable, str(HERE / "kitchen.py"), "--http"]
 
 
 def filled(body: bytes, first: Reply) -> bytes:
-    """A body with what the first round has asked for: `{key}` and `{state}`; no state if none was given."""
+    """Fill `{key}` and `{state}` from the first round into a body; omit the state if there is none."""
     results = [as_object(as_object(message).get("result")) for message in first.messages]
     result = results[-1] if results else {}
     key = next(iter(as_object(result.get("inputRequests"))), "{key}")
@@ -57,11 +57,11 @@ def filled(body: bytes, first: Reply) -> bytes:
 
 
 class Visit:
-    """The requests of one revision to one server.
+    """Sends the requests of one revision to one server.
 
     Args:
-        port: where it listens.
-        revision: what we speak.
+        port: its port.
+        revision: our revision.
     """
 
     def __init__(self, port: int, revision: str) -> None:
@@ -70,7 +70,7 @@ class Visit:
         self._shared = ""
 
     async def all(self) -> dict[tuple[str, str], Answer]:
-        """The answers, by name and revision."""
+        """Return the responses by name and revision."""
         if not self._table.stateless:
             self._shared = await self._opened()
         return {(one.name, one.revision): await self._asked(one) for one in probes(self._table.revision)}
@@ -87,7 +87,7 @@ class Visit:
         return normal(reply, body)
 
     async def _opened(self, *, whole: bool = True) -> str:
-        """The name of a session that was opened, or half opened, in the proper way."""
+        """Open a session, completely or half, and return its id."""
         opening = Table(self._table.revision)
         opening.add("initialize", opening.opening(), session="none")
         opening.add("initialized", {"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -95,20 +95,20 @@ class Visit:
         reply = await exchange(self._port, first.wire(self._port, "", first.body))
         session = reply.headers.get("mcp-session-id", "")
         if not session:
-            raise NotStarted(f"it opens no session: {reply}")
+            raise NotStarted(f"the server does not open a session: {reply}")
         if whole:
             await exchange(self._port, second.wire(self._port, session, second.body))
         return session
 
 
 async def asked(port: int) -> dict[tuple[str, str], Answer]:
-    """All answers of a server on loopback, by name and revision of the request."""
+    """Return all responses of a server on loopback, by name and revision of the request."""
     visits = await asyncio.gather(*(Visit(port, revision).all() for revision in REVISIONS))
     return dict(itertools.chain.from_iterable(visit.items() for visit in visits))
 
 
 async def main(*, draft: bool) -> int:
-    """Run all of it; the exit code."""
+    """Run the comparison and return the exit code."""
     for why in (await prepare(list(PEERS))).values():
         raise Broken(why)
     hosts = {peer: Host() for peer in ("ours", *PEERS)}
@@ -129,7 +129,7 @@ async def main(*, draft: bool) -> int:
         print(drafted(found - covered, revisions))
         return 0
     counts, faults = judge(found, known)
-    faults += [f"we do not answer: {key[0]} @ {key[1]}" for key, one in ours.items() if one == SILENT]
+    faults += [f"no response from us: {key[0]} @ {key[1]}" for key, one in ours.items() if one == SILENT]
     if complaint := hosts["ours"].complaint:
         faults.append(f"our server: {complaint}")
     print("\n".join(faults))

@@ -1,8 +1,7 @@
-"""Judges our server and our client by the official suite, more strictly than it does itself.
+"""Judges our server and our client with the official suite, with stricter rules.
 
-Owns the order of things, the table and the exit code. `make conformance` calls it; run as
-`PYTHONPATH=interop python conformance/judge.py [leg]`, where the beginning of a name stands for all legs that
-begin so.
+Runs the legs and prints the tables. `make conformance` calls it; run it with
+`PYTHONPATH=interop python conformance/judge.py [leg]`, where a prefix selects all legs that begin with it.
 """
 
 import asyncio
@@ -20,13 +19,13 @@ from verdict import faults
 __all__ = ["Row", "judge", "judged", "shown", "summary"]
 
 PARALLEL: Final = 2
-"""Programs of the suite at a time: some checks have half a second, and two cores are all we may count on."""
+"""Concurrent programs of the suite: some checks have a timeout of 0.5 s, and there may be only two cores."""
 
-NOT_RUN: Final = Ran([], "it was not run")
+NOT_RUN: Final = Ran([], "not run")
 
 
 class Row(NamedTuple):
-    """How one scenario went: what is wrong with it, and whether that counts."""
+    """The result of one scenario: its faults, and whether they count."""
 
     name: str
     faults: list[str]
@@ -34,13 +33,13 @@ class Row(NamedTuple):
 
 
 def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]:
-    """How a leg went.
+    """The result of a leg.
 
     Args:
-        leg: what was to be run.
-        ran: what was left of it.
-        trouble: what went wrong with the leg as a whole.
-        owed: what the scenarios owe.
+        leg: the leg.
+        ran: the results of its scenarios.
+        trouble: a failure of the whole leg.
+        owed: the required checks.
     """
     rows: list[Row] = []
     for run in leg.runs:
@@ -51,18 +50,16 @@ def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]
         elif found:
             rows.append(Row(str(run), found, counts=False))
         else:
-            rows.append(Row(str(run), ["it passes: take it off waiting.txt"]))
+            rows.append(Row(str(run), ["it passes: remove it from waiting.txt"]))
     strange = [run for run in ran if run not in leg.runs and not owed.checks(*run)]
-    rows += [
-        Row(str(run), ["nobody knows this scenario: owed.json is older than the suite"]) for run in strange
-    ]
+    rows += [Row(str(run), ["unknown scenario: owed.json is older than the suite"]) for run in strange]
     if trouble:
         rows.append(Row(leg.name, [trouble]))
     return rows
 
 
 async def _carried_out(leg: Leg, turn: asyncio.Semaphore, owed: Owed) -> list[Row]:
-    """How a leg went, after it was run."""
+    """Run a leg and return its result."""
     if not leg.asked:
         ran = await asyncio.gather(*(_alone(run, turn, owed) for run in leg.runs))
         return judged(leg, dict(zip(leg.runs, ran, strict=True)), "", owed)
@@ -73,7 +70,7 @@ async def _carried_out(leg: Leg, turn: asyncio.Semaphore, owed: Owed) -> list[Ro
 
 
 async def _alone(run: Run, turn: asyncio.Semaphore, owed: Owed) -> Ran:
-    """What is left of one scenario."""
+    """Run one scenario and return its results."""
     asked = ["--spec-version", run.wire] if run.wire != EXTENSION else []
     if asked and owed.is_extension(run.side, run.scenario):
         asked.append("--force")  # as it is run for a requirement set
@@ -86,7 +83,7 @@ async def _alone(run: Run, turn: asyncio.Semaphore, owed: Owed) -> Ran:
 
 
 def shown(name: str, rows: Iterable[Row]) -> str:
-    """The table of a leg."""
+    """Format the table of a leg."""
     lines = [f"\n{name}"]
     for row in rows:
         word, most = ("ok", 0) if not row.faults else ("RED", 1000) if row.counts else ("waits", 100)
@@ -95,7 +92,7 @@ def shown(name: str, rows: Iterable[Row]) -> str:
 
 
 def summary(told: dict[str, list[Row]]) -> str:
-    """A line for each leg, and the sum."""
+    """Format a line for each leg, and the total."""
     lines = [f"\n{'leg':34}{'passed':>8}{'failed':>8}{'waiting':>9}"]
     all_passed = all_failed = 0
     for name, rows in told.items():
@@ -107,7 +104,7 @@ def summary(told: dict[str, list[Row]]) -> str:
 
 
 async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
-    """Run the legs that were asked for, tell how they went; the exit code."""
+    """Run the selected legs, print the results, and return the exit code."""
     us = asyncio.current_task()
     assert us is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, us.cancel)
@@ -115,9 +112,9 @@ async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
     chosen = [leg for leg in legs if not names or leg.name.startswith(tuple(names))]
     unknown = [name for name in names if not any(leg.name.startswith(name) for leg in legs)]
     if unknown:
-        print(f"there is no leg {unknown[0]!r}; there are {', '.join(leg.name for leg in legs)}")
+        print(f"unknown leg {unknown[0]!r}; available: {', '.join(leg.name for leg in legs)}")
         return 2
-    told = {"waiting.txt": [Row(why, ["mend the list"]) for why in waiting.faults(owed)]}
+    told = {"waiting.txt": [Row(why, ["fix the list"]) for why in waiting.faults(owed)]}
     turn = asyncio.Semaphore(PARALLEL)
     async with asyncio.TaskGroup() as group:
         jobs = {leg.name: group.create_task(_carried_out(leg, turn, owed)) for leg in chosen}
@@ -131,11 +128,11 @@ async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
 
 
 async def main() -> int:
-    """Install what is missing, and judge; the exit code."""
+    """Install the suite if necessary, judge, and return the exit code."""
     try:
         await install()
     except Broken as error:
-        print(f"the suite could not be installed: {error}")
+        print(f"could not install the suite: {error}")
         return 2
     return await judge(sys.argv[1:], Waiting.load(), Owed.load())
 

@@ -1,7 +1,7 @@
-"""The legs of a judgement: which scenarios are run together, and which of them may wait.
+"""The legs: groups of scenarios that run together, and scenarios that may fail for now.
 
-A scenario about authorization, or of an extension, may be red until what it needs is built. It is listed for
-that in `waiting.txt`, and stands in a leg of its own. How a leg is run is not known here.
+A scenario about authorization, or of an extension, may fail until its feature is implemented. `waiting.txt`
+lists it, and it runs in a separate leg.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ LIST: Final = Path(__file__).with_name("waiting.txt")
 AUTH: Final = "auth/"
 
 LATER: Final = ("auth", "extensions")
-"""The legs of what may wait."""
+"""The legs of scenarios that may fail."""
 
 
 class Run(NamedTuple):
-    """One scenario of one side on one wire."""
+    """One scenario of one side in one revision."""
 
     side: str
     wire: str
@@ -32,12 +32,12 @@ class Run(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """Scenarios that are told together.
+    """Scenarios that are reported together.
 
     Args:
-        name: of the leg.
+        name: the name of the leg.
         runs: its scenarios.
-        asked: what the suite is asked for, if it runs them all in one go; otherwise each is run alone.
+        asked: arguments of the suite to run all at once; otherwise each runs alone.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Leg(NamedTuple):
 
 
 class Waiting:
-    """The list of runs that may be red. It may only get shorter.
+    """The list of runs that may fail. It may only get shorter.
 
     Args:
-        text: a run on each line; what follows a # says what it waits for.
+        text: one run per line; a comment after # gives the reason.
 
     Raises:
-        ValueError: a line is no run.
+        ValueError: a line is not a run.
     """
 
     def __init__(self, text: str) -> None:
@@ -68,23 +68,23 @@ class Waiting:
 
     @classmethod
     def load(cls) -> "Waiting":
-        """What is in the file."""
+        """Read the file."""
         return cls(LIST.read_text())
 
     def faults(self, owed: Owed) -> list[str]:
-        """What is wrong with the list itself."""
+        """Return the faults of the list itself."""
         found = [f"{run} is listed twice" for run in sorted(set(self.runs)) if self.runs.count(run) > 1]
         for run in self.runs:
             known = run.side in SIDES and run.wire in (*WIRES, EXTENSION)
             if not known or run.scenario not in owed.scenarios(run.side, run.wire):
-                found.append(f"there is no {run}")
+                found.append(f"unknown run {run}")
             elif not run.scenario.startswith(AUTH) and run.wire != EXTENSION:
-                found.append(f"{run} may not wait: it is neither about authorization nor an extension")
+                found.append(f"{run} must not be listed: it is neither about authorization nor an extension")
         return found
 
 
 def plan(owed: Owed, waiting: Iterable[Run]) -> list[Leg]:
-    """All legs that have something to run."""
+    """Return all legs with scenarios."""
     later = list(waiting)
     legs: list[Leg] = []
     for side in SIDES:
@@ -103,11 +103,11 @@ def plan(owed: Owed, waiting: Iterable[Run]) -> list[Leg]:
 
 
 def _runs(side: str, wire: str, scenarios: list[str], later: list[Run]) -> list[Run]:
-    """The runs that have to pass. What waits as an extension waits on the wire of every requirement set."""
+    """Return the runs that must pass. A waiting extension waits in every requirement set."""
     away = {run.scenario for run in later if (run.side, run.wire) in {(side, wire), (side, EXTENSION)}}
     return [Run(side, wire, scenario) for scenario in scenarios if scenario not in away]
 
 
 def _at_once(side: str, *asked: str) -> tuple[str, ...]:
-    """Only servers: when the suite runs many clients, it does not look how they end."""
+    """Return the arguments for all scenarios of servers: for many clients, the suite ignores exit codes."""
     return asked if side == "server" else ()

@@ -1,8 +1,8 @@
-"""What each scenario owes: the ids of the checks that were seen to succeed with some other implementation.
+"""The required checks of each scenario: those that have passed with some other implementation.
 
-They are in `owed.json`, beside the scenarios of the suite's two requirement sets. Run as
-`PYTHONPATH=interop python conformance/owed.py <anchor-checks.json>`, it writes that file anew: from the
-anchors, which lie outside of the repository, and from the suite, which it installs for that.
+They are in `owed.json`, with the scenarios of the suite's two requirement sets.
+`PYTHONPATH=interop python conformance/owed.py <anchor-checks.json>` regenerates that file from the anchors,
+which are outside the repository, and from the suite, which it installs.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ SIDES: Final = ("server", "client")
 WIRES: Final = ("2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 SETS: Final = WIRES[-2:]
 EXTENSION: Final = "extension"
-"""Where scenarios stand that belong to no revision."""
+"""The key of scenarios without a revision."""
 
 FREE: Final = {
-    # Whether answers to lists are JSON or event streams is for the server to choose; ours are JSON, and then
-    # the suite has no stream to look at. That several requests are answered at once is checked beside it.
+    # A server may respond to lists with JSON or event streams. Ours sends JSON, so the suite has no stream to
+    # check. Another check covers concurrent responses.
     ("server", "2025-11-25", "server-sse-multiple-streams", "server-sse-streams-functional"): "INFO",
-    # Whoever sees that the metadata is of another resource stops there, and asks no authorization server.
+    # A client that detects metadata of another resource stops, and contacts no authorization server.
     ("client", "2026-07-28", "auth/resource-mismatch", "authorization-server-metadata"): "INFO",
-    # A workload asks no user: an anchor that did failed the scenario, and its other checks stand there.
+    # A workload has no user: an anchor that asked one failed the scenario, but its other checks are listed.
     **{
         ("client", "extension", "auth/wif-jwt-bearer", check): "INFO"
         for check in (
@@ -38,11 +38,11 @@ FREE: Final = {
         )
     },
 }
-"""Checks that need not succeed though they did elsewhere, and the status that is good enough."""
+"""Optional checks, and their minimum status."""
 
 
 class Owed:
-    """What scenarios owe.
+    """The required checks of scenarios.
 
     Args:
         read: the content of `owed.json`.
@@ -54,29 +54,29 @@ class Owed:
 
     @classmethod
     def load(cls) -> "Owed":
-        """What is in the file."""
+        """Read the file."""
         return cls(json.loads(FILE.read_text()))
 
     def scenarios(self, side: str, wire: str) -> list[str]:
-        """The scenarios of a side on a wire."""
+        """Return the scenarios of a side in a revision."""
         return list(self._checks[side][wire])
 
     def required(self, side: str, revision: str) -> list[str]:
-        """The scenarios of a side in a requirement set, also those that it only reports."""
+        """Return the scenarios of a side in a requirement set, including informative ones."""
         return self._sets[revision][side]
 
     def checks(self, side: str, wire: str, scenario: str) -> dict[str, str]:
-        """The checks that a scenario owes, and the status that is good enough for each."""
+        """Return the required checks of a scenario, with their minimum status."""
         checks = self._checks[side]
         return checks[wire].get(scenario) or checks[EXTENSION].get(scenario, {})
 
     def is_extension(self, side: str, scenario: str) -> bool:
-        """Whether a scenario belongs to no revision."""
+        """Return whether a scenario has no revision."""
         return scenario in self._checks[side][EXTENSION]
 
 
 def _least(seen: dict[str, str]) -> str | None:
-    """The status that is good enough, from what was seen elsewhere; None if nobody got through."""
+    """Return the minimum status from the results of other implementations; None if none passed."""
     statuses = set(seen.values())
     if "ok" in statuses:
         return "SUCCESS"
@@ -84,7 +84,7 @@ def _least(seen: dict[str, str]) -> str | None:
 
 
 def collect(anchors: dict[str, Any]) -> dict[str, Any]:
-    """The checks that are owed, from those that were seen."""
+    """Return the required checks from the observed ones."""
     owed: dict[str, Any] = {}
     for side in SIDES:
         for wire in (*WIRES, EXTENSION):
@@ -98,8 +98,8 @@ def collect(anchors: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _sets() -> dict[str, dict[str, list[str]]]:
-    """The scenarios of the requirement sets, from the suite."""
-    from suite import install, sets  # noqa: PLC0415 - whoever only reads the file needs no suite
+    """Return the scenarios of the requirement sets from the suite."""
+    from suite import install, sets  # noqa: PLC0415 - reading the file needs no suite
 
     await install()
     return {revision: await sets(revision) for revision in SETS}

@@ -1,7 +1,6 @@
-"""One request of the differential: its name, its bytes, and what has to go before it.
+"""One request of the differential test: its name, its bytes, and the request before it.
 
-Knows what a proper client of each revision sends; a probe says where it departs from that. Which probes there
-are is told by `probes`.
+Builds valid requests of each revision; a probe defines its deviations. `probes` lists all probes.
 """
 
 import json
@@ -17,13 +16,13 @@ REVISIONS: Final = (*SESSIONS, STATELESS)
 
 PREFIX: Final = "io.modelcontextprotocol/"
 ID: Final = 7
-"""The id of all requests that are about something else."""
+"""The id of all requests whose id is not the topic."""
 
 CLIENT: Final = {"name": "probe", "version": "1"}
 CAPABILITIES: Final[dict[str, Any]] = {"elicitation": {}, "sampling": {}, "roots": {}}
 
 NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The requests whose parameter is repeated in `Mcp-Name`."""
+"""The requests with a parameter that `Mcp-Name` repeats."""
 
 Session = Literal["shared", "own", "half", "none"]
 Headers = Mapping[str, str | tuple[str, ...] | None]
@@ -34,16 +33,16 @@ class Probe:
     """A request.
 
     Args:
-        name: what is odd about it; the same in each revision.
-        revision: the one that its client speaks.
-        verb: of HTTP.
-        headers: all but Host and the length; `{session}` stands for the session.
-        body: what follows them.
+        name: its deviation; the same in each revision.
+        revision: the revision of its client.
+        verb: the HTTP method.
+        headers: all headers except Host and the length; `{session}` stands for the session id.
+        body: the body.
         session: "shared" with all that do not harm it, its "own", "half" opened: no `initialized` was sent,
             or "none".
         until: how much of an event stream to read; see `raw.exchange`.
         first: what is sent before; its result asks for input: `{key}` and `{state}` in the body come from it.
-        host: what it says in Host; None for what is true.
+        host: the Host header; None for the correct one.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Probe:
     host: str | None = None
 
     def wire(self, port: int, session: str, body: bytes | None) -> bytes:
-        """All bytes of it."""
+        """Return the bytes of the request."""
         lines = [
             f"{self.verb} /mcp HTTP/1.1",
             f"Host: {self.host or f'127.0.0.1:{port}'}",
@@ -70,10 +69,10 @@ class Probe:
 
 
 class Table:
-    """The probes of one revision, as they are added.
+    """The probes of one revision.
 
     Args:
-        revision: what their client speaks.
+        revision: the revision of their client.
     """
 
     def __init__(self, revision: str) -> None:
@@ -85,20 +84,20 @@ class Table:
         return iter(self.probes.values())
 
     def meta(self, **changed: Any) -> dict[str, Any]:
-        """The `_meta` of a proper request; what is changed to None is left out."""
+        """Return the `_meta` of a valid request; None omits a member."""
         proper = {"protocolVersion": self.revision, "clientCapabilities": CAPABILITIES, "clientInfo": CLIENT}
         wanted = proper | changed if self.stateless else changed
         return {f"{PREFIX}{name}": value for name, value in wanted.items() if value is not None}
 
     def request(self, method: str, params: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """A request; its parameters get the `_meta` that the revision demands, unless they have one."""
+        """Build a request. Its parameters get the `_meta` of the revision, unless they have one."""
         if self.stateless:
             params = {"_meta": self.meta(), **(params or {})}
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": ID, "method": method, **more}
         return message if params is None else message | {"params": params}
 
     def opening(self, **changed: Any) -> dict[str, Any]:
-        """The request that opens a session."""
+        """Build the request that opens a session."""
         params = {"protocolVersion": self.revision, "capabilities": CAPABILITIES, "clientInfo": CLIENT}
         return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params | changed}
 
@@ -118,15 +117,15 @@ class Table:
         """Add a request.
 
         Args:
-            name: what is odd about it.
+            name: its deviation.
             body: bytes as they are, a message as JSON, or None for no body.
             like: the message that its headers are about, if the body is not one.
-            headers: what differs from those of a proper client; None leaves one out.
+            headers: changes to the headers of a valid client; None omits one.
             verb: see `Probe`, as for all others.
-            session: where it is sent.
+            session: the session to use.
             until: how much to read.
             first: the name of the probe that goes before it.
-            host: what it says in Host.
+            host: the Host header.
         """
         assert name not in self.probes, name
         about = like or as_object(body)
@@ -143,7 +142,7 @@ class Table:
         self.probes[name] = Probe(name, self.revision, verb, tuple(pairs), raw, where, until, before, host)
 
     def _proper(self, message: dict[str, Any], verb: str, session: Session) -> dict[str, str]:
-        """The headers of a proper client."""
+        """Return the headers of a valid client."""
         both = "application/json, text/event-stream"
         headers: dict[str, str] = {"Accept": "text/event-stream" if verb == "GET" else both}
         if verb == "POST":
@@ -164,7 +163,7 @@ class Table:
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A JSON value if it is an object, and otherwise an empty one."""
+    """Return a JSON value if it is an object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 

@@ -10,7 +10,7 @@ __all__ = ["all_probes", "probes"]
 
 
 def probes(revision: str) -> list[Probe]:
-    """All requests of a revision."""
+    """Return all requests of a revision."""
     table = Table(revision)
     for part in (methods, eras, envelopes, http):
         part(table)
@@ -18,5 +18,5 @@ def probes(revision: str) -> list[Probe]:
 
 
 def all_probes() -> list[Probe]:
-    """All requests."""
+    """Return all requests."""
     return [probe for revision in REVISIONS for probe in probes(revision)]

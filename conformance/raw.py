@@ -1,7 +1,7 @@
-"""One HTTP exchange as bytes: what is written is what was asked for, and the wait for an answer is bounded.
+"""One HTTP exchange as raw bytes, with a timeout.
 
-Knows HTTP/1.1 as far as three servers on loopback answer in it, and event streams. What an answer means is
-for `answers` to say.
+Implements the parts of HTTP/1.1 that three servers on loopback use, and event streams. `answers` interprets
+the responses.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Any, Final
 __all__ = ["Reply", "exchange"]
 
 PATIENCE: Final = 3.0
-"""Seconds for one exchange: loopback needs some milliseconds, and who takes longer has not answered."""
+"""Timeout of one exchange in seconds: loopback needs milliseconds."""
 
 
 @dataclass
 class Reply:
-    """What came back.
+    """A response.
 
     Attributes:
-        status: of HTTP; 0 if there was no answer at all.
-        headers: by name in small letters.
-        body: all of it, or what had come of a stream until it had said enough.
+        status: the HTTP status; 0 without a response.
+        headers: the headers, by lowercase name.
+        body: the whole body, or the beginning of a stream.
         ended: whether the body was read to its end.
     """
 
@@ -40,7 +40,7 @@ class Reply:
 
     @property
     def messages(self) -> list[Any]:
-        """The JSON values in it; an empty list if it is none, or no JSON."""
+        """Return the JSON values in the body; an empty list if there are none."""
         if self.kind == "text/event-stream":
             told = (_data(event) for event in self.body.replace(b"\r\n", b"\n").split(b"\n\n")[:-1])
             return [value for data in told if data for value in _parsed(data)]
@@ -48,11 +48,11 @@ class Reply:
 
 
 async def exchange(port: int, request: bytes, *, until: str = "answer") -> Reply:
-    """What a server on loopback answers.
+    """Send a request to a server on loopback and return its response.
 
     Args:
-        port: where it listens.
-        request: all bytes of it.
+        port: its port.
+        request: the bytes of the request.
         until: how much of an event stream to read: its "head", its first "message", the "answer", which is
             the first message that is a response or a request that waits for one, or all until its "end".
     """
@@ -89,7 +89,7 @@ async def _read(reader: asyncio.StreamReader, reply: Reply, *, head_only: bool, 
 
 
 async def _chunks(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncIterator[bytes]:
-    """The body, as it comes."""
+    """Yield the body in chunks."""
     if headers.get("transfer-encoding", "").lower() == "chunked":
         while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
             yield await reader.readexactly(size)
@@ -114,7 +114,7 @@ def _waits_or_answers(message: Any) -> bool:
 
 
 def _data(event: bytes) -> bytes:
-    """What an event says; its lines of data, joined."""
+    """Return the data lines of an event, joined."""
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)
 

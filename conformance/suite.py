@@ -1,7 +1,7 @@
-"""The official suite as a program: installed once from its lock file, run for one leg or one scenario.
+"""Installs and runs the official suite, for one leg or one scenario.
 
-Owns the processes and reads what they leave behind. Whether that is good enough is for `verdict` to say. Node
-comes as interop brings it. What is installed is told by `package.json` and its lock; no registry is named.
+Runs the processes and reads their results; `verdict` judges them. `package.json` and its lock file define the
+installed version. Node comes from the interop environments.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ PLACE: Final = HOME.with_name("conformance")
 PROGRAM: Final = PLACE / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
 
 SCENARIO: Final = 30
-"""Seconds that the suite gives a scenario."""
+"""Timeout of the suite for a scenario, in seconds."""
 
 LEG: Final = 240.0
-"""Seconds for all scenarios of a server: they take a few, and if some hang, the suite says so."""
+"""Timeout for all scenarios of a server, in seconds. The suite reports scenarios that hang."""
 
 _STAMP: Final = re.compile(r"^server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
-"""How the suite names the folder of a scenario's results."""
+"""The suite's name for the folder of a scenario's results."""
 
 _TROUBLE: Final = re.compile(r"Client (?:exited with code -?\d+|timed out after \d+ms)")
-"""What the suite says of a client and may then forgive."""
+"""Failures of a client that the suite may ignore."""
 
 Check = dict[str, Any]
 
 
 class Ran(NamedTuple):
-    """What is left of one scenario.
+    """The results of one scenario.
 
     Args:
-        checks: what the suite has checked.
-        trouble: what went wrong with the processes; empty if nothing did.
+        checks: the checks of the suite.
+        trouble: a failure of the processes, else empty.
     """
 
     checks: list[Check]
@@ -64,10 +64,10 @@ class _Ended(NamedTuple):
 
 
 async def install() -> None:
-    """Install Node and the suite, unless they are there.
+    """Install Node and the suite if necessary.
 
     Raises:
-        Broken: npm or pip failed; the text is what they said.
+        Broken: npm or pip failed; the message is their output.
     """
     for why in (await prepare(["node"])).values():
         raise Broken(why)
@@ -88,10 +88,10 @@ async def install() -> None:
 
 
 async def run_server(*asked: str) -> tuple[dict[str, Ran], str]:
-    """What is left of the scenarios for a server of ours, by name; and what went wrong with the leg itself.
+    """Run scenarios against our server. Returns the results by name, and a failure of the whole leg.
 
     Args:
-        asked: which scenarios, in the suite's own words.
+        asked: the suite's arguments that select scenarios.
     """
     ours = Host()
     with tempfile.TemporaryDirectory(prefix="conformance-") as place:
@@ -106,11 +106,11 @@ async def run_server(*asked: str) -> tuple[dict[str, Ran], str]:
 
 
 async def run_client(scenario: str, *asked: str) -> Ran:
-    """What is left of one scenario for our client.
+    """Run one scenario with our client and return its results.
 
     Args:
         scenario: its name.
-        asked: on which wire, in the suite's own words.
+        asked: the suite's arguments that select the revision.
     """
     with tempfile.TemporaryDirectory(prefix="conformance-") as place:
         command = '"$CONFORMANCE_PYTHON" conformance/client.py'
@@ -120,12 +120,12 @@ async def run_client(scenario: str, *asked: str) -> Ran:
         forgiven = _TROUBLE.search(ended.said)
         trouble = forgiven[0] if forgiven else ended.trouble
         if not trouble and not _said(Path(place)).endswith(f"{DONE}\n"):
-            trouble = "our client did not come to its end"
+            trouble = "our client did not finish"
         return Ran(_read(Path(place)), trouble)
 
 
 async def sets(revision: str) -> dict[str, list[str]]:
-    """The scenarios of a requirement set, by side: those that count, and those that are only reported."""
+    """Return the scenarios of a requirement set by side: required and informative ones."""
     ended = await _suite("list", "--requirements", revision, within=SCENARIO)
     found: dict[str, list[str]] = {"server": [], "client": []}
     side = ""
@@ -138,17 +138,17 @@ async def sets(revision: str) -> dict[str, list[str]]:
 
 
 def _folders(place: Path) -> list[tuple[Path, re.Match[str]]]:
-    """The folders of the scenarios for a server, and their names."""
+    """Return the folders of the scenarios for a server, with their names."""
     return [(folder, named) for folder in place.iterdir() if (named := _STAMP.match(folder.name))]
 
 
 def _said(folder: Path) -> str:
-    """What our client has said."""
+    """Return the output of our client."""
     return "".join(path.read_text() for path in folder.rglob("stdout.txt"))
 
 
 def _read(folder: Path) -> list[Check]:
-    """The checks that were written into a folder; none if the scenario never got there."""
+    """Return the checks in a folder; none if the scenario did not write any."""
     found: list[Check] = []
     for path in folder.rglob("checks.json"):
         found += json.loads(path.read_text())
@@ -161,7 +161,7 @@ async def _suite(*arguments: str, within: float) -> _Ended:
 
 
 async def _run(command: list[str], *, at: Path, within: float) -> _Ended:
-    """Run a program to its end, and all that it has started with it."""
+    """Run a program, and end its child processes with it."""
     async with _started(command, at) as process:
         assert process.stdout is not None
         said = bytearray()
@@ -172,7 +172,7 @@ async def _run(command: list[str], *, at: Path, within: float) -> _Ended:
                 code = await process.wait()
             trouble = f"exit code {code}" if code else ""
         except TimeoutError:
-            trouble = f"it took longer than {within:g} s"
+            trouble = f"timed out after {within:g} s"
     return _Ended(said.decode(errors="replace"), trouble)
 
 
@@ -192,8 +192,6 @@ async def _started(command: list[str], at: Path) -> AsyncGenerator[asyncio.subpr
     try:
         yield process
     finally:
-        tell(
-            process, signal.SIGKILL
-        )  # whatever is left of it: the suite ends the shell of a client, not the client
+        tell(process, signal.SIGKILL)  # the suite ends the shell of a client, but not the client
         with contextlib.suppress(ProcessLookupError):
             await process.wait()

@@ -1,7 +1,7 @@
-"""Chromium and its driver, for the tests that need a real browser: where they are, and how to get them.
+"""Finds or installs Chromium and its driver, for the tests with a real browser.
 
-Run by `make test`. Installs the packages of Debian where it may, that is as root, and only once; else the
-tests that need them are skipped, or fail in CI. No browser is downloaded in any other way.
+Run by `make test`. As root, it installs the Debian packages, once. Otherwise the tests are skipped, or fail
+in CI. It downloads no browser in any other way.
 """
 
 import os
@@ -26,37 +26,37 @@ PATIENCE: Final = (
     "-o",
     "DPkg::Lock::Timeout=60",
 )
-"""Nobody waits for long where there is no network, or where somebody else is installing."""
+"""Short timeouts: there may be no network, or another installation may hold the lock."""
 
 TRIED: Final = Path(__file__).resolve().parents[1] / ".cache" / "no-chromium"
-"""Is there if the packages could not be had. Outside CI they are not asked for again, until `make clean`."""
+"""Marks a failed installation. Outside CI, there is no further attempt until `make clean`."""
 
 
 def absence() -> str | None:
-    """What is missing and what to do about it; None when both programs are there."""
+    """Return a message about missing programs, or None if both exist."""
     missing = [program for program in (CHROMIUM, DRIVER) if shutil.which(program) is None]
-    return f"there is no {' and no '.join(missing)}; get it with: {HOW}" if missing else None
+    return f"{' and '.join(missing)} not found; install with: {HOW}" if missing else None
 
 
 def demanded() -> bool:
-    """Whether a missing browser is a failure: in CI."""
+    """Return whether a missing browser is a failure, as in CI."""
     return os.environ.get("CI") == "true"
 
 
 def bring(tried: Path = TRIED, *, root: bool) -> None:
-    """Install the packages if they are missing and can be had; nothing is wrong if they cannot.
+    """Install the packages if they are missing. A failed installation is not an error.
 
     Args:
-        tried: the file that is left if they cannot.
+        tried: the file that marks a failed installation.
         root: whether this user may install packages.
     """
     apt = shutil.which("apt-get")
     if absence() is None or apt is None or not root or (tried.exists() and not demanded()):
         return
-    print("installing Chromium, once, for the tests that need a real browser", flush=True)
+    print("installing Chromium for the browser tests", flush=True)
     quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for words in (("update", "-qq"), INSTALL):
-        # Lists that cannot be renewed may still be good.
+        # If the package lists cannot be updated, the old ones may work.
         subprocess.run([apt, *PATIENCE, *words], env=quietly, check=False, stdout=subprocess.DEVNULL)
     if absence() is not None:
         tried.parent.mkdir(exist_ok=True)

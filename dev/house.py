@@ -1,7 +1,7 @@
-"""The house rules that no linter knows: sizes, names, words, links, reasons.
+"""The house rules that no linter has: sizes, names, words, links, reasons.
 
-Each rule is a function that reads the tree and yields what breaks it; `RULES` is the list of them. What ruff,
-pyright and import-linter can check is left to them. Run as `python dev/house.py [root]`, or by `make check`.
+Each rule is a function that reads the tree and yields its findings; `RULES` lists them. ruff, pyright and
+import-linter check everything else. Run `python dev/house.py [root]`, or `make check`.
 """
 
 import ast
@@ -19,16 +19,16 @@ from budget import budget, report
 from pages import links
 from tree import File, Finding, Tree
 
-# --------------------------------------------------------------------- what the rules say
+# --------------------------------------------------------------------- limits and patterns
 
 MAX_LINES: Final = 600
-"""Beyond this a module is more than one noun; 200 lines are normal."""
+"""Lines of a module. A longer one has more than one topic; 200 lines are normal."""
 
 DOCSTRING_LINES: Final = (2, 6)
-"""What a module does and what it leaves to others fits in this many lines that are not empty."""
+"""Minimum and maximum of non-empty lines in the docstring of a module."""
 
 ONE_LINER: Final = 10
-"""A module shorter than this is read faster than a docstring about it."""
+"""Lines. A shorter module needs no docstring of several lines."""
 
 LONGER_DOCSTRINGS: Final = {
     "src/toolpost/__init__.py": "greets the reader of `help(toolpost)`",
@@ -42,10 +42,10 @@ REVISIONS_LIVE_IN: Final = frozenset(
 )
 METHODS_LIVE_IN: Final = "src/toolpost/protocol/methods.py"
 METHOD: Final = re.compile(r"[a-z]+(?:/[A-Za-z_]+)+")
-"""The name of a method; those of one word (`ping`) are ordinary words, too, and may stand anywhere."""
+"""The name of a method. Names of one word (`ping`) are also ordinary words, and allowed anywhere."""
 
 DATE: Final = re.compile(r"\s*(?=-*\d)(?=\d*-)[\d-]+\s*")
-"""A date, or a piece that one could be put together from: digits and hyphens, some of each."""
+"""A date, or a fragment of one: digits and hyphens, at least one of each."""
 
 ORDERED_WORDS: Final = frozenset({"DATES", "date", "protocol_version", "revision"})
 ORDERING: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -53,34 +53,58 @@ ORDERING_CALLS: Final = frozenset({"max", "min", "sorted"})
 
 EMPTY_MODULE: Final = re.compile(r"(?:^|_)(?:base|common|helpers?|impl|manager|shared|utils?)$|_handler$")
 EMPTY_CLASS: Final = re.compile(r"(?:Helpers?|Impl|Manager|Utils?|(?<=[A-Za-z0-9])Handler)$")
-"""Words that name no thing: at the end of a name they hide what it is."""
+"""Generic words. At the end of a name they hide its purpose."""
 
-NAMED_ANYWAY: Final = {"src/toolpost/types/base.py": "the struct that all of the vocabulary is based on"}
+NAMED_ANYWAY: Final = {"src/toolpost/types/base.py": "the base struct of all protocol types"}
 
 PARTICIPLE: Final = re.compile(
     r"_*(?:[a-z]+(?<!e)ed"
     r"|told|said|kept|found|known|begun|shown|written|heard|sent|made|taken|given|held|lost|seen)"
 )
-"""A name that is one word, which says that something was done and not what the function does."""
+"""A bare participle: it names a state, not the action of the function."""
 
 PARTICIPLES: Final = {
-    "_elapsed": "the seconds that have elapsed, as the field says it",
-    "cancelled": "asyncio's word, on what is like a future",
+    "_elapsed": "the usual word for elapsed seconds",
+    "cancelled": "the name that asyncio uses for futures",
 }
-"""Functions that may be named so, each with the reason."""
+"""Exceptions, each with the reason."""
 
 EXPORTING: Final = ("src/toolpost/types/",)
 
 MACHINE_WORDS: Final = {
-    # The specification's own examples live in the home of one called user.
+    # The specification's own examples use /home/user.
     r"(?<![\w.~})>-])/(?:work|root|(?:home|Users)/(?!user/)[\w.-]+)/": "is a local path; make it relative",
-    r"\bpypi\.org/simple|files\.pythonhosted\.org|registry\.npmjs\.org": "is a package index; leave it out",
+    r"\bpypi\.org/simple|files\.pythonhosted\.org|registry\.npmjs\.org": "is a package index; remove it",
 }
 
 EXCUSE: Final = re.compile(r"#\s*((?:[\w-]+:\s*)?noqa|(?:type|pyright):\s*ignore|pragma:\s*no \w+)")
 REASON: Final = re.compile(r" - .*\w{3}")
 WHOLE_FILE: Final = re.compile(r"\s*#\s*(pyright:|type:\s*ignore)")
-"""On a line of its own, such a comment loosens or silences the type checker for all of the file."""
+"""On a separate line, such a comment changes the type checker's settings for the whole file."""
+
+BANNED_WORDS: Final = {
+    "anew": "write `again`, or a verb with re-",
+    "by itself": "write `automatically`, or name the cause",
+    "for ever": "write `no limit` or `never ends`",
+    "graver": "write `higher` or `more severe`",
+    "in vain": "write what failed",
+    "is due": "write `is expected` or `must be`",
+    "is no": "write `is not a`",
+    "mend": "write `fix`",
+    "so many": "write the number, or `N`",
+    "told": "write `sent`, `reported` or `logged`",
+    **dict.fromkeys(
+        ("anybody", "nobody", "somebody", "whoever"), "name the subject: the client, the user, …"
+    ),
+}
+"""Word or phrase → how to replace it."""
+
+BANNED: Final = re.compile(
+    r"\b(?:" + "|".join(BANNED_WORDS).replace(" ", r"\s+") + r")\b(?!\s+longer\b)", re.IGNORECASE
+)
+THERE: Final = re.compile(r"\bthere\s+\Z", re.IGNORECASE)
+"""`there is no` is allowed."""
+WORD_TOKENS: Final = frozenset({"COMMENT", "STRING", "FSTRING_MIDDLE"})
 
 CONTRACT_TESTS: Final = "tests/contract/"
 PUBLIC_MODULES: Final = {
@@ -91,25 +115,25 @@ PUBLIC_MODULES: Final = {
     "toolpost.testing": "src/toolpost/testing/__init__.py",
     "toolpost.types": "src/toolpost/types/__init__.py",
 }
-"""What users import from; the public names of each are in its `__all__`."""
+"""The modules that users import from. `__all__` of each lists its public names."""
 
 SKIPS: Final = frozenset({"importorskip", "skip", "skipif", "xfail"})
 REASON_WORDS: Final = 2
-"""A reason of fewer words than this explains nothing."""
+"""Minimum number of words in a reason."""
 
 # --------------------------------------------------------------------- the rules: modules
 
 
 def module_size(tree: Tree) -> Iterator[Finding]:
-    """A module is short."""
+    """Report modules that are too long."""
     for file in tree.source:
         lines = len(file.text.splitlines())
         if lines > MAX_LINES:
-            yield file.find(MAX_LINES + 1, f"{lines} lines, {MAX_LINES} are the limit; split it by nouns")
+            yield file.find(MAX_LINES + 1, f"{lines} lines (limit: {MAX_LINES}); split the module by topic")
 
 
 def module_docstring(tree: Tree) -> Iterator[Finding]:
-    """A module says in a few lines what it does and what it leaves to others."""
+    """Report missing, short and long docstrings of modules."""
     least, most = DOCSTRING_LINES
     for file in tree.source:
         if file.stem == "__main__" or len(file.text.splitlines()) < ONE_LINER:
@@ -119,24 +143,24 @@ def module_docstring(tree: Tree) -> Iterator[Finding]:
         if lines < least or (lines > most and file.path not in LONGER_DOCSTRINGS):
             yield file.find(
                 1,
-                f"docstring lines: {lines}, wanted: {least} to {most}; "
-                "say what the module does and what it leaves to others",
+                f"docstring lines: {lines}, expected: {least} to {most}; "
+                "describe what the module does and what it leaves to others",
             )
 
 
 def names(tree: Tree) -> Iterator[Finding]:
-    """A module or a class is named after a thing."""
+    """Report generic names of modules and classes."""
     for file in tree.source:
         for name in (*Path(file.path).parts[1:-1], file.stem):
             if EMPTY_MODULE.search(name) and file.path not in NAMED_ANYWAY:
-                yield file.find(1, f"`{name}` names no thing; name the module after what it has or does")
+                yield file.find(1, f"`{name}` is a generic name; name the module after its purpose")
         for node in ast.walk(file.tree):
             if isinstance(node, ast.ClassDef) and EMPTY_CLASS.search(node.name):
-                yield file.find(node.lineno, f"class `{node.name}` names no thing; say what it is")
+                yield file.find(node.lineno, f"class `{node.name}` has a generic name; name its purpose")
 
 
 def class_names(tree: Tree) -> Iterator[Finding]:
-    """A class has a name that no other class has, private ones included: a search finds one."""
+    """Report duplicate class names, including private ones, so that a search finds one class."""
     known: dict[str, str] = {}
     for file in tree.source:
         for node in ast.walk(file.tree):
@@ -144,12 +168,12 @@ def class_names(tree: Tree) -> Iterator[Finding]:
                 first = known.setdefault(node.name, f"{file.path}:{node.lineno}")
                 if first != f"{file.path}:{node.lineno}":
                     yield file.find(
-                        node.lineno, f"class `{node.name}` is in {first}, too; rename one of them"
+                        node.lineno, f"class `{node.name}` is also defined in {first}; rename one"
                     )
 
 
 def function_names(tree: Tree) -> Iterator[Finding]:
-    """A function is named after what it does: by a verb, not by a bare participle."""
+    """Report functions that are named by a bare participle instead of a verb."""
     for file in tree.source:
         for node in ast.walk(file.tree):
             if (
@@ -160,7 +184,7 @@ def function_names(tree: Tree) -> Iterator[Finding]:
             ):
                 yield file.find(
                     node.lineno,
-                    f"`{node.name}` says what was done; use a verb, or is_, has_, can_ for a yes or no",
+                    f"`{node.name}` is a participle; use a verb, or is_, has_, can_ for a boolean",
                 )
 
 
@@ -168,20 +192,18 @@ def function_names(tree: Tree) -> Iterator[Finding]:
 
 
 def revision_literals(tree: Tree) -> Iterator[Finding]:
-    """The date of a revision is written in two modules only, nor is it put together elsewhere."""
-    for file in _ignorant(tree):
+    """Report dates of revisions, or parts of dates, outside the two modules that define them."""
+    for file in _modules_without_dates(tree):
         for node in ast.walk(file.tree):
             value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(value, bytes):
                 value = value.decode("latin-1")
             if isinstance(node, ast.Constant) and isinstance(value, str) and DATE.fullmatch(value):
-                yield file.find(
-                    node.lineno, f"revision {value} as a literal; ask the revision's record for a fact"
-                )
+                yield file.find(node.lineno, f"revision {value} as a literal; use the fields of the revision")
 
 
 def method_literals(tree: Tree) -> Iterator[Finding]:
-    """The name of a method is written in one module only; a `Literal[…]` in an annotation may repeat it."""
+    """Report names of methods outside protocol/methods.py. `Literal[…]` in annotations is allowed."""
     for home in tree.source:
         if home.path == METHODS_LIVE_IN:
             names = {value for _, value in _strings(home.tree) if METHOD.fullmatch(value)}
@@ -194,7 +216,7 @@ def method_literals(tree: Tree) -> Iterator[Finding]:
 
 
 def _strings(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """The strings of a module, each with its line; those inside of a `Literal[…]` are left out."""
+    """Yield the strings of a module with their lines, except those inside `Literal[…]`."""
     nodes = list(ast.walk(module))
     literals = [node for node in nodes if isinstance(node, ast.Subscript) and _last_word(node) == "Literal"]
     left_out = {id(part) for literal in literals for part in ast.walk(literal)}
@@ -205,20 +227,20 @@ def _strings(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 def revision_order(tree: Tree) -> Iterator[Finding]:
     """Revisions are ordered in two modules only; elsewhere the record says what holds."""
-    for file in _ignorant(tree):
-        dates = ORDERED_WORDS | set(_called_otherwise(file.tree))
+    for file in _modules_without_dates(tree):
+        dates = ORDERED_WORDS | set(_date_aliases(file.tree))
         for node in (node for node in ast.walk(file.tree) if isinstance(node, ast.expr)):
             for word in sorted({_last_word(operand) for operand in _ordered(node)} & dates):
-                yield file.find(node.lineno, f"orders by `{word}`; ask the revision's record for a fact")
+                yield file.find(node.lineno, f"orders by `{word}`; use the fields of the revision")
 
 
-def _ignorant(tree: Tree) -> Iterator[File]:
-    """The modules that may not know when a revision is from."""
+def _modules_without_dates(tree: Tree) -> Iterator[File]:
+    """Return the modules that must not contain dates of revisions."""
     return (file for file in tree.source if file.path not in REVISIONS_LIVE_IN)
 
 
 def _ordered(node: ast.expr) -> list[ast.expr]:
-    """What an expression puts in order."""
+    """Return the operands that an expression orders."""
     match node:
         case ast.Compare() if any(isinstance(operator, ORDERING) for operator in node.ops):
             return [node.left, *node.comparators]
@@ -228,8 +250,8 @@ def _ordered(node: ast.expr) -> list[ast.expr]:
             return []
 
 
-def _called_otherwise(module: ast.Module) -> Iterator[str]:
-    """The names that a module gives to dates."""
+def _date_aliases(module: ast.Module) -> Iterator[str]:
+    """Yield the names that a module binds to dates."""
     for node in ast.walk(module):
         match node:
             case (
@@ -243,7 +265,7 @@ def _called_otherwise(module: ast.Module) -> Iterator[str]:
 
 
 def _last_word(node: ast.expr) -> str:
-    """The last word of an expression, behind which stand an index and the call of a method at most."""
+    """Return the last name of an expression, ignoring an index and a method call after it."""
     match node:
         case ast.Attribute(attr=word) | ast.Name(id=word):
             return word
@@ -259,11 +281,11 @@ def _last_word(node: ast.expr) -> str:
 
 
 def module_exports(tree: Tree) -> Iterator[Finding]:
-    """A module of the vocabulary lists its public names, each defined and each once; ruff sorts them."""
+    """Report modules of `toolpost.types` whose `__all__` is missing or wrong. ruff sorts it."""
     for file in tree.source:
         exports = _exports(file.tree) if file.path.startswith(EXPORTING) else []
         if exports is None and not file.stem.startswith("_"):
-            yield file.find(1, "no `__all__`; list the public names in one, as plain strings")
+            yield file.find(1, "no `__all__`; add one with the public names as plain strings")
         for name in sorted(set(exports or ()) - set(_defined(file.tree.body))):
             yield file.find(
                 1, f"`__all__` lists `{name}`, which the module does not define; remove or define it"
@@ -287,7 +309,7 @@ def _doubles(words: list[str]) -> set[str]:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[str]:
-    """The names that statements bind, also under a condition."""
+    """Yield the names that statements bind, including conditional ones."""
     for node in body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -313,11 +335,11 @@ for name in sorted(set(names)):
     if names.count(name) > 1:
         print(f"`__all__` lists `{name}` twice; remove one")
 """
-"""Asks a fresh interpreter, so that a lazy table of names is resolved as a user would resolve it."""
+"""Runs in a new interpreter, which resolves lazy names as a user would."""
 
 
 def package_exports(tree: Tree) -> Iterator[Finding]:
-    """Every name that the package promises can be had, and is promised once."""
+    """Report public names of the package that do not exist or are listed twice."""
     for file in tree.source:
         if file.path == "src/toolpost/__init__.py":
             command = [sys.executable, "-c", PROBE, str(tree.root / "src")]
@@ -334,7 +356,7 @@ def package_exports(tree: Tree) -> Iterator[Finding]:
 
 
 def machine_words(tree: Tree) -> Iterator[Finding]:
-    """Nothing in the repository knows the machine that it was written on."""
+    """Report local paths and package indexes."""
     for pattern, advice in MACHINE_WORDS.items():
         for file in tree.files:
             for number, line in enumerate(file.text.splitlines(), 1):
@@ -342,17 +364,30 @@ def machine_words(tree: Tree) -> Iterator[Finding]:
                     yield file.find(number, f"{match[0]} {advice}")
 
 
+def plain_words(tree: Tree) -> Iterator[Finding]:
+    """Report banned words in the comments, docstrings and strings of the source."""
+    for file in tree.source:
+        for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
+            if tokenize.tok_name[token.type] not in WORD_TOKENS:
+                continue
+            for match in BANNED.finditer(token.string):
+                word = " ".join(match[0].lower().split())
+                if word != "is no" or not THERE.search(token.string, 0, match.start()):
+                    line = token.start[0] + token.string.count("\n", 0, match.start())
+                    yield file.find(line, f"banned word `{word}`; {BANNED_WORDS[word]}")
+
+
 def excuses(tree: Tree) -> Iterator[Finding]:
-    """Whoever silences a check or skips a test says why, in the same place, and silences no whole file."""
+    """Report silenced checks and skipped tests without a reason, and comments that silence a whole file."""
     for file in tree.python:
         for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
             if token.type != tokenize.COMMENT:
                 continue
             excuse = EXCUSE.search(token.string)
             if WHOLE_FILE.match(token.line):
-                yield file.find(token.start[0], "loosens the types of a whole file; excuse a single line")
+                yield file.find(token.start[0], "loosens the types of a whole file; silence a single line")
             elif excuse and not REASON.search(token.string, excuse.end()):
-                yield file.find(token.start[0], f"`{excuse[1]}` without a reason; write ` - why` behind it")
+                yield file.find(token.start[0], f"`{excuse[1]}` without a reason; add ` - reason` after it")
         nodes = list(ast.walk(file.tree))
         reasoned = {id(node.func) for node in nodes if isinstance(node, ast.Call) and _has_reason(node)}
         for node in nodes:
@@ -360,15 +395,15 @@ def excuses(tree: Tree) -> Iterator[Finding]:
                 owner = ast.unparse(node.value)
                 if owner in {"pytest", "pytest.mark"}:
                     yield file.find(
-                        node.lineno, f"`{owner}.{node.attr}` without a reason; say in `reason=` why, in words"
+                        node.lineno, f"`{owner}.{node.attr}` without a reason; explain it in `reason=`"
                     )
 
 
 def _has_reason(call: ast.Call) -> bool:
-    """Whether a call says why; what only a run can tell is taken for a reason."""
+    """Return whether a call has a reason. A computed reason is accepted."""
     for keyword in call.keywords:
         if keyword.arg == "reason":
-            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else "made up later"
+            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else "computed at run time"
             return isinstance(value, str) and len(value.split()) >= REASON_WORDS
     return False
 
@@ -377,7 +412,7 @@ def _has_reason(call: ast.Call) -> bool:
 
 
 def contract_imports(tree: Tree) -> Iterator[Finding]:
-    """A contract test imports public names only."""
+    """Report contract tests that use private names."""
     public = _public_names(tree)
     for file in tree.python:
         if not file.path.startswith(CONTRACT_TESTS):
@@ -391,7 +426,9 @@ def contract_imports(tree: Tree) -> Iterator[Finding]:
                 case ast.Attribute(value=ast.Name(id="self" | "cls")) | ast.Attribute(attr="_replace"):
                     pass
                 case ast.Attribute(attr=name) if name.startswith("_") and not name.startswith("__"):
-                    yield file.find(node.lineno, f"`{name}` is private; look from outside, or in tests/unit")
+                    yield file.find(
+                        node.lineno, f"`{name}` is private; use the public API, or move it to tests/unit"
+                    )
                 case ast.Call(
                     func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(name)), *_]
                 ) if name.startswith("toolpost."):
@@ -407,11 +444,11 @@ import importlib, json, sys
 sys.path.insert(0, sys.argv[1])
 print(json.dumps({name: list(importlib.import_module(name).__all__) for name in sys.argv[2:]}))
 """
-"""Asks a fresh interpreter, as above: some of the lists are put together on import."""
+"""Runs in a new interpreter, as above: some lists are built on import."""
 
 
 def _public_names(tree: Tree) -> dict[str, list[str]]:
-    """The public names of each public module; an empty list if it is not there or cannot be imported."""
+    """Return the public names of each public module; none if it is missing or cannot be imported."""
     paths = {file.path for file in tree.source}
     there = [module for module, path in PUBLIC_MODULES.items() if path in paths]
     command = [sys.executable, "-c", LISTING, str(tree.root / "src"), *there]
@@ -421,7 +458,7 @@ def _public_names(tree: Tree) -> dict[str, list[str]]:
 
 
 def _hidden(node: ast.AST, public: dict[str, list[str]]) -> Iterator[str]:
-    """What an import takes of toolpost and is not public."""
+    """Yield the names that an import takes from toolpost and that are not public."""
     match node:
         case ast.Import(names=names):
             found = [alias.name for alias in names]
@@ -453,19 +490,20 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
     package_exports,
     links,
     machine_words,
+    plain_words,
     excuses,
     contract_imports,
 )
 
 
 def main(root: Path) -> int:
-    """Print the sizes and what breaks a rule, or that nothing does; the exit code says which."""
+    """Print the sizes and the findings. Returns the exit code."""
     tree = Tree(root)
     findings = sorted(finding for rule in RULES for finding in rule(tree))
     for line in (*report(tree), *findings):
         print(line)
     if not findings:
-        print(f"house rules: {len(RULES)} rules, {len(tree.files)} files, all hold")
+        print(f"house rules: {len(RULES)} rules, {len(tree.files)} files, no findings")
     return 1 if findings else 0
 
 

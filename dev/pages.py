@@ -1,6 +1,6 @@
-"""The house rule about links: where each one of a Markdown page leads.
+"""House rule about links: each relative link of a Markdown page leads to an existing file and heading.
 
-Relative links only; the web is not asked.
+Links to the web are not checked.
 """
 
 import re
@@ -21,7 +21,7 @@ INLINE_CODE: Final = re.compile(r"`[^`]*`")
 
 
 def links(tree: Tree) -> Iterator[Finding]:
-    """Every relative link leads to a file of the repository, and its anchor to a heading."""
+    """Report relative links to files or headings that do not exist."""
     headings = {file.path: _anchors(file.text) for file in tree.pages}
     for file in tree.pages:
         for number, line in _prose(file.text):
@@ -37,7 +37,7 @@ def _dead(root: Path, page: str, target: str, headings: dict[str, set[str]]) -> 
     name, _, anchor = target.partition("#")
     goal = (root / page).parent.joinpath(name).resolve() if name else root / page
     if not goal.is_relative_to(root):
-        return "it leaves the repository; name the place in words"
+        return "it leaves the repository; use plain text instead"
     if not goal.exists():
         return "there is no such file; correct or remove it"
     if anchor and anchor not in headings.get(goal.relative_to(root).as_posix(), set()):
@@ -46,7 +46,7 @@ def _dead(root: Path, page: str, target: str, headings: dict[str, set[str]]) -> 
 
 
 def _anchors(text: str) -> set[str]:
-    """The anchors of a page, made from its headings as GitHub makes them."""
+    """Return the anchors of a page, derived from its headings as GitHub does."""
     counts: Counter[str] = Counter()
     anchors: set[str] = set()
     for _, line in _prose(text):
@@ -59,7 +59,7 @@ def _anchors(text: str) -> set[str]:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a page that stand outside of code blocks."""
+    """Return the numbered lines of a page outside code blocks."""
     fence = ""
     for number, line in enumerate(text.splitlines(), 1):
         mark = line.strip()[:3]

@@ -1,7 +1,7 @@
-"""Pictures of the command line, as README and the site show them: what a terminal shows, drawn by Chromium.
+"""Screenshots of the command line for the README and the site, drawn by Chromium.
 
-Run by `make pictures`. Starts the real commands on a pseudo-terminal and keeps their colours; nothing in a
-picture was written by hand. Knows which commands are shown, and nothing of what they do.
+Run by `make pictures`. Runs the real commands on a pseudo-terminal and keeps their colours. Nothing in a
+picture is written by hand.
 """
 
 import os
@@ -48,7 +48,7 @@ async def main():
 
 asyncio.run(main())
 """
-"""A host that has a tap between itself and its server."""
+"""A host with a tap between itself and its server."""
 
 SHOWN: Final[dict[str, tuple[str, list[str]]]] = {
     "doctor": (
@@ -57,11 +57,11 @@ SHOWN: Final[dict[str, tuple[str, list[str]]]] = {
     ),
     "tap": ("toolpost tap -- toolpost run examples/weather.py", ["-c", TAPPED]),
 }
-"""Picture → the line that a person types, and what is run."""
+"""Picture → the command line to show, and the command to run."""
 
 
 def main() -> int:
-    """What the process returns."""
+    """Draw the pictures and return the exit code."""
     missing = absence()
     if missing:
         print(missing, file=sys.stderr)
@@ -74,10 +74,10 @@ def main() -> int:
 
 
 def _run(words: list[str]) -> str:
-    """What a command writes to a terminal."""
+    """Return the terminal output of a command."""
     env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     env |= {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
-    run: Any = getattr(pexpect, "run")  # noqa: B009 - it has no types, and no checker is to look for them
+    run: Any = getattr(pexpect, "run")  # noqa: B009 - pexpect has no types
     output, status = run(
         f"{sys.executable} {_quoted(words)}",
         withexitstatus=True,
@@ -88,7 +88,7 @@ def _run(words: list[str]) -> str:
     )
     text: str = output.decode().replace("\r\n", "\n")
     if status:
-        raise SystemExit(f"{words} has ended with {status}:\n{text}")
+        raise SystemExit(f"{words} ended with {status}:\n{text}")
     return text
 
 

@@ -1,7 +1,7 @@
-"""What `make run` shows: the weather example, served on loopback and tried by a client of ours.
+"""`make run`: serves the weather example on loopback and calls it with our client.
 
-`toolpost run` serves it; every tool is called once, every transport is used, and what was said is printed.
-Then it serves until Ctrl-C. Knows nothing of the example but arguments that are good for its tools.
+Runs `toolpost run`, calls every tool once, uses every transport, and prints the messages. Then serves until
+Ctrl-C. The only knowledge about the example are arguments for its tools.
 """
 
 import argparse
@@ -19,66 +19,70 @@ from toolpost.types import LogParams
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "weather.py"
 RUN: Final = (sys.executable, "-m", "toolpost", "run", str(EXAMPLE))
-READY: Final = "serves MCP at"
+READY: Final = "MCP at"
 
 CALLS: Final[dict[str, dict[str, Any]]] = {
     "cities": {},
     "forecast": {"city": "Oslo", "days": 3},
     "warmest": {"day": 2},
 }
-"""What each tool is called with."""
+"""Tool → its arguments."""
 
 COMMANDS: Final = ("list {url}", "call {url} forecast --city Oslo --days 3", "doctor {url}")
 
 
-class _Trouble(Exception):
-    """It cannot be shown; the text says why."""
+class _ShowcaseError(Exception):
+    """The showcase failed; the message gives the reason."""
 
 
 def main() -> int:
-    """What the process returns."""
-    parser = argparse.ArgumentParser(description="Serve the weather example on loopback, and try it.")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes one that is free (default: 8000)")
+    """Run the showcase and return the exit code."""
+    parser = argparse.ArgumentParser(description="Serve the weather example on loopback and call its tools.")
+    parser.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0 picks a free port (default: 8000)"
+    )
     port: int = parser.parse_args().port
     if not 0 <= port < 65536:
-        parser.error(f"{port} is no port: it is a number up to 65535")
+        parser.error(f"invalid port {port}: use 0 to 65535")
     try:
         asyncio.run(_show(port))
-    except (MCPError, _Trouble) as error:
+    except (MCPError, _ShowcaseError) as error:
         print(error, file=sys.stderr)
         return 1
-    except asyncio.CancelledError:  # Ctrl-C again, while it ends
+    except asyncio.CancelledError:  # Ctrl-C again during shutdown
         return 130
-    _say("\nIt has ended.")
+    _print("\nStopped.")
     return 0
 
 
 async def _show(port: int) -> None:
-    """Serve, try what is served, tell how to use it, and go on until a signal comes."""
+    """Start the server, call it, print how to use it, and wait for a signal."""
     this = asyncio.current_task()
     assert this is not None
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     process = await asyncio.create_subprocess_exec(*RUN, "--http", f"127.0.0.1:{port}", stderr=PIPE)
     ready: asyncio.Future[str] = asyncio.Future()
-    serving = asyncio.create_task(_served(process, ready))
+    serving = asyncio.create_task(_forward_stderr(process, ready))
     try:
         await asyncio.wait({ready, serving}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            raise _Trouble(f"If another program has the port, choose one: make run PORT={port + 1}")
-        await _tried(ready.result())
-        await asyncio.wait({serving})  # which a signal does not cancel
-        raise _Trouble("The server has ended by itself.")
+            raise _ShowcaseError(
+                f"If another program uses the port, choose another: make run PORT={port + 1}"
+            )
+        await _call_server(ready.result())
+        await asyncio.wait({serving})  # a signal does not cancel it
+        raise _ShowcaseError("The server stopped unexpectedly.")
     except asyncio.CancelledError:
-        pass  # a signal: this is how it ends
+        pass  # a signal: the normal end
     finally:
         if process.returncode is None:
             process.terminate()
         await asyncio.wait({serving})
 
 
-async def _served(process: Process, ready: asyncio.Future[str]) -> None:
-    """Hand on what the server complains about, until it has ended; its URL is for whoever waits for it."""
+async def _forward_stderr(process: Process, ready: asyncio.Future[str]) -> None:
+    """Forward the stderr of the server until it ends. `ready` gets its URL."""
     assert process.stderr is not None
     async for line in process.stderr:
         text = line.decode(errors="replace")
@@ -92,54 +96,54 @@ async def _served(process: Process, ready: asyncio.Future[str]) -> None:
 # --------------------------------------------------------------------- the transcript
 
 
-async def _tried(url: str) -> None:
-    """Call every tool, use every transport, and tell what a person may do next."""
-    async with Client(url, on_log=_logged) as mcp:
+async def _call_server(url: str) -> None:
+    """Call every tool, use every transport, and print the next steps."""
+    async with Client(url, on_log=_print_log) as mcp:
         assert mcp.server_info is not None
-        _say(f"{mcp.server_info.name} {mcp.server_info.version} at {url}, revision {mcp.revision}\n")
+        _print(f"{mcp.server_info.name} {mcp.server_info.version} at {url}, revision {mcp.revision}\n")
         for tool in await mcp.list_tools():
-            _say(f"{tool.name}: {tool.description}")
-            _say(f"  > {json.dumps(CALLS[tool.name])}")
+            _print(f"{tool.name}: {tool.description}")
+            _print(f"  > {json.dumps(CALLS[tool.name])}")
             result = await mcp.call_tool(tool.name, CALLS[tool.name])
-            _say(f"  < {json.dumps(result.data)}")
+            _print(f"  < {json.dumps(result.data)}")
     old = f"{url.removesuffix('/mcp')}/sse"
-    _say("\nThe same, over every transport:")
-    await _asked("Streamable HTTP, no session", url, DATES[-1], url)
-    await _asked("Streamable HTTP, session", url, DATES[-2], url)
-    await _asked("HTTP+SSE", {"type": "sse", "url": old}, DATES[0], old)
-    await _asked("stdio", list(RUN), DATES[-1], f"{_toolpost()} run {_shown(EXAMPLE)}")
+    _print("\nThe same call over every transport:")
+    await _call_over("Streamable HTTP, no session", url, DATES[-1], url)
+    await _call_over("Streamable HTTP, session", url, DATES[-2], url)
+    await _call_over("HTTP+SSE", {"type": "sse", "url": old}, DATES[0], old)
+    await _call_over("stdio", list(RUN), DATES[-1], f"{_toolpost()} run {_relative(EXAMPLE)}")
     entry = {"mcpServers": {"weather": {"type": "http", "url": url}}}
-    _say(f"\nIt serves now. The entry for an mcp.json:\n\n{json.dumps(entry, indent=2)}\n")
-    _say("To try, in another terminal:\n")
+    _print(f"\nServer is running. Entry for an mcp.json:\n\n{json.dumps(entry, indent=2)}\n")
+    _print("Try it in another terminal:\n")
     for words in COMMANDS:
-        _say(f"  {_toolpost()} {words.format(url=url)}")
-    _say("\nCtrl-C ends it.")
+        _print(f"  {_toolpost()} {words.format(url=url)}")
+    _print("\nPress Ctrl-C to stop.")
 
 
-async def _asked(way: str, target: Any, revision: str, where: str) -> None:
-    """Call one tool in one revision, and tell what it said."""
+async def _call_over(transport: str, target: Any, revision: str, address: str) -> None:
+    """Call one tool in one revision, and print the result."""
     async with Client(target, revision=revision) as mcp:
-        said = (await mcp.call_tool("warmest")).text
-        _say(f"  {way:<29}{mcp.revision}   {said}   {where}")
+        text = (await mcp.call_tool("warmest")).text
+        _print(f"  {transport:<29}{mcp.revision}   {text}   {address}")
 
 
-async def _logged(line: LogParams) -> None:
-    _say(f"  | {line.level}: {json.dumps(line.data)}")
+async def _print_log(line: LogParams) -> None:
+    _print(f"  | {line.level}: {json.dumps(line.data)}")
 
 
 def _toolpost() -> str:
-    """The command as one has to write it here: the environment may not be active."""
-    return _shown(Path(sys.executable).with_name("toolpost"))
+    """Return the command with its path: the environment may not be active."""
+    return _relative(Path(sys.executable).with_name("toolpost"))
 
 
-def _shown(path: Path) -> str:
-    """A path as one would write it in this folder."""
+def _relative(path: Path) -> str:
+    """Return a path relative to the current folder if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)  # who reads it from a pipe gets it at once
+def _print(text: str) -> None:
+    print(text, flush=True)  # a pipe gets each line immediately
 
 
 if __name__ == "__main__":

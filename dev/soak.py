@@ -1,8 +1,8 @@
-"""Ten minutes of everything at once: clients of all revisions, over all transports, while things break.
+"""Soak test: clients of all revisions, over all transports, with injected faults.
 
-`make soak` runs it, for SOAK_SECONDS. It prints a report in Markdown, and ends with 1 if there was an error
-that does not follow from what was done, or if a process has grown. SOAK_SEED seeds the choices; when what
-happens is never the same. Linux only: processes are looked at in /proc.
+`make soak` runs it for SOAK_SECONDS. Prints a report in Markdown. The exit code is 1 after an error that no
+injected fault explains, or if a process has grown. SOAK_SEED seeds the choices, but the timing differs in
+every run. Linux only: reads /proc.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ OVER_HTTP: Final = DATES[DATES.index(OLDEST_HTTP.date) :]
 NEW, OLD, FIRST = DATES[-1], DATES[-2], DATES[0]
 
 LOOK: Final = 2.0
-"""Seconds between two looks at the processes."""
+"""Seconds between two samples of the processes."""
 
 SETTLED: Final = 5.0
-"""Seconds that a worker has to have lived before it is killed: who dies sooner is not replaced."""
+"""Minimum age in seconds of a worker before it is killed: uvicorn does not replace younger ones."""
 
 PATIENCE: Final = 60.0
-"""Seconds in which everything has to end."""
+"""Seconds for the shutdown of everything."""
 
 EVERY: Final = {"stdio": (4.0, 8.0), "worker": (10.0, 20.0), "cut": (4.0, 9.0), "slow": (3.0, 6.0)}
-"""Seconds between two faults of a kind, at least and at most."""
+"""Minimum and maximum of seconds between two faults of a kind."""
 
 
-_PLACE: Final = re.compile(r"serves MCP at http://127\.0\.0\.1:(\d+)")
+_PLACE: Final = re.compile(r"MCP at http://127\.0\.0\.1:(\d+)")
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of a process."""
+    """Return the child processes of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -59,7 +59,7 @@ def children(pid: int) -> list[int]:
 
 
 def called(pid: int) -> str:
-    """The name that a server was started with; empty if it is none of ours, or gone."""
+    """Return the name that a server was started with; empty if it has ended or is not ours."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:
@@ -68,13 +68,13 @@ def called(pid: int) -> str:
 
 
 class Site:
-    """A server over HTTP, with a log of its own.
+    """An HTTP server with its own log.
 
     Args:
-        name: what to call it.
+        name: its name.
         process: the process.
-        port: where it is.
-        log: what it has written to stderr.
+        port: its port.
+        log: the file with its stderr.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, port: int, log: Path) -> None:
@@ -86,13 +86,13 @@ class Site:
 
 @asynccontextmanager
 async def site(name: str, folder: Path, ledger: Ledger, **settings: Any) -> AsyncGenerator[Site]:
-    """A server over HTTP, which has to end in order."""
+    """Start an HTTP server; it must shut down cleanly."""
     log = folder / f"{name}.log"
     words = json.dumps({"http": "127.0.0.1:0", **settings})
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(sys.executable, SERVER, words, name, stderr=file)
     try:
-        while not (found := _PLACE.search(log.read_text())):  # noqa: ASYNC110 - a file does not tell
+        while not (found := _PLACE.search(log.read_text())):  # noqa: ASYNC110 - a file has no events
             await asyncio.sleep(0.05)
         yield Site(name, process, int(found[1]), log)
         process.terminate()
@@ -100,10 +100,10 @@ async def site(name: str, folder: Path, ledger: Ledger, **settings: Any) -> Asyn
             async with asyncio.timeout(PATIENCE):
                 code = await process.wait()
         except TimeoutError:
-            ledger.blame("a server does not end", name)
+            ledger.blame("a server did not stop", name)
         else:
             if code:
-                ledger.blame("a server ended with an error", f"{name}: {code}")
+                ledger.blame("a server failed", f"{name}: {code}")
         if "Traceback" in log.read_text():
             ledger.blame("traceback of a server", f"{name}: {log.read_text()[-3000:]}")
     finally:
@@ -113,11 +113,11 @@ async def site(name: str, folder: Path, ledger: Ledger, **settings: Any) -> Asyn
 
 
 class Soak:
-    """All that goes on at once.
+    """The soak test.
 
     Args:
-        dice: decides.
-        ledger: counts.
+        dice: the random generator.
+        ledger: the counters.
     """
 
     def __init__(self, dice: random.Random, ledger: Ledger) -> None:
@@ -128,7 +128,7 @@ class Soak:
         self._seen: dict[int, float] = {}
 
     async def run(self, seconds: float) -> None:
-        """Let it go on for so long."""
+        """Run for this many seconds."""
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             plain = await stack.enter_async_context(site("http", folder, self._ledger, idle=20))
@@ -156,14 +156,14 @@ class Soak:
             self._over.set()
             _, stuck = await asyncio.wait(tasks, timeout=PATIENCE)
             for task in stuck:
-                self._ledger.blame("somebody does not end", repr(task))
+                self._ledger.blame("a task did not stop", repr(task))
                 task.cancel()
             for end in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(end, Exception):
                     self._ledger.blame("the soak itself failed", repr(end))
 
     def _lanes(self, plain: Site, single: Site, many: Site, relays: dict[str, Relay]) -> list[Lane]:
-        """Every transport with every revision that it has; some that are hurt, and some that never are."""
+        """Return every transport with each of its revisions, some with faults, some without."""
         lanes = [Lane("stdio", f"stdio-{date}", date, self._stdio(f"stdio-{date}")) for date in DATES]
         lanes.append(Lane("stdio, spared", "", NEW, self._stdio("spared"), stays=True))
         lanes.append(Lane("stdio, spared", "", OLD, self._stdio("spared"), stays=True))
@@ -205,7 +205,7 @@ class Soak:
             os.kill(pid, signal.SIGKILL)
 
     async def _kill_worker(self, many: Site) -> None:
-        """Kill the youngest worker, so that the oldest can be watched for all of the time."""
+        """Kill the youngest worker, so that the oldest is measured during the whole run."""
         now = time.monotonic()
         old = [pid for pid in self._workers(many) if now - self._seen[pid] > SETTLED]
         if len(old) > 1:
@@ -218,7 +218,7 @@ class Soak:
         relays[name].cut(self._dice, self._dice.choice([0.3, 1.0]))
 
     async def _dawdle(self, plain: Site) -> None:
-        """Ask for much, and do not read it."""
+        """Request a large response and do not read it."""
         self._ledger.faults["slow reader"] += 1
         about: dict[str, Any] = {
             "io.modelcontextprotocol/protocolVersion": LATEST.date,
@@ -237,7 +237,7 @@ class Soak:
             writer.write(head.encode() + body)
             status = await reader.readline()
             if b" 200 " not in status:
-                self._ledger.blame("a slow reader was refused", repr(status))
+                self._ledger.blame("a slow reader was rejected", repr(status))
             await asyncio.sleep(self._dice.uniform(0.5, 2.5))
         finally:
             writer.transport.abort()
@@ -246,10 +246,10 @@ class Soak:
         self._ledger.faults[what] += 1
         self._faults.note(place)
 
-    # ----------------------------------------------------------------- looking
+    # ----------------------------------------------------------------- samples
 
     def _workers(self, many: Site) -> list[int]:
-        """The workers, oldest first."""
+        """Return the workers, oldest first."""
         pids = children(many.process.pid)
         for pid in pids:
             self._seen.setdefault(pid, time.monotonic())
@@ -259,12 +259,12 @@ class Soak:
         while not self._over.is_set():
             mine = {pid: called(pid) for pid in children(os.getpid())}
             roles = {
-                "clients, all of them": [os.getpid()],
+                "all clients": [os.getpid()],
                 "HTTP": [plain.process.pid],
                 "HTTP+SSE": [single.process.pid],
                 "HTTP, parent of workers": [many.process.pid],
                 "HTTP, oldest worker": self._workers(many)[:1],
-                "stdio, on an average": [pid for pid, name in mine.items() if name.startswith("stdio-")],
+                "stdio, average": [pid for pid, name in mine.items() if name.startswith("stdio-")],
                 "stdio, spared": [pid for pid, name in mine.items() if name == "spared"],
             }
             for role, pids in roles.items():
@@ -277,25 +277,25 @@ def _url(port: int) -> str:
 
 
 class _Complaints(logging.Handler):
-    """Hears what asyncio complains of: a task that failed unheard is an error as well."""
+    """Collects the warnings of asyncio: an exception that was never retrieved is an error too."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(logging.ERROR)
         self._ledger = ledger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note it."""
+        """Record the message."""
         self._ledger.blame(f"log of {record.name}", self.format(record)[-2000:])
 
 
 async def main(seconds: float, seed: int) -> int:
-    """Run it, and print the report."""
+    """Run the soak test and print the report."""
     ledger = Ledger()
     for name in ("asyncio", "toolpost"):
         logging.getLogger(name).addHandler(_Complaints(ledger))
     sys.unraisablehook = lambda told: ledger.blame("unraisable", f"{told.exc_value!r} in {told.object!r}")
     print(f"soak: {seconds:g} s, SOAK_SEED={seed}", flush=True)
-    await Soak(random.Random(seed), ledger).run(seconds)  # noqa: S311 - choices, no secrets
+    await Soak(random.Random(seed), ledger).run(seconds)  # noqa: S311 - not for secrets
     print(ledger.report())
     return 0 if ledger.good else 1
 

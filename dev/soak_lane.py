@@ -1,7 +1,7 @@
-"""One client of the soak, which does a bit of everything and knows what has to come of it.
+"""One client of the soak test: makes random calls and checks the results.
 
-Owns what is asked and what the answer must be, and whether an error follows from what was done: a call that
-was to fail, or a fault that hit its server meanwhile. Knows nothing of processes.
+Defines the calls, the expected results, and which errors are expected: those of calls that must fail, and
+those during a fault of the server. Independent of processes.
 """
 
 import asyncio
@@ -19,51 +19,51 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 
 PAUSE: Final = (0.01, 0.12)
-"""Seconds between two calls of a client, at least and at most: two cores are not to be worn out."""
+"""Minimum and maximum of seconds between two calls of a client: two cores must suffice."""
 
 VISIT: Final = (20, 150)
-"""Calls after which a client leaves and comes back, at least and at most."""
+"""Minimum and maximum of calls after which a client reconnects."""
 
 MERCY: Final = 3.0
-"""Seconds for which a fault excuses calls that began only after it: not everybody has noticed it yet."""
+"""Seconds after a fault in which new calls may fail: not every client has noticed it yet."""
 
 TIMEOUT: Final = 30.0
-"""Seconds for a call that has to succeed: more than any takes on a busy machine."""
+"""Timeout in seconds of a call that must succeed, generous for a busy machine."""
 
 SIZE: Final = 200_000
 HASTE: Final = 0.15
 
 
 class WrongAnswer(Exception):
-    """An answer that is not the one to this question."""
+    """A response does not match its request."""
 
 
 class Faults:
-    """When a server, or the way to it, was last hurt."""
+    """The times of the last fault of each server or connection."""
 
     def __init__(self) -> None:
         self.last: dict[str, float] = {}
 
     def note(self, place: str) -> None:
-        """Something is done to it now."""
+        """Record a fault."""
         self.last[place] = time.monotonic()
 
     def excuse(self, place: str, began: float) -> bool:
-        """Whether the failure of something that began at that time may follow from that."""
+        """Return whether a fault explains the failure of a call that started at this time."""
         return place in self.last and self.last[place] > began - MERCY
 
 
 @dataclass(frozen=True)
 class Lane:
-    """A way to a server.
+    """A connection to a server.
 
     Args:
-        transport: what to call it in the report.
-        place: what may be hurt on it; nothing ever is if it is empty.
-        revision: which one is spoken.
-        target: what the client connects to.
+        transport: its name in the report.
+        place: the server or relay that gets faults; empty for none.
+        revision: the protocol revision.
+        target: the target of the client.
         sessions: whether the server keeps sessions, where the revision has them.
-        stays: whether the client never leaves, and so a server over pipes lives as long as the soak.
+        stays: whether the client never disconnects, so that a stdio server lives as long as the soak.
     """
 
     transport: str
@@ -75,24 +75,24 @@ class Lane:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By what it is counted."""
+        """The key of its counters."""
         return self.transport, self.revision
 
     @property
     def asks(self) -> bool:
-        """Whether the server can ask the user."""
+        """Whether the server can send elicitations."""
         stateless = REVISIONS[self.revision].stateless
         return stateless or (self.sessions and self.revision in DATES[2:])
 
 
 class Visitor:
-    """Calls, again and again, until it is told to stop.
+    """Calls a server in a loop until it is stopped.
 
     Args:
-        lane: where.
-        ledger: counts.
-        faults: excuses.
-        dice: decides.
+        lane: the connection.
+        ledger: the counters.
+        faults: the times of faults.
+        dice: the random generator.
     """
 
     def __init__(self, lane: Lane, ledger: Ledger, faults: Faults, dice: random.Random) -> None:
@@ -118,14 +118,14 @@ class Visitor:
         }
 
     async def run(self, over: asyncio.Event) -> None:
-        """Visit the server until it is over."""
+        """Connect and call until the end of the run."""
         while not over.is_set():
             await self._visit(over)
             await self._pause()
 
     async def _visit(self, over: asyncio.Event) -> None:
         async def hear(*_: object) -> None:
-            """Listen, and do nothing about it."""
+            """Listen to changes, and ignore them."""
 
         self._mcp = Client(
             self._lane.target,
@@ -139,7 +139,7 @@ class Visitor:
         try:
             await self._judged(self._open)
             for _ in calls:
-                if over.is_set() or self._mcp.state == "closed":  # it never came about
+                if over.is_set() or self._mcp.state == "closed":  # it never connected
                     break
                 [deed] = self._dice.choices([*self._deeds], [*self._deeds.values()])
                 await self._judged(deed)
@@ -151,14 +151,14 @@ class Visitor:
         await asyncio.sleep(self._dice.uniform(*PAUSE))
 
     async def _judged(self, deed: Callable[[], Awaitable[None]]) -> None:
-        """Do something, and say of what goes wrong whether that was to be expected."""
+        """Make one call, and classify its error as expected or not."""
         key, began = self._lane.key, time.monotonic()
         self._ledger.calls[key] += 1
         try:
             await deed()
         except (TransportError, InvalidParams) as error:
             kind = type(error).__name__
-            # A server that dies between two rounds takes the key of its states along.
+            # A server that dies between two rounds loses the key of its request states.
             own = isinstance(error, TransportError) or "requestState" in error.message
             if own and self._faults.excuse(self._lane.place, began):
                 self._ledger.expect(key, kind)
@@ -166,18 +166,18 @@ class Visitor:
                 self._blame(kind, error)
         except (MCPError, WrongAnswer) as error:
             self._blame(type(error).__name__, error)
-        except Exception as error:  # noqa: BLE001 - that nothing else is raised is what is being tested
+        except Exception as error:  # noqa: BLE001 - the test is that nothing else is raised
             self._blame(type(error).__name__, error)
 
     def _blame(self, kind: str, error: Exception) -> None:
         self._ledger.blame(f"{kind} on {' '.join(self._lane.key)}", str(error))
 
     async def _failing(self, kind: type[MCPError], call: Awaitable[object]) -> None:
-        """Wait for a call that has to fail."""
+        """Wait for a call that must fail."""
         try:
             answer = await call
         except kind:
-            self._ledger.expect(self._lane.key, f"{kind.__name__} (asked for)")
+            self._ledger.expect(self._lane.key, f"{kind.__name__} (intended)")
         else:
             raise WrongAnswer(f"{answer!r} instead of {kind.__name__}")
 
@@ -185,7 +185,7 @@ class Visitor:
         if got != wanted:
             raise WrongAnswer(f"{str(got)[:100]!r} instead of {str(wanted)[:100]!r}")
 
-    # ----------------------------------------------------------------- deeds
+    # ----------------------------------------------------------------- calls
 
     async def _open(self) -> None:
         await self._mcp.connect()
@@ -238,7 +238,7 @@ class Visitor:
         await self._failing(RequestTimeout, self._mcp.call_tool("hang", timeout=HASTE))
 
     async def _cancel(self) -> None:
-        """Give a call up at any moment."""
+        """Cancel a call at a random moment."""
         deeds: list[tuple[str, dict[str, Any]]] = [
             ("hang", {}),
             ("steps", {"count": 50}),
@@ -254,4 +254,4 @@ class Visitor:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            self._ledger.expect(self._lane.key, "cancelled (asked for)")
+            self._ledger.expect(self._lane.key, "cancelled (intended)")

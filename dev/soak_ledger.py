@@ -1,6 +1,6 @@
-"""What the soak has seen: calls, errors that were to be expected and others, and what processes held.
+"""The results of the soak test: calls, expected and unexpected errors, resources of processes.
 
-Owns the judgement and how it is told to a person, as Markdown. Knows neither clients nor servers.
+Computes the verdict and formats the report as Markdown. Independent of clients and servers.
 """
 
 import os
@@ -15,24 +15,24 @@ from typing import Final, NamedTuple
 MEGABYTE: Final = 1024 * 1024
 
 GROWTH: Final = 0.1
-"""The part by which the memory of a process may grow between the second and the last fifth of the run."""
+"""Allowed relative growth of a process's memory between the second and the last fifth of the run."""
 
 MORE_BYTES: Final = 5 * MEGABYTE
-"""Bytes by which it may grow besides: small processes are at the allocator's whim."""
+"""Allowed additional growth in bytes: the allocator dominates small processes."""
 
 MORE_DESCRIPTORS: Final = 20
-"""Descriptors by which a process may grow besides: connections come and go."""
+"""Allowed growth in descriptors: connections come and go."""
 
 MAX_TOLD: Final = 20
-"""Unexpected errors that are told in words; the others are only counted."""
+"""Unexpected errors to print in full; the others are counted."""
 
 
 MAX_WORDS: Final = 500
-"""Characters of the words of one; what matters most stands at the end of a traceback."""
+"""Characters of one error to print, from the end of its traceback."""
 
 
 class Sample(NamedTuple):
-    """What a process held at a moment."""
+    """The resources of a process at one moment."""
 
     when: float
     memory: int
@@ -40,10 +40,10 @@ class Sample(NamedTuple):
 
 
 def held(pid: int) -> Sample | None:
-    """What a process holds now; None if it has just ended."""
+    """Return the current resources of a process; None if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-        descriptors = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only their number matters
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only the number matters
     except OSError:
         return None
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -51,7 +51,7 @@ def held(pid: int) -> Sample | None:
 
 
 class Ledger:
-    """Everything that is counted."""
+    """All counters."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -63,18 +63,18 @@ class Ledger:
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
 
     def expect(self, lane: tuple[str, str], error: str) -> None:
-        """Note an error that follows from what was done."""
+        """Record an expected error."""
         self.expected[lane][error] += 1
 
     def blame(self, what: str, words: str) -> None:
-        """Note an error that follows from nothing that was done."""
+        """Record an unexpected error."""
         self.unexpected[what] += 1
         if len(self.told) < MAX_TOLD:
             short = " ".join(words.split())[-MAX_WORDS:]
             self.told.append(f"{time.monotonic() - self.began:.1f} s: {what}: {short}")
 
     def sample(self, role: str, pids: Iterable[int]) -> None:
-        """Note what the processes of a role hold, on an average."""
+        """Record the average resources of the processes of a role."""
         found = [each for pid in pids if (each := held(pid)) is not None]
         if found:
             count = len(found)
@@ -82,10 +82,10 @@ class Ledger:
             descriptors = sum(each.descriptors for each in found) // count
             self.samples[role].append(Sample(found[-1].when, memory, descriptors))
 
-    # ----------------------------------------------------------------- the judgement
+    # ----------------------------------------------------------------- the verdict
 
     def grown(self) -> list[str]:
-        """What has grown, in words."""
+        """Return a line for each resource that has grown too much."""
         said: list[str] = []
         for role, samples in self.samples.items():
             early, late = _fifth(samples, 1), _fifth(samples, 4)
@@ -97,15 +97,15 @@ class Ledger:
 
     @property
     def good(self) -> bool:
-        """Whether there is nothing to complain about."""
+        """Whether there were no unexpected errors and no growth."""
         return not self.unexpected and not self.grown() and self.calls.total() > 0
 
     def report(self) -> str:
-        """All of it, as Markdown."""
+        """Return the report as Markdown."""
         seconds = time.monotonic() - self.began
         errors, blamed = sum(each.total() for each in self.expected.values()), self.unexpected.total()
         lines = [
-            f"## Soak: {seconds:.0f} s, {self.calls.total()} calls, {errors} expected errors, {blamed} more",
+            f"## Soak: {seconds:.0f} s, {self.calls.total()} calls; errors: {errors} expected, {blamed} not",
             "",
             "| transport | revision | calls | expected errors |",
             "|---|---|---:|---|",
@@ -116,7 +116,7 @@ class Ledger:
         ]
         lines += ["", f"Faults: {_counted(self.faults)}", ""]
         lines += [
-            "| process | RSS at first | warmed up | at last | descriptors at first | warmed up | at last |",
+            "| process | RSS at start | warmed up | at end | descriptors at start | warmed up | at end |",
             "|---|---:|---:|---:|---:|---:|---:|",
         ]
         for role, samples in self.samples.items():
@@ -131,7 +131,7 @@ class Ledger:
 
 
 def _fifth(samples: list[Sample], number: int) -> Sample:
-    """The medians of one fifth of the samples, the first being 0."""
+    """Return the medians of one fifth of the samples; the first is 0."""
     size = max(1, len(samples) // 5)
     part = samples[number * size :][: size if number < 4 else None] or samples[-1:]
     return Sample(

@@ -1,6 +1,6 @@
-"""A relay in front of a TCP server that can cut connections, all of them or some, wherever they are.
+"""A TCP relay that can cut some or all of its connections at any time.
 
-Knows nothing of what goes through it.
+Forwards bytes without looking at them.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 PIECE: Final = 64 * 1024
-"""Bytes that are handed on at once."""
+"""Bytes to forward at once."""
 
 
 class Relay:
-    """Hands bytes on, in both directions, between those who connect and a port of this machine."""
+    """Forwards bytes in both directions between clients and a local port."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -23,7 +23,7 @@ class Relay:
         self._open: set[asyncio.Task[None]] = set()
 
     def cut(self, dice: random.Random, part: float = 1.0) -> int:
-        """Cut a part of the connections; how many these were."""
+        """Cut a share of the connections. Returns their number."""
         chosen = [task for task in self._open if dice.random() < part]
         for task in chosen:
             task.cancel()
@@ -53,7 +53,7 @@ class Relay:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator["Relay"]:
-        """Hand on until the end of this; then all connections are cut."""
+        """Relay connections inside this context, then cut all of them."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -71,4 +71,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while piece := await reader.read(PIECE):
         writer.write(piece)
         await writer.drain()
-    raise ConnectionError("one end has closed: the other one is closed, too")
+    raise ConnectionError("one end closed the connection")

@@ -1,7 +1,6 @@
-"""The server of the soak: a bit of everything, over stdin and stdout or over HTTP.
+"""The server of the soak test, with many features, over stdio or HTTP.
 
-The first argument is JSON: what `server.run` takes; the second is a name, for whoever reads the list of
-processes.
+The first argument are the options of `server.run` as JSON. The second is a name for the process list.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ server = Server("soak")
 
 @server.tool
 async def echo(text: str) -> str:
-    """Say the same."""
+    """Return the argument."""
     return text
 
 
@@ -28,13 +27,13 @@ def add(a: int, b: int) -> int:
 
 @server.tool
 async def big(size: int) -> str:
-    """Say much."""
+    """Return a long string."""
     return "x" * size
 
 
 @server.tool
 async def steps(count: int, ctx: Context) -> str:
-    """Say how far it has come."""
+    """Report progress."""
     for done in range(count):
         await ctx.progress(done + 1, count)
         await asyncio.sleep(0)
@@ -43,7 +42,7 @@ async def steps(count: int, ctx: Context) -> str:
 
 @server.tool
 async def flood(count: int, ctx: Context) -> str:
-    """Say more than anybody wants to hear."""
+    """Send many log messages."""
     for done in range(count):
         await ctx.progress(done + 1, message="x" * 10_000)
         await asyncio.sleep(0)
@@ -60,7 +59,7 @@ async def hang(ctx: Context) -> str:
 
 @server.tool
 async def fail() -> str:
-    """Say no."""
+    """Fail."""
     raise ToolError("no")
 
 
@@ -68,25 +67,25 @@ async def fail() -> str:
 async def ask(ctx: Context) -> str:
     """Ask the user."""
     answer = await ctx.elicit("How many?", int)
-    return str(answer.data) if isinstance(answer, Accepted) else "nobody is there"
+    return str(answer.data) if isinstance(answer, Accepted) else "declined"
 
 
 @server.tool
 async def news() -> str:
-    """Let everybody know that something has changed."""
+    """Notify clients of a change."""
     server.notify_resource_updated("soak://page")
     return "told"
 
 
 @server.resource("soak://page")
 async def page() -> str:
-    """Something to read."""
+    """Return a page."""
     return "a page"
 
 
 @server.prompt
 def greet(name: str) -> str:
-    """Something to say."""
+    """Return a prompt."""
     return f"Hello, {name}"
 
 

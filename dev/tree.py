@@ -1,6 +1,6 @@
-"""The text files of a repository, as the house rules read them: a path, a text, a syntax tree.
+"""The text files of a repository for the house rules: path, text, syntax tree.
 
-Asks git which files are ours. Knows no rule.
+Uses the list of files from git. The rules are in `house`, `budget` and `pages`.
 """
 
 import ast
@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 __all__ = ["File", "Finding", "Tree"]
 
 NOT_OURS: Final = frozenset({"__pycache__", "build", "dist", "site"})
-"""Folders that are made, not written. Used, with hidden ones, only where git cannot be asked."""
+"""Generated folders. Skipped, like hidden ones, if git is not available."""
 
 
 class Finding(NamedTuple):
-    """What breaks a rule, and what to do about it."""
+    """A violation of a rule, and how to fix it."""
 
     path: str
     line: int
@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class File:
-    """A text file, parsed when a rule asks."""
+    """A text file, parsed on demand."""
 
     path: str
     text: str
@@ -43,11 +43,11 @@ class File:
 
     @property
     def stem(self) -> str:
-        """The name of the file without folder and ending."""
+        """The name of the file without folder and extension."""
         return Path(self.path).stem
 
     def find(self, line: int, text: str) -> Finding:
-        """A finding in this file."""
+        """Create a finding in this file."""
         return Finding(self.path, line, text)
 
 
@@ -81,7 +81,7 @@ class Tree:
 
 
 def _paths(root: Path) -> list[str]:
-    """The files that git has or would take; where git cannot say, all files but hidden and made ones."""
+    """Return tracked and addable files; without git, all files except hidden and generated ones."""
     git = shutil.which("git")
     if git:
         command = [git, "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -97,7 +97,7 @@ def _paths(root: Path) -> list[str]:
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file; None for one that is not text."""
+    """Return the text of a file, or None for a binary file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Approval: a tool that asks a person before and after it pays, and pays once.
+"""Approval: a tool that asks the user before and after a payment, and pays exactly once.
 
-A client of the newest revision has no session. It is asked by a result, it calls again, and the function runs
-again from the top: `ctx.step` remembers what must not happen twice. Older clients are asked while it waits.
-The code is the same, and so is what is paid.
+A client of the newest revision has no session: the server returns the question, the client calls again with
+the answer, and the function runs again from the top. `ctx.step` runs the payment only once. With older
+clients, the function waits for each answer instead. The same code serves both.
 
     toolpost call examples/approval.py pay --to "Ink & Sons" --amount 120
 """
@@ -37,26 +37,26 @@ class Payment:
 
 
 def transfer(to: str, amount: int) -> int:
-    """Move the money: what must not happen twice."""
+    """Move the money. This must not happen twice."""
     paid.append(f"{amount} to {to}")
     return next(numbers)
 
 
 @server.tool
 async def pay(to: str, amount: Annotated[int, Meta(ge=1)], ctx: Context) -> Payment:
-    """Pay somebody, if a person approves it."""
+    """Pay an amount to a recipient, after the user has approved it."""
     answer = await ctx.elicit(f"Pay {amount} to {to}?", Approval)
     if not isinstance(answer, Accepted) or not answer.data.approve:
-        return Payment(done=False, remark="nobody approved it")
-    receipt = await ctx.step("transfer", transfer, to, amount)  # once, however often this function runs
-    account = await ctx.elicit(f"It is paid, receipt {receipt}. Which account?", Account)
+        return Payment(done=False, remark="not approved")
+    receipt = await ctx.step("transfer", transfer, to, amount)  # runs once, even if this function is replayed
+    account = await ctx.elicit(f"Paid, receipt {receipt}. Which account?", Account)
     chosen = account.data if isinstance(account, Accepted) else None
     return Payment(True, receipt, chosen, answer.data.remark)
 
 
 @server.resource("ledger://paid", mime_type="application/json")
 def ledger() -> list[str]:
-    """All that was paid."""
+    """All payments so far."""
     return paid
 
 

@@ -1,7 +1,9 @@
-"""A tool that asks in the middle of its work: the user twice, the model once, with a booking between.
+"""Elicitation and sampling: a tool that asks the user twice, books a room between, and asks the model once.
 
-It reads the same for every client. python examples/asking.py serves on stdin and stdout, as hosts start it;
-python examples/asking.py 127.0.0.1:8000 serves over HTTP.
+The code is the same for clients of every revision.
+
+    python examples/asking.py                    serves over stdio
+    python examples/asking.py 127.0.0.1:8000     serves over HTTP
 """
 
 import os
@@ -12,7 +14,7 @@ from typing import TypeVar
 from toolpost import Accepted, Context, KeyRing, Server, ToolError
 from toolpost.errors import CapabilityNotDeclared
 
-# A stateless client may come back with its answers to any process that has the same key.
+# A stateless client may send its answers to another process, which needs the same key.
 KEY = os.environ.get("TRIPS_KEY")
 LEDGER = Path(os.environ.get("TRIPS_LEDGER", "trips.txt"))
 
@@ -22,19 +24,19 @@ T = TypeVar("T", int, str)
 
 
 def book(city: str, days: int) -> int:
-    """Book a room: what must not happen twice."""
+    """Book a room. This must not happen twice."""
     with LEDGER.open("a") as ledger:
         ledger.write(f"{city} {days}\n")
         return ledger.tell()
 
 
-async def asked(ctx: Context, question: str, kind: type[T]) -> T:
-    """What the user says. Clients before 2025-06-18 have no forms, so their model passes the question on."""
+async def ask_user(ctx: Context, question: str, kind: type[T]) -> T:
+    """Ask the user. Clients before 2025-06-18 have no forms, so their model asks instead."""
     try:
         answer = await ctx.elicit(question, kind)
     except CapabilityNotDeclared:
-        said = await ctx.sample(f"Ask the user, and answer in one word: {question}")
-        return kind(said.text)
+        reply = await ctx.sample(f"Ask the user, and answer in one word: {question}")
+        return kind(reply.text)
     if not isinstance(answer, Accepted):
         raise ToolError("No answer, no trip.")
     return answer.data
@@ -42,11 +44,11 @@ async def asked(ctx: Context, question: str, kind: type[T]) -> T:
 
 @server.tool
 async def plan_trip(city: str, ctx: Context) -> str:
-    """Plan a trip to a city, together with whoever travels."""
-    days = await asked(ctx, f"How many days in {city}?", int)
-    room = await ctx.step("book", book, city, days)  # once, however often this function runs
-    taste = await asked(ctx, "What do you like: food, art or hills?", str)
-    plan = await ctx.sample(f"Plan {days} days in {city} for somebody who likes {taste}.")
+    """Plan a trip to a city together with the user."""
+    days = await ask_user(ctx, f"How many days in {city}?", int)
+    room = await ctx.step("book", book, city, days)  # runs once, even if this function is replayed
+    taste = await ask_user(ctx, "What do you like: food, art or hills?", str)
+    plan = await ctx.sample(f"Plan {days} days in {city} for a traveller who likes {taste}.")
     return f"Room {room}, {days} days of {taste}: {plan.text}"
 
 

@@ -1,9 +1,9 @@
-"""FastAPI: an application for people and programs, with MCP for models mounted in it.
+"""FastAPI: a web application with an MCP server mounted in it.
 
     python examples/fastapi_app.py        the shop is at http://127.0.0.1:8000, its MCP server at /api/mcp
     toolpost call http://127.0.0.1:8000/api/mcp order --item tea
 
-Both share what is in memory. `lifespan=` lets the MCP server begin and end with the application.
+Both use the same data in memory. `lifespan=` starts and stops the MCP server together with the application.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ STOCK = {name: Item(name, left) for name, left in [("ink", 3), ("pen", 7), ("tea
 
 @server.tool
 def stock() -> list[Item]:
-    """What is in the shop."""
+    """List the items in the shop."""
     return list(STOCK.values())
 
 
 @server.tool
 def order(item: str) -> Item:
-    """Order one piece of an item."""
+    """Order one unit of an item."""
     found = STOCK.get(item)
     if found is None or not found.left:
         raise ToolError(f"There is no {item} left.")
@@ -42,7 +42,7 @@ def order(item: str) -> Item:
 
 mcp = server.asgi()
 app = FastAPI(title="Shop", lifespan=mcp.lifespan)
-app.mount("/api", mcp)  # so that it is at /api/mcp, and at /api/sse for the oldest clients
+app.mount("/api", mcp)  # served at /api/mcp, and at /api/sse for HTTP+SSE clients
 
 
 @app.get("/items/{name}")

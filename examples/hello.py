@@ -13,10 +13,10 @@ class Greeting:
 
 @server.tool
 async def greet(name: str, language: str = "en", *, ctx: Context) -> Greeting:
-    """Greet somebody."""
-    await ctx.info(f"somebody greets {name}")
+    """Greet a person by name."""
+    await ctx.info(f"greeting {name}")
     return Greeting(f"{'Bonjour' if language == 'fr' else 'Hello'}, {name}!", language)
 
 
 if __name__ == "__main__":
-    server.run()  # over stdin and stdout, as hosts start it
+    server.run()  # over stdio: hosts start this file as a process

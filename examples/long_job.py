@@ -1,9 +1,9 @@
-"""A long job: it tells how far it has come, and ends when nobody wants its result any more.
+"""A long job: it reports progress, and stops when the client cancels it.
 
-    toolpost call examples/long_job.py bake --loaves 8      shows a bar; Ctrl-C cancels
+    toolpost call examples/long_job.py bake --loaves 8      shows a progress bar; Ctrl-C cancels
 
-An async function that is cancelled gets `asyncio.CancelledError` where it waits: clean up, and let it pass. A
-function that is not async runs in a thread, which cannot be stopped: it looks at `ctx.cancelled` itself.
+A cancelled async function gets `asyncio.CancelledError` at its next await: clean up and let it propagate. A
+plain function runs in a thread, which cannot be stopped, so it has to check `ctx.cancelled`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ diary: list[str] = []
 
 @server.tool
 async def bake(loaves: Annotated[int, Meta(ge=1, le=1000)], ctx: Context) -> str:
-    """Bake bread, a loaf every quarter of a second."""
+    """Bake bread: one loaf every 0.25 seconds."""
     await ctx.info("the oven is hot")
     done = 0
     try:
@@ -38,7 +38,7 @@ async def bake(loaves: Annotated[int, Meta(ge=1, le=1000)], ctx: Context) -> str
 
 @server.tool
 def largest_prime(below: Annotated[int, Meta(ge=3, le=2_000_000)], ctx: SyncContext) -> int:
-    """The largest prime below a number, found the slow way."""
+    """Find the largest prime below a number, by slow trial division."""
     largest = 2
     for number in range(3, below, 2):
         if number % 1001 == 0:
@@ -53,7 +53,7 @@ def largest_prime(below: Annotated[int, Meta(ge=3, le=2_000_000)], ctx: SyncCont
 
 @server.resource("bakery://diary", mime_type="application/json")
 def read_diary() -> list[str]:
-    """How jobs have ended."""
+    """Return how each job ended."""
     return diary
 
 

@@ -10,12 +10,12 @@ server = Server("weather")
 
 @server.tool
 def forecast(city: str) -> str:
-    """Tell the weather."""
+    """Return the weather forecast for a city."""
     return f"Sunshine in {city}"
 
 
 async def home(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("The weather is at /api/mcp.")
+    return PlainTextResponse("The MCP server is at /api/mcp.")
 
 
 mcp = server.asgi()

@@ -1,11 +1,11 @@
 """Notes: resources, templates, completion and subscriptions.
 
-Each note has a URI, so that hosts can read it, and hear when it changes.
+Each note has a URI. Hosts can read it and subscribe to changes.
 
     toolpost list examples/notes.py
     toolpost read examples/notes.py note://ideas
     toolpost run examples/notes.py --http 127.0.0.1:8000
-    toolpost listen http://127.0.0.1:8000/mcp --uri note://ideas    and write one from another terminal
+    toolpost listen http://127.0.0.1:8000/mcp --uri note://ideas    then write a note from another terminal
 """
 
 from toolpost import Context, Server
@@ -18,15 +18,15 @@ NOTES = {"ideas": "A lamp that wakes me gently.", "shopping": "Milk, bread, ink.
 
 @server.resource("notes://index", mime_type="application/json")
 def index() -> list[str]:
-    """The names of all notes."""
+    """Return the names of all notes."""
     return sorted(NOTES)
 
 
 @server.resource("note://{name}", mime_type="text/plain")
 def note(name: str) -> str:
-    """One note."""
+    """Return one note."""
     if name not in NOTES:
-        raise ResourceNotFound(f"There is no note {name!r}; notes://index has the names.")
+        raise ResourceNotFound(f"There is no note {name!r}; notes://index lists all names.")
     return NOTES[name]
 
 
@@ -37,10 +37,10 @@ def names(typed: str) -> list[str]:
 
 @server.tool
 async def write_note(name: str, text: str, ctx: Context) -> str:
-    """Write a note, or write it anew."""
+    """Create a note or replace it."""
     is_new = name not in NOTES
     NOTES[name] = text
-    await ctx.notify_resource_updated(f"note://{name}")  # to whoever watches this note
+    await ctx.notify_resource_updated(f"note://{name}")  # notifies the subscribers of this note
     if is_new:
         await ctx.notify_resource_updated("notes://index")
     return f"note://{name}"
@@ -48,7 +48,7 @@ async def write_note(name: str, text: str, ctx: Context) -> str:
 
 @server.tool
 async def erase_note(name: str, ctx: Context) -> None:
-    """Erase a note."""
+    """Delete a note."""
     if NOTES.pop(name, None) is not None:
         await ctx.notify_resource_updated(f"note://{name}")
         await ctx.notify_resource_updated("notes://index")
@@ -56,7 +56,7 @@ async def erase_note(name: str, ctx: Context) -> None:
 
 @server.prompt
 def tidy_up(name: str) -> str:
-    """Bring order into a note."""
+    """Rewrite a note as a short list."""
     return f"Rewrite this note as a short list. Leave nothing out.\n\n{note(name)}"
 
 

@@ -1,8 +1,8 @@
-"""Several servers: one client for all of them, and one that is missing costs the others nothing.
+"""Multiple servers: one client for all of them. A server that cannot be reached does not affect the others.
 
     python examples/several_servers.py
 
-The servers are those of an `mcp.json`; `ClientGroup("mcp.json")` reads them from a file.
+The configuration has the format of an `mcp.json`; `ClientGroup("mcp.json")` reads it from a file.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from toolpost import ClientGroup, ToolError
 HERE = Path(__file__).parent
 
 
-def started(example: str) -> dict[str, Any]:
-    """An entry of an `mcp.json`."""
+def example_entry(example: str) -> dict[str, Any]:
+    """Return the `mcp.json` entry that starts an example."""
     return {"command": sys.executable, "args": [str(HERE / example)]}
 
 
 SERVERS = {
-    "weather": started("weather.py"),
-    "notes": started("notes.py"),
+    "weather": example_entry("weather.py"),
+    "notes": example_entry("notes.py"),
     "bank": {"command": "no-such-bank"},
 }
 
@@ -35,12 +35,12 @@ async def main() -> None:
 
         warmest = (await group.call_tool("warmest")).text
         days = await group.call_tool("forecast", {"city": warmest, "days": 2})
-        told = ", ".join(f"{day['sky']} {day['high']}°" for day in days.data["days"])
-        noted = await group.call_tool("write_note", {"name": "trip", "text": f"{warmest}: {told}"})
+        outlook = ", ".join(f"{day['sky']} {day['high']}°" for day in days.data["days"])
+        written = await group.call_tool("write_note", {"name": "trip", "text": f"{warmest}: {outlook}"})
 
-        # One server by its name, for all that is not a tool.
-        note = await group["notes"].read_resource(noted.text)
-        print(f"{noted.text} says {note.contents[0].text}")
+        # Select one server by name for anything other than tools.
+        note = await group["notes"].read_resource(written.text)
+        print(f"{written.text} says {note.contents[0].text}")
 
         try:
             await group.call_tool("forecast", {"city": "Atlantis"})

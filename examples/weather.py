@@ -1,9 +1,9 @@
 """Weather: tools with typed parameters and structured results.
 
-A signature is the input schema, a return type the output schema, a docstring the description.
+The signature becomes the input schema, the return type the output schema, the docstring the description.
 
-    toolpost run examples/weather.py                         over stdin and stdout, as hosts start it
-    toolpost run examples/weather.py --http 127.0.0.1:8000   over HTTP
+    toolpost run examples/weather.py                         serves over stdio
+    toolpost run examples/weather.py --http 127.0.0.1:8000   serves over HTTP
     toolpost call examples/weather.py forecast --city Oslo --days 3
 """
 
@@ -19,7 +19,7 @@ server = Server("weather", version="1.0", instructions="Ask for the cities first
 Unit = Literal["celsius", "fahrenheit"]
 Days = Annotated[int, Meta(ge=1, le=5)]
 
-WEATHER = {  # the sky and the highest temperature of the next five days
+WEATHER = {  # sky and highest temperature for each of the next five days
     "Bergen": [("rain", 7), ("rain", 8), ("rain", 6), ("clouds", 9), ("rain", 8)],
     "Cairo": [("sun", 31), ("sun", 33), ("sun", 34), ("clouds", 30), ("sun", 32)],
     "Oslo": [("snow", -2), ("clouds", 1), ("snow", -4), ("snow", -1), ("sun", 3)],
@@ -58,8 +58,8 @@ def forecast(city: str, days: Days = 3, unit: Unit = "celsius") -> Forecast:
     """
     if city not in WEATHER:
         raise ToolError(f"Nothing is known of {city}. Ask for one of {', '.join(WEATHER)}.")
-    told = enumerate(WEATHER[city][:days], start=1)
-    return Forecast(city, unit, [Day(number, sky, in_unit(high, unit)) for number, (sky, high) in told])
+    daily = enumerate(WEATHER[city][:days], start=1)
+    return Forecast(city, unit, [Day(number, sky, in_unit(high, unit)) for number, (sky, high) in daily])
 
 
 @server.tool
@@ -70,7 +70,7 @@ async def warmest(ctx: Context, day: Days = 1) -> str:
         day: which of the next five; 1 is today.
     """
     highs = {city: days[day - 1][1] for city, days in WEATHER.items()}
-    await ctx.info({"highs": highs})  # a line in the client's log
+    await ctx.info({"highs": highs})  # a log message for the client
     return max(highs, key=lambda city: highs[city])
 
 
@@ -79,4 +79,4 @@ def in_unit(celsius: float, unit: Unit) -> float:
 
 
 if __name__ == "__main__":
-    server.run()  # `python examples/weather.py` does what `toolpost run examples/weather.py` does
+    server.run()  # so `python examples/weather.py` works like `toolpost run examples/weather.py`

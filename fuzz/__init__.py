@@ -1,1 +1,1 @@
-"""Fuzzing: bytes that nobody would send, thrown at whatever reads bytes. README.md says how to use it."""
+"""Fuzzing of everything that parses bytes. See README.md."""

@@ -1,6 +1,6 @@
-"""All targets, or those that are named, each for some seconds: `python -m fuzz [--seconds N] [TARGET ...]`.
+"""Fuzzes all targets, or the named ones: `python -m fuzz [--seconds N] [TARGET ...]`.
 
-Two at a time, each in a process of its own. Prints what each did; ends with 1 if one of them was broken.
+Runs two at a time, each in its own process. Prints a line per target; the exit code is 1 after a crash.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from fuzz.kept import CRASHES, FOUND
 from fuzz.targets import TARGETS
 
 AT_ONCE: Final = 2
-"""Targets that run at the same time: one a core, on the machines that we have."""
+"""Concurrent targets: one per core of a small machine."""
 SHOWN: Final = 40
-"""Lines of a log that are shown of a crash."""
+"""Lines of the log to show after a crash."""
 
 
 class Hunt(NamedTuple):
-    """What came of one target."""
+    """The result of one target."""
 
     name: str
     executions: int
@@ -38,7 +38,7 @@ class Hunt(NamedTuple):
 
 
 def _last(pattern: str, text: str) -> int:
-    """The last number of its kind that libFuzzer printed."""
+    """Return the last number of this kind in libFuzzer's output."""
     return int((re.findall(pattern, text) or ["0"])[-1])
 
 
@@ -54,14 +54,14 @@ def _hunt(seconds: int, crashes: Path, name: str) -> Hunt:
 
 
 def main() -> int:
-    """Hunt, print, and tell whether something broke."""
+    """Fuzz, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Coverage-guided fuzzing.")
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all without any")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--crashes", type=Path, default=CRASHES, help="where to put what breaks one")
+    parser.add_argument("targets", nargs="*", help=f"one or more of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds per target (default: 60)")
+    parser.add_argument("--crashes", type=Path, default=CRASHES, help="folder for inputs that crash a target")
     chosen = parser.parse_args()
     if find_spec("atheris") is None:
-        parser.error("atheris is missing; it is made for Linux on x86-64, with Python 3.11 to 3.13")
+        parser.error("atheris is not installed; it requires Linux on x86-64 and Python 3.11 to 3.13")
     print(f"{'target':12}{'executions':>14}{'coverage':>10}{'inputs':>9}", flush=True)
     hunts: list[Hunt] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -1,6 +1,6 @@
-"""Other forms of one input that follow from its bytes alone: cut into pieces, or with one part repeated.
+"""Variants of one input: cut into pieces, or with one part repeated.
 
-Nothing here is random: an input that has failed once fails again.
+Deterministic: an input that has failed once fails again.
 """
 
 import random
@@ -11,17 +11,17 @@ from typing import Final
 __all__ = ["pieces", "pumped", "ways"]
 
 PUMPED: Final = 256 * 1024
-"""Bytes of a pumped input. Quadratic work on so many ends in the time limit of whoever runs the target."""
+"""Bytes of a pumped input: quadratic work on it exceeds the time limit of a target."""
 
 BYTE_BY_BYTE: Final = 512
-"""Up to this length an input is also cut behind each byte."""
+"""Up to this length, an input is also cut after each byte."""
 
 RARELY: Final = 64
-"""One input of so many is pumped: that is slow, and what grows badly does so for many inputs."""
+"""One of this many inputs is pumped: that is slow, and bad growth affects many inputs."""
 
 
 def pieces(data: bytes) -> list[bytes]:
-    """The input in pieces of uneven sizes, some of them empty."""
+    """Return the input in pieces of different sizes, some of them empty."""
     dice = random.Random(zlib.crc32(data))
     widest = dice.choice((2, 3, 8, 64))
     cut: list[bytes] = []
@@ -34,7 +34,7 @@ def pieces(data: bytes) -> list[bytes]:
 
 
 def ways(data: bytes) -> Iterator[list[bytes]]:
-    """The input whole, then in pieces in one or two ways."""
+    """Yield the whole input, then its pieces in one or two ways."""
     yield [data]
     yield pieces(data)
     if len(data) <= BYTE_BY_BYTE:
@@ -42,7 +42,7 @@ def ways(data: bytes) -> Iterator[list[bytes]]:
 
 
 def pumped(data: bytes, size: int = PUMPED) -> Iterator[bytes]:
-    """For few inputs, the input with a part of it repeated until it has this size."""
+    """For some inputs, return the input with a part repeated up to this size."""
     mark = zlib.crc32(data)
     if data and mark % RARELY == 0:
         dice = random.Random(mark)

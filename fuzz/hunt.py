@@ -1,7 +1,7 @@
-"""One target under atheris, in a process of its own: `python -m fuzz.hunt TARGET SECONDS CRASHES`.
+"""Fuzzes one target with atheris: `python -m fuzz.hunt TARGET SECONDS CRASHES`.
 
-Starts from the corpus and from what earlier hunts found. Ends when the time is over, or with the first crash,
-whose input is then in the folder CRASHES.
+Starts from the corpus and from the inputs of earlier runs. Ends after the time, or at the first crash, and
+writes its input to the folder CRASHES.
 """
 
 import sys
@@ -15,13 +15,13 @@ from fuzz.mutation import MAX_SIZE, Mutator
 from fuzz.targets import load
 
 TIME_LIMIT: Final = 20
-"""Seconds for one input. None needs a hundredth of one; what is not linear, pumped, needs more."""
+"""Seconds for one input. Linear work needs less than 0.01 s."""
 MEMORY_LIMIT: Final = 1024
-"""MiB of the process."""
+"""Memory limit in MiB."""
 
 
 def main(name: str, seconds: str, crashes: str) -> None:
-    """Hunt, and end the process."""
+    """Fuzz, and end the process."""
     libfuzzer: Any = atheris
     with libfuzzer.instrument_imports(include=["toolpost"]):
         target = load(name)

@@ -1,4 +1,4 @@
-"""The inputs that are kept in the repository: what a target starts from, and what once broke it."""
+"""The inputs in the repository: seeds of the targets, and inputs of past crashes."""
 
 from pathlib import Path
 from typing import Final
@@ -7,18 +7,18 @@ __all__ = ["CORPUS", "CRASHES", "FOUND", "crashes", "inputs"]
 
 _HERE: Final = Path(__file__).resolve().parent
 CORPUS: Final = _HERE / "corpus"
-"""Inputs to start from, a folder a target: examples of the specification, and nasties."""
+"""Seeds, one folder per target: examples of the specification, and edge cases."""
 CRASHES: Final = _HERE / "crashes"
-"""Inputs that broke a target, a folder a target. They stay for ever, and the tests replay them."""
+"""Inputs of past crashes, one folder per target. The tests replay them; never delete them."""
 FOUND: Final = _HERE.parent / ".cache" / "fuzz"
-"""What `make fuzz` found interesting on this machine, and its logs."""
+"""Local inputs and logs of `make fuzz`."""
 
 
 def inputs(name: str) -> list[bytes]:
-    """What a target starts from, always in the same order."""
+    """Return the seeds of a target, in a fixed order."""
     return [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))]
 
 
 def crashes(name: str) -> list[Path]:
-    """What once broke a target."""
+    """Return the inputs of past crashes of a target."""
     return sorted((CRASHES / name).glob("*"))

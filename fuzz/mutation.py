@@ -1,7 +1,7 @@
-"""Changes to an input: bytes, words of the format, parts of JSON. The same dice give the same changes.
+"""Mutates inputs: bytes, words of the format, parts of JSON. The same seed gives the same mutations.
 
-Serves the short run of the tests by itself, and atheris as a second way to change an input: its own knows
-neither JSON nor words.
+Used alone in the short runs of the tests, and as an additional mutator of atheris, which does not support
+JSON or words.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 __all__ = ["MAX_SIZE", "Mutator"]
 
 MAX_SIZE: Final = 4096
-"""Bytes of an input: most defects need far fewer, and short ones are run sooner and read more easily."""
+"""Bytes of an input: most bugs need fewer, and short inputs are faster and easier to read."""
 
 _ODD_BYTES: Final = b"\0\t\n\r\x1b \"'%&,./:;=?[\\]{}\x7f\x80\xbf\xc0\xed\xef\xfe\xff0129aZ"
 _ODD_VALUES: Final[tuple[Any, ...]] = (
@@ -24,12 +24,12 @@ Move: TypeAlias = Callable[["Mutator", bytes], bytes]
 
 
 class Mutator:
-    """Makes inputs out of inputs.
+    """Mutates inputs.
 
     Args:
         tokens: words of the format.
         others: inputs to take parts from.
-        seed: for the dice.
+        seed: the seed of the random numbers.
     """
 
     def __init__(self, tokens: tuple[bytes, ...], others: list[bytes], seed: int = 0) -> None:
@@ -38,19 +38,19 @@ class Mutator:
         self.dice = random.Random(seed)
 
     def mutate(self, data: bytes) -> bytes:
-        """The input with one to four changes: of its bytes, or of the JSON in it, which stays JSON."""
+        """Return the input with one to four changes of its bytes, or of its JSON, which stays valid."""
         moves = self.dice.choice((_ON_BYTES, _ON_JSON, _ON_BYTES + _ON_JSON))
         for _ in range(self.dice.randint(1, 4)):
             data = self.dice.choice(moves)(self, data)[:MAX_SIZE]
         return data
 
     def part(self, data: bytes) -> tuple[int, int]:
-        """Where a part of the input begins and ends; short ones are likelier."""
+        """Return a random range of the input; short ones are likelier."""
         start = self.dice.randint(0, len(data))
         return start, min(len(data), start + self.dice.choice((0, 1, 1, 2, 4, 16, 256)))
 
     def changed(self, value: Any) -> Any:
-        """A JSON value with one part of it changed."""
+        """Return a JSON value with one part changed."""
         members = self._members(value)
         if not members or self.dice.random() < 0.1:
             around: tuple[Any, ...] = ([value], {"a": value}, [value, value])

@@ -1,7 +1,7 @@
-"""What is run and how it went: suites of named cases, one line per result.
+"""Suites of named cases, and their outcomes.
 
-A suite is a table of functions; a case says from which revision on and in which era it applies. Knows nothing
-of peers and environments.
+A suite is a table of functions. A case defines its oldest revision and its era. Independent of peers and
+environments.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ T = TypeVar("T")
 WAYS: Final = ("stdio", "http", "sse")
 
 CASE_SECONDS: Final = 30.0
-"""What a case may take; the slowest one waits for a peer that works for three seconds."""
+"""Timeout of a case in seconds; the slowest one waits three seconds for its peer."""
 
 NOTICE_SECONDS: Final = 10.0
-"""How long to wait for something that a peer says unasked."""
+"""Seconds to wait for a notification."""
 
 
 class Outcome(NamedTuple):
-    """How a case went; `why` is empty when it passed."""
+    """The outcome of a case; `why` is empty if it passed."""
 
     peer: str
     direction: str
@@ -40,13 +40,13 @@ class Outcome(NamedTuple):
 
 
 def at_least(revision: str, since: str) -> bool:
-    """Whether a revision is this one or a newer one."""
+    """Return whether a revision is this one or newer."""
     return DATES.index(revision) >= DATES.index(since)
 
 
 @dataclass
 class Case(Generic[T]):
-    """A named function, and where it applies."""
+    """A named function, and the sessions that it applies to."""
 
     what: str
     run: Callable[[T], Awaitable[None]]
@@ -55,7 +55,7 @@ class Case(Generic[T]):
     over: tuple[str, ...] = WAYS
 
     def applies(self, revision: str, era: str, over: str) -> bool:
-        """Whether a conversation of this revision has what the case needs."""
+        """Return whether the case applies to a session of this revision."""
         return at_least(revision, self.since) and self.era in {None, era} and over in self.over
 
 
@@ -82,22 +82,22 @@ class Suite(Generic[T]):
         return add
 
     def fitting(self, revision: str, era: str, over: str) -> Iterator[Case[T]]:
-        """The cases that apply to a conversation."""
+        """Return the cases that apply to a session."""
         return (case for case in self.cases if case.applies(revision, era, over))
 
     def __add__(self, other: "Suite[T]") -> "Suite[T]":
-        """Both, one after the other."""
+        """Concatenate two suites."""
         return Suite([*self.cases, *other.cases])
 
 
 async def attempt(action: Awaitable[object], seconds: float = CASE_SECONDS) -> str:
-    """Why something failed, in one line; empty if it did not."""
+    """Return the reason of a failure in one line; empty after success."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             await action
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
-        return f"nothing came of it in {seconds:g} s" if limit.expired() else _told(error)
+    except Exception as error:  # noqa: BLE001 - any exception is a finding
+        return f"timed out after {seconds:g} s" if limit.expired() else _told(error)
     return ""
 
 
@@ -112,13 +112,13 @@ def _told(error: BaseException) -> str:
 
 
 async def eventually(there: Callable[[], bool], what: str) -> None:
-    """Return once something is there.
+    """Wait until a condition is true.
 
     Raises:
-        AssertionError: it never was.
+        AssertionError: it timed out.
     """
     for _ in range(int(NOTICE_SECONDS / 0.01)):
         if there():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"there was no {what}")
+    raise AssertionError(f"timed out: no {what}")

@@ -1,6 +1,6 @@
-"""What our client tries on npm's `@modelcontextprotocol/server-everything`: each of its tools, and the rest.
+"""Cases for our client with npm's `@modelcontextprotocol/server-everything`: all its features.
 
-Its updates and log lines come every five seconds; those cases wait for the first, which comes at once.
+It sends updates and log messages every five seconds; those cases wait for the first, which comes immediately.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ TEXT: Final = "demo://resource/dynamic/text/{resourceId}"
 
 
 async def _ready(guest: Guest) -> None:
-    """Return when the tools that depend on our capabilities are there: they are added after the handshake."""
+    """Wait for the tools that depend on our capabilities: the server adds them after the handshake."""
     for _ in range(100):
         if any(tool.name == "trigger-sampling-request" for tool in await guest.client.list_tools()):
             return
@@ -96,10 +96,10 @@ async def gzip(guest: Guest) -> None:
 @EVERYTHING.case("errors: unknown tool, misfit, resource, prompt")
 async def errors(guest: Guest) -> None:
     client = guest.client
-    # This peer answers both with a result that says isError and has the code in its text.
+    # This peer returns results with isError and the code in the text for both.
     assert "-32602" in await _said(client.call_tool("nope"))
     assert "-32602" in await _said(client.call_tool("get-sum", {"a": "x"}))
-    # The specification wants −32002; this peer sends −32602 in every revision.
+    # The specification requires −32002; this peer sends −32602 in every revision.
     assert isinstance(await _refusal(client.read_resource("demo://resource/nope")), InvalidParams)
     assert isinstance(await _refusal(client.get_prompt("nope")), InvalidParams)
     assert isinstance(await _refusal(client.get_prompt("args-prompt")), InvalidParams)
@@ -133,7 +133,7 @@ async def prompts(guest: Guest) -> None:
 async def completion(guest: Guest) -> None:
     prompt = PromptReference(name="completable-prompt")
     assert (await guest.client.complete(prompt, "department", "S")).values == ["Sales", "Support"]
-    if at_least(guest.client.revision, "2025-06-18"):  # the arguments known so far came with it
+    if at_least(guest.client.revision, "2025-06-18"):  # `context` is new in that revision
         named = await guest.client.complete(prompt, "name", "", context={"department": "Sales"})
         assert named.values == ["David", "Eve", "Frank"]
     assert (await guest.client.complete(ResourceReference(uri=TEXT), "resourceId", "7")).values == ["7"]
@@ -166,7 +166,7 @@ async def elicitation(guest: Guest) -> None:
     guest.asked.clear()
     result = await guest.client.call_tool("trigger-elicitation-request")
     assert "Ann" in result.text
-    # What the user leaves out is what the form proposes.
+    # A missing value is the default of the form.
     assert "Favorite Integer: 42" in result.text
     assert isinstance(guest.asked[0], ElicitParams)
 
@@ -231,7 +231,7 @@ async def cancellation(guest: Guest) -> None:
     except TimeoutError:
         pass
     else:
-        raise AssertionError("there was no time-out")
+        raise AssertionError("there was no timeout")
     await guest.client.ping()
     assert not guest.client.pending
 
@@ -249,4 +249,4 @@ async def _refusal(request: Any) -> RPCError:
         result = await request
     except RPCError as error:
         return error
-    raise AssertionError(f"it was not refused: {result}")
+    raise AssertionError(f"it was not rejected: {result}")

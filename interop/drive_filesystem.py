@@ -1,6 +1,6 @@
-"""What our client tries on npm's `@modelcontextprotocol/server-filesystem`: all its tools.
+"""Cases for our client with npm's `@modelcontextprotocol/server-filesystem`: all its tools.
 
-The folder that it works in is one of ours. It reaches it as a root, after it was started with another one.
+It works in a folder of ours, which it gets as a root after it was started with another folder.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def roots(guest: Guest) -> None:
         if guest.place in await _call(guest, "list_allowed_directories"):
             break
     else:
-        raise AssertionError("the server did not take our root")
+        raise AssertionError("the server did not use our root")
     await guest.client.notify_roots_changed()
 
 
@@ -89,7 +89,7 @@ async def structured(guest: Guest) -> None:
 async def errors(guest: Guest) -> None:
     assert "outside allowed directories" in await _error(guest, "read_text_file", path="/etc/hostname")
     assert "ENOENT" in await _error(guest, "read_text_file", path=_path(guest, "nope"))
-    # This peer answers these two with a result that says isError and has the code in its text.
+    # This peer returns results with isError and the code in the text for both.
     assert "-32602" in await _error(guest, "read_text_file", path=3)
     assert "-32602" in await _error(guest, "nope")
 
@@ -120,7 +120,7 @@ async def large(guest: Guest) -> None:
     try:
         await guest.client.call_tool("read_text_file", {"path": str(path)}, timeout=5)
     except RequestTimeout:
-        raise AssertionError("the answer was dropped, and the caller left to wait") from None
+        raise AssertionError("the response was dropped without an error") from None
     except MCPError as error:
         if "limit" not in str(error):
             raise

@@ -1,6 +1,6 @@
-"""What our client tries on our own kitchen in an environment that holds nothing but what pip brought.
+"""Cases for our client with our kitchen server in an environment with only its dependencies.
 
-It proves that a server over stdio needs exactly two distributions.
+They prove that a stdio server needs exactly two distributions.
 """
 
 from importlib.metadata import distributions
@@ -15,7 +15,7 @@ __all__ = ["BARE"]
 BARE: Final = Suite[Guest]()
 
 TOOLS_OF_VENV: Final = {"pip", "setuptools"}
-"""What an empty environment has before anything is installed."""
+"""The distributions of an empty environment."""
 
 
 @BARE.case("exactly two distributions are installed")

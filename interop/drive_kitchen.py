@@ -1,7 +1,6 @@
-"""What our client tries on the kitchens of others: every feature, and every mistake, once.
+"""Cases for our client with the kitchen servers of peers: every feature and every error once.
 
-The names are those of `kitchen.py`. Where the peers answer differently, and one of them not as the
-specification says, the case says so.
+The names are those of `kitchen.py`. Comments mark deviations of a peer from the specification.
 """
 
 import asyncio
@@ -110,15 +109,15 @@ async def unknown(guest: Guest) -> None:
     if guest.peer == "server-2.4.0":
         assert isinstance(await _refusal(client.call_tool("nope")), InvalidParams)
     else:
-        # The specification wants −32602; the other peers answer with a result that says isError.
+        # The specification requires −32602; the other peers return a result with isError.
         assert "nope" in await _tool_error(guest, "nope")
     assert (await _refusal(client.request("kitchen/nope"))).code in {-32601, -32602}
     missing = await _refusal(client.read_resource("config://nope"))
     if guest.peer == "mcp-1.30.0":
-        # The specification wants −32002 (RES); this peer answers 0, its code for any failure.
+        # The specification requires −32002 (RES); this peer sends 0, its code for any failure.
         assert missing.code == 0
     else:
-        # −32602 is right in the stateless era; this peer sends it in sessions too, where −32002 is.
+        # −32602 is correct in the stateless era; this peer also sends it in sessions, instead of −32002.
         assert isinstance(missing, InvalidParams | ResourceNotFound)
     assert isinstance(await _refusal(client.get_prompt("nope")), RPCError)
     assert isinstance(await _refusal(client.get_prompt("greet")), RPCError)
@@ -172,7 +171,7 @@ async def progress(guest: Guest) -> None:
 @KITCHEN.case("log")
 async def log(guest: Guest) -> None:
     await guest.client.set_log_level("info")
-    before = len(guest.logs)  # a peer that logs unasked may still be about to tell of earlier calls
+    before = len(guest.logs)  # log messages of earlier calls may still arrive
     await guest.client.call_tool("count", {"to": 1})
     wanted = ["info", "warning"]
     await eventually(lambda: [line.level for line in guest.logs[before:]][-2:] == wanted, "log")
@@ -184,7 +183,7 @@ async def log_level(guest: Guest) -> None:
     await guest.client.set_log_level("warning")
     guest.logs.clear()
     await guest.client.call_tool("count", {"to": 1})
-    # What earlier calls have said may still be on its way; what this one says comes behind it.
+    # Log messages of earlier calls may still arrive, before those of this one.
     await eventually(lambda: any(line.level == "warning" for line in guest.logs), "log")
     guest.logs.clear()
     await guest.client.call_tool("count", {"to": 1})
@@ -237,7 +236,7 @@ async def listened(guest: Guest) -> None:
 @KITCHEN.case("subscription")
 async def subscription(guest: Guest) -> None:
     if guest.peer == "mcp-1.30.0":
-        # This peer declares `subscribe: false` whatever handlers it has; so we must not ask.
+        # This peer always declares `subscribe: false`, so we must not subscribe.
         assert "resources.subscribe" in (await _not_declared(guest)).capability
         return
     await guest.client.subscribe("config://app")
@@ -251,7 +250,7 @@ async def cancellation(guest: Guest) -> None:
     before = int((await guest.client.call_tool("cancelled")).text)
     call = asyncio.create_task(guest.client.call_tool("slow"))
     await eventually(lambda: "tools/call" in guest.client.pending.values(), "request")
-    await guest.client.ping()  # whatever was sent before has arrived
+    await guest.client.ping()  # earlier messages have arrived
     call.cancel()
     await asyncio.wait([call])
     assert call.cancelled()
@@ -266,7 +265,7 @@ async def timeout(guest: Guest) -> None:
     except TimeoutError:
         pass
     else:
-        raise AssertionError("there was no time-out")
+        raise AssertionError("there was no timeout")
     await _dropped(guest, before)
 
 
@@ -296,7 +295,7 @@ async def _refusal(request: Any) -> RPCError:
         result = await request
     except RPCError as error:
         return error
-    raise AssertionError(f"it was not refused: {result}")
+    raise AssertionError(f"it was not rejected: {result}")
 
 
 async def _not_declared(guest: Guest) -> CapabilityNotDeclared:
@@ -304,4 +303,4 @@ async def _not_declared(guest: Guest) -> CapabilityNotDeclared:
         await guest.client.subscribe("config://app")
     except CapabilityNotDeclared as error:
         return error
-    raise AssertionError("it was not refused")
+    raise AssertionError("it was not rejected")

@@ -1,6 +1,6 @@
-"""Logging in: a client of theirs at a server of ours that wants tokens, and our client at one of theirs.
+"""Login cases: a peer's client with our protected server, and our client with a peer's.
 
-Tokens come from the authorization server for tests, which knows neither.
+Both use tokens of the authorization server for tests.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ WANTED: Final = {
 
 
 async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
-    """Their client, with its own OAuth, at our server."""
+    """Run their client, with its own OAuth, against our server."""
     ours = Host()
     told: dict[str, Any] = {}
     try:
@@ -52,7 +52,7 @@ async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
                     said, complaint = await process.communicate()
             except TimeoutError:
                 process.kill()
-                said, complaint = b"", b"it took too long"
+                said, complaint = b"", b"it timed out"
             why = complaint.decode(errors="replace")[-400:].replace("\n", " ")
             told = json.loads(said) if said else {}
     except NotStarted as error:
@@ -69,9 +69,9 @@ def _differs(told: object, wanted: object) -> str:
 
 
 async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
-    """Our client, with OAuth, at their server."""
+    """Run our client, with OAuth, against their server."""
     shown = revision or "unpinned"
-    # With a path: they publish an issuer without one with a slash behind it, which is another issuer.
+    # With a path: they append a slash to an issuer without one, which makes it another issuer.
     async with AuthorizationServer.serve("/login", clients={"peer": "s3cret"}) as login:
         theirs = Host()
         command = [
@@ -92,17 +92,17 @@ async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
 
 
 async def _used(url: str, revision: str | None) -> str:
-    """What went wrong when our client used their server."""
+    """Return the failure of our client with their server."""
     auth = OAuth(open_url=_visit, storage=MemoryTokens())
     try:
         async with asyncio.timeout(PATIENCE), Client(url, auth=auth, revision=revision) as mcp:
             told = (await mcp.call_tool("whoami")).text
             return _differs((told, mcp.revision), ("alice: read", revision or DATES[-1]))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is how the case went
+    except Exception as error:  # noqa: BLE001 - any exception is the outcome
         return f"{type(error).__name__}: {error}"
 
 
 async def _visit(url: str) -> str:
-    """What a browser would do: where it is sent back to."""
+    """Act as a browser: return the URL of the redirect."""
     async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as answer:
         return answer.headers["location"]

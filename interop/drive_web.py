@@ -1,7 +1,7 @@
-"""What our client tries on servers that are reached by URL, beyond what it tries on all.
+"""Additional cases for our client with servers at a URL.
 
 `WEB` needs the names of the kitchen, `EVERYTHING_WEB` those of npm's `server-everything`. `ALONE` is for
-servers that give clients of the session era no session, `SPOILED` for one that offers what it should not.
+servers that give clients of the session era no session, `SPOILED` for one with an invalid tool.
 """
 
 import asyncio
@@ -78,13 +78,13 @@ async def failed(guest: Guest) -> None:
 async def heard_again(guest: Guest) -> None:
     _relay(guest).cut()
     guest.notices.clear()
-    for _ in range(100):  # what happens while nobody listens is lost in the stateless era
-        with contextlib.suppress(MCPError):  # it may have taken a connection that is dead already
+    for _ in range(100):  # in the stateless era, changes without a listener are lost
+        with contextlib.suppress(MCPError):  # it may have used a dead connection
             await guest.client.call_tool("touch_tools")
         if guest.heard(CHANGED):
             return
         await asyncio.sleep(0.1)
-    raise AssertionError("no change was heard")
+    raise AssertionError("no change was received")
 
 
 @WEB.case("a loop hears changes after all connections were cut", over=("http",))
@@ -105,8 +105,8 @@ async def listened_again(guest: Guest) -> None:
             assert (await anext(coming)).kind == "tools"
             assert (await anext(coming)).kind == "tools"
         finally:
-            # Not cancelled: mcp 1.30.0 closes a connection without a word if a session ends while it takes
-            # a notice of it, and the next request on that connection is lost.
+            # Not cancelled: mcp 1.30.0 silently closes a connection if a session ends while it handles a
+            # notification, and the next request on that connection is lost.
             heard.set()
             await touching
 
@@ -121,7 +121,7 @@ async def mirrored(guest: Guest) -> None:
 @WEB.case("a session that has ended is made anew", era="session", over=("http",))
 async def renewed(guest: Guest) -> None:
     relay = _relay(guest)
-    before = relay.handshakes  # the client may find out by itself, and make it anew before it is asked
+    before = relay.handshakes  # the client may notice and reconnect first
     for session in tuple(relay.sessions):
         await relay.end(session)
     await _add(guest.client)
@@ -129,7 +129,7 @@ async def renewed(guest: Guest) -> None:
 
 
 def _cutting(guest: Guest, seen: list[float]) -> Any:
-    """What to be told progress; the first has all connections cut."""
+    """Return a progress callback; its first call cuts all connections."""
 
     def step(update: Any) -> None:
         seen.append(update.progress)
@@ -151,7 +151,7 @@ async def left_out(guest: Guest) -> None:
         await guest.client.list_tools()
     except RemoteProtocolError:
         return
-    raise AssertionError("a strict client said nothing of it")
+    raise AssertionError("a strict client did not report it")
 
 
 # --------------------------------------------------------------------- old clients without sessions
@@ -175,7 +175,7 @@ async def no_way_back(guest: Guest) -> None:
     except MCPError as error:
         failure = error
     assert failure is not None
-    # mcp 1.x asks all the same and waits for ever; its own client runs into its time-out there as well.
+    # mcp 1.x sends the request anyway and never stops waiting; its own client times out too.
     assert isinstance(failure, RequestTimeout) == (guest.peer == "mcp-1.30.0"), failure
     await _add(guest.client)
 
@@ -214,8 +214,8 @@ async def cut_everything(guest: Guest) -> None:
     "what was said while all connections were cut is replayed", since="2025-11-25", over=("http",)
 )
 async def replayed(guest: Guest) -> None:
-    # What is said later is not heard: the store of this peer names an event where it should name a stream, so
-    # that a stream which was resumed gets nothing new. Its own client hears nothing then, either.
+    # Later messages do not arrive: the store of this peer names an event instead of a stream, so that a
+    # resumed stream gets no new messages. Its own client does not get them either.
     await guest.client.subscribe("demo://resource/dynamic/text/2")
     relay = _relay(guest)
     before = relay.streams
@@ -223,7 +223,7 @@ async def replayed(guest: Guest) -> None:
     await eventually(lambda: relay.streams > before, "stream")
     await guest.client.ping()
     relay.cut()
-    with contextlib.suppress(MCPError):  # it may take a connection that is dead already
+    with contextlib.suppress(MCPError):  # it may use a dead connection
         await guest.client.ping()
     guest.notices.clear()
     await guest.client.call_tool("toggle-subscriber-updates")

@@ -1,8 +1,8 @@
-"""The places that peers live in: a virtual environment or a Node folder each, made once.
+"""The environments of peers: a virtual environment or a Node folder each, created once.
 
-What goes into them is told by the files beside and in `bench`: `<peer>.txt` for pip, `<peer>.json` for npm.
-Packages come from the registries that pip and npm are set up with; none is named here. Run as a script, it
-makes the peers that are its arguments.
+`<peer>.txt` for pip and `<peer>.json` for npm, here and in `bench`, list their packages. Packages come from
+the registries that pip and npm are configured with. As a script, it creates the environments of the peers in
+its arguments.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ INSTALLED: Final = "toolpost"
 
 
 class Broken(Exception):
-    """An environment could not be made; the text is what the installer said."""
+    """An environment could not be created; the message is the installer's output."""
 
 
 def python_of(peer: str) -> Path:
-    """The interpreter of a peer's environment."""
+    """Return the interpreter of a peer's environment."""
     return HOME / peer / "bin" / "python"
 
 
 async def prepare(peers: list[str]) -> dict[str, str]:
-    """Make what is missing; why it failed, for each peer where it did."""
+    """Create missing environments. Returns peer → reason of its failure."""
     kinds = {peer: peer == INSTALLED or _wanted(peer, "txt").is_file() for peer in peers}
     names = [peer for peer in peers if kinds[peer]]
     if not all(kinds.values()):
@@ -49,7 +49,7 @@ async def prepare(peers: list[str]) -> dict[str, str]:
 
 
 def _wanted(name: str, kind: str) -> Path:
-    """The file that tells what goes into an environment; where it should be, if there is none."""
+    """Return the file that lists the packages of an environment, or its expected path."""
     places = [folder / f"{name}.{kind}" for folder in DESCRIPTIONS]
     return next((place for place in places if place.is_file()), places[0])
 

@@ -1,6 +1,6 @@
-"""A server of ours that wants tokens, and the authorization server for tests beside it: peers log in.
+"""A protected server, with the authorization server for tests, for logins of peers.
 
-Says on stderr where it serves, and does so until it is told to stop.
+Prints its URL on stderr, and serves until it gets a signal.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def kitchen(issuer: str, url: str) -> Server:
 
 
 async def main() -> None:
-    """Serve until a signal ends it."""
+    """Serve until a signal arrives."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     async with AuthorizationServer.serve(scopes=["read", "write"]) as login:

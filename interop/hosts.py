@@ -1,6 +1,6 @@
-"""Servers that are reached by a port: started, waited for until they listen, ended and reaped.
+"""Starts servers that listen on a port, waits for them, and ends them.
 
-Owns the process and what it says. What it serves is not known here.
+Handles the process and its output. Independent of the protocol.
 """
 
 import asyncio
@@ -19,29 +19,29 @@ from environments import ROOT
 __all__ = ["Host", "NotStarted", "listening", "tell"]
 
 START: Final = 30.0
-"""Seconds that a server has to say where it listens."""
+"""Seconds for a server to print its port."""
 
 STOP: Final = 10.0
-"""Seconds that a server has to end when it is told to: ours drains for five of them."""
+"""Seconds for the shutdown of a server: ours drains for five of them."""
 
 LINE: Final = 1024 * 1024
-"""The longest line that a server may say."""
+"""The longest line of output, in bytes."""
 
 _PORT: Final = re.compile(r"(?:http://127\.0\.0\.1:|on port )(\d+)")
 
 
 class NotStarted(Exception):
-    """A server did not say where it listens; the text is what it said."""
+    """A server did not print its port; the message is its output."""
 
 
 @dataclass
 class Host:
-    """A process that serves.
+    """A server process.
 
     Attributes:
-        port: where it listens.
-        lines: what it has said, on both of its outputs.
-        end: how it ended, in words; empty if that was in order.
+        port: its port.
+        lines: its output, stdout and stderr.
+        end: a description of an abnormal end, else empty.
     """
 
     port: int = 0
@@ -50,19 +50,19 @@ class Host:
 
     @property
     def complaint(self) -> str:
-        """What is wrong with how it ended or with what it said; empty if nothing is."""
+        """Problems of its end or its output; empty if there are none."""
         _, *failures = "\n".join(self.lines).split("Traceback ")
         return failures[0][-500:].replace("\n", " ") if failures else self.end
 
 
 @asynccontextmanager
 async def listening(command: list[str], host: Host, *, names_port: bool = True) -> AsyncGenerator[None]:
-    """Let a server listen until the context is left.
+    """Run a server during the context.
 
     Args:
-        command: how to start it.
-        host: what is taken down of it.
-        names_port: whether it finds a port itself. One that does not is given one in its environment.
+        command: its command.
+        host: the record to fill.
+        names_port: whether it chooses a port. Otherwise it gets one in its environment.
 
     Raises:
         NotStarted: it does not listen.
@@ -86,7 +86,7 @@ async def listening(command: list[str], host: Host, *, names_port: bool = True) 
             async with asyncio.timeout(START):
                 await there.wait()
         if not host.port:
-            raise NotStarted(" ".join(host.lines)[-400:] or "it said nothing")
+            raise NotStarted(" ".join(host.lines)[-400:] or "no output")
         yield
     finally:
         tell(process, signal.SIGTERM)
@@ -96,13 +96,13 @@ async def listening(command: list[str], host: Host, *, names_port: bool = True) 
                 await hearing
             host.end = f"exit code {code}" if code else ""
         except TimeoutError:
-            host.end = f"it had to be killed after {STOP:g} s"
+            host.end = f"killed after {STOP:g} s"
             tell(process, signal.SIGKILL)
             await process.wait()
 
 
 async def _hear(output: asyncio.StreamReader, host: Host, there: asyncio.Event) -> None:
-    """Read to the end, so that the server never has to wait for us."""
+    """Read all output, so that the server never blocks."""
     while line := await output.readline():
         host.lines.append(line.decode(errors="replace").rstrip())
         found = _PORT.search(host.lines[-1])
@@ -113,7 +113,7 @@ async def _hear(output: asyncio.StreamReader, host: Host, there: asyncio.Event) 
 
 
 def tell(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal to a process that leads a session, and to all in it: Node comes with a shim in front."""
+    """Send a signal to a process group: Node runs behind a wrapper."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 

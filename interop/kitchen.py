@@ -1,8 +1,8 @@
-"""The server of ours that clients of others drive: one of each thing that a server can offer.
+"""Our server for the clients of peers, with one of each server feature.
 
-The peers' servers in `peers/` offer the same under the same names. Arguments are the revisions to speak, none
-means all of them, and the way to serve: `--http` or `--sse`, `--alone` for HTTP with neither sessions nor
-event streams for older clients, and stdio without any of them.
+The peers' servers in `peers/` have the same features and names. Arguments are the revisions (default: all),
+and the transport: `--http` or `--sse`, `--alone` for HTTP without sessions and event streams for older
+clients; stdio by default.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ server = Server(
     version="1.0",
     title="The kitchen",
     instructions="Order something.",
-    page_size=4,  # so that every client has to turn pages
+    page_size=4,  # so that every client must paginate
     revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
 )
-# It has no name, so that nothing stays of it: peers may kill this process. It is open as long as that lives.
+# Unnamed, so that nothing is left behind if a peer kills this process.
 ledger = tempfile.TemporaryFile()  # noqa: SIM115 - as above
 os.environ["TRIPS_LEDGER"] = f"/dev/fd/{ledger.fileno()}"
 trips = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "asking.py"))
@@ -91,8 +91,8 @@ async def count(to: int, ctx: Context) -> str:
         await ctx.progress(n, to, f"at {n}")
     await ctx.info("counted")
     await ctx.warning({"counted": to})
-    # Both Node clients hear notices one turn of their loop late, and forget who wanted progress when the
-    # answer comes: what shares a chunk with the answer is lost to them. So it comes in a chunk of its own.
+    # Both Node clients handle notifications one turn of their loop late, and drop progress after the
+    # response: they lose what shares a chunk with the response. So progress gets its own chunk.
     await asyncio.sleep(0.1)
     return "done"
 

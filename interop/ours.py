@@ -1,6 +1,6 @@
-"""Our client against one server of somebody else: connects in a revision, runs a suite, leaves.
+"""Runs a suite with our client against the server of a peer.
 
-Owns what the callbacks answer and what was heard. What is asked of which server is told in `drive_*`.
+Defines the callbacks, and collects notifications. The cases are in `drive_*`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,27 +24,27 @@ from toolpost.types import (
 __all__ = ["Guest", "Trip", "visit"]
 
 EXPECTED: Final = frozenset({"late answer"})
-"""What is thrown away without a mistake of ours: `mcp` 1.x answers requests that were cancelled."""
+"""Expected dropped messages: `mcp` 1.x responds to cancelled requests."""
 
 REPLAYED: Final = frozenset(
     {"malformed message", "progress that does not increase", "progress of no request in flight"}
 )
-"""What npm's `server-everything` makes us throw away when a stream is resumed: the store of its own hands out
-the events of all streams, and the SDK below it keeps each event that primes a stream as a message `{}`."""
+"""Messages of npm's `server-everything` that we drop when a stream is resumed: its store returns the events
+of all streams, and the SDK stores each priming event of a stream as a message `{}`."""
 
 
 @dataclass
 class Guest:
-    """Our client, and what it heard."""
+    """Our client, and what it received."""
 
     peer: str
     client: Client
     place: str = ""
-    """A folder of its own, for peers that need one."""
+    """A folder for peers that need one."""
     relay: Relay | None = None
-    """What stands between us and a server that is reached by URL."""
+    """The relay in front of a server with a URL."""
     another: Callable[[], Client] | None = None
-    """Makes one more client of the same server."""
+    """Creates another client of the same server."""
     logs: list[Any] = field(default_factory=list[Any])
     notices: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
     asked: list[Any] = field(default_factory=list[Any])
@@ -55,12 +55,12 @@ class Guest:
         return self.client.era == "stateless"
 
     def heard(self, method: str) -> bool:
-        """Whether a notice has come."""
+        """Return whether a notification has arrived."""
         return any(name == method for name, _ in self.notices)
 
 
 def _reply(params: ElicitParams) -> Mapping[str, Any] | bool:
-    """What the user fills into a form: something for each field that must be there."""
+    """Fill in a form: a value for each required field."""
     if params.mode == "url":
         return True
     schema = params.requested_schema or {}
@@ -78,16 +78,16 @@ def _filled(field: dict[str, Any]) -> Any:
 
 
 class Trip(NamedTuple):
-    """How our client is to connect.
+    """A connection of our client.
 
     Args:
-        peer: what to call the server.
-        over: stdio, http or sse; or what else the rows are to show.
-        target: where it is.
-        revision: the revision to speak; None lets the client find out.
-        expected: the revision that has to come of it.
+        peer: the name of the server.
+        over: stdio, http or sse, or another label.
+        target: the target of the client.
+        revision: the revision to use; None to negotiate.
+        expected: the expected revision.
         place: a folder for the suite.
-        relay: what stands in between, where there is a URL.
+        relay: the relay in front of a URL.
     """
 
     peer: str
@@ -100,16 +100,16 @@ class Trip(NamedTuple):
 
     @property
     def way(self) -> str:
-        """Stdio, http, sse or alone: what the cases know."""
+        """The transport for the cases: stdio, http, sse or alone."""
         return "http" if self.over == "httpx2" else self.over
 
     def outcome(self, what: str, why: str) -> Outcome:
-        """How a case went."""
+        """Create the outcome of a case."""
         return Outcome(self.peer, "our client", self.over, self.revision or "unpinned", what, why)
 
 
 async def visit(trip: Trip, suite: Suite[Guest]) -> AsyncIterator[Outcome]:
-    """The outcomes of a suite against a server."""
+    """Run a suite against a server, and yield the outcomes."""
 
     def sample(params: CreateMessageParams) -> CreateMessageResult:
         guest.asked.append(params)

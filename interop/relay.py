@@ -1,6 +1,6 @@
-"""A port in front of a server: hands on what comes, takes down what matters, and cuts connections when asked.
+"""A TCP relay in front of a server that records sessions and can cut connections.
 
-It sees real bytes, so it knows who opened and who deleted a session, whatever either side says of itself.
+It parses the real bytes, so it sees which sessions were opened and deleted.
 """
 
 import asyncio
@@ -30,22 +30,22 @@ _PING: Final = json.dumps({"jsonrpc": "2.0", "id": "relay", "method": "ping"}).e
 
 @dataclass(eq=False)
 class _Line:
-    """A connection of a client, and the one to the server behind it."""
+    """A connection of a client, and its connection to the server."""
 
     ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     asked: float = 0
 
 
 class Relay:
-    """What goes over the port.
+    """The traffic of the relay.
 
     Attributes:
-        url: where clients come instead of to the server.
-        handshakes: how often `initialize` was sent.
-        sessions: the ids that the server gave.
-        streams: how often a client asked for a stream.
-        resumed: how often it came back to one.
-        cuts: how often it was asked to cut.
+        url: the URL for clients.
+        handshakes: the number of `initialize` requests.
+        sessions: the session ids of the server.
+        streams: the number of streams that clients opened.
+        resumed: the number of resumed streams.
+        cuts: the number of cuts.
     """
 
     def __init__(self, port: int, path: str) -> None:
@@ -62,25 +62,25 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
-        """Have all connections cut, as a network would. Any thread may ask: callbacks may run in one."""
+        """Cut all connections, as a network failure would. Thread-safe: callbacks may run in a thread."""
         self.cuts += 1
         self._loop.call_soon_threadsafe(self._abort)
 
     def _abort(self) -> None:
-        # All at once, and what was asked last comes last: a client that hears of it goes on, and must find
-        # no idle connection that seems to be there still.
+        # All at once, the latest request last: a client that notices continues, and must not find an idle
+        # connection that still looks open.
         for line in sorted(self._lines, key=lambda line: line.asked):
             for writer in line.ends:
-                with contextlib.suppress(OSError):  # it is gone already
+                with contextlib.suppress(OSError):  # already closed
                     writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
                 writer.transport.abort()
 
     async def knows(self, session: str) -> bool:
-        """Whether the server still knows a session."""
+        """Return whether the server still has a session."""
         return await asyncio.to_thread(self._send, "POST", session, _PING) not in {400, 404}
 
     async def end(self, session: str) -> None:
-        """End a session behind the back of its client."""
+        """Delete a session without its client."""
         await asyncio.to_thread(self._send, "DELETE", session)
 
     def _send(self, verb: str, session: str, body: bytes | None = None) -> int:
@@ -93,10 +93,10 @@ class Relay:
             link.request(verb, self._path, body, headers)
             return link.getresponse().status
 
-    # ----------------------------------------------------------------- both ways
+    # ----------------------------------------------------------------- forwarding
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hand one connection on to the server."""
+        """Forward one connection to the server."""
         task = asyncio.create_task(self._connect(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -137,7 +137,7 @@ class Relay:
         self.sessions.update(name.decode() for name in _SESSION.findall(data))
 
     async def leave(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,11 +155,11 @@ async def _pump(
 
 @asynccontextmanager
 async def relayed(host: Host, path: str) -> AsyncGenerator[Relay]:
-    """A relay in front of a server.
+    """Run a relay in front of a server.
 
     Args:
         host: the server, which listens.
-        path: that of its endpoint.
+        path: the path of its endpoint.
     """
     relay = Relay(host.port, path)
     listening = await asyncio.start_server(relay.accept, "127.0.0.1", 0)

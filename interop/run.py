@@ -1,6 +1,6 @@
-"""Runs every peer against us, in both directions, and tells how each case went. `make interop` calls it.
+"""Runs every peer against us in both directions, and prints the outcomes, for `make interop`.
 
-Owns the table of who speaks what. The cases are in `drive_*`, for our client, and in `peers/`, for theirs.
+Defines the table of peers. The cases are in `drive_*` for our client, and in `peers/` for theirs.
 Run as `python interop/run.py [peer]`.
 """
 
@@ -28,7 +28,7 @@ from toolpost import Http, Stdio
 from toolpost.protocol.methods import DATES
 
 PARALLEL: Final = 4
-"""Conversations at a time: more of them make slow machines miss time-outs."""
+"""Concurrent sessions: with more, slow machines miss timeouts."""
 
 SESSIONS: Final = DATES[:-1]
 STATELESS: Final = DATES[-1]
@@ -38,13 +38,13 @@ class Served(NamedTuple):
     """A server of theirs.
 
     Args:
-        peer: what to call it.
-        command: how to start it, up to the way in which it is to serve.
-        suite: what to try.
-        revisions: those that it speaks over stdio.
-        ways: stdio, http, sse: what it can; "alone" is HTTP without sessions for clients that want one,
+        peer: its name.
+        command: its command, without the transport.
+        suite: the cases.
+        revisions: its revisions over stdio.
+        ways: its transports: stdio, http, sse; "alone" is HTTP without sessions for session-era clients,
             "httpx2" is http too, with the other library on our side.
-        names_port: whether it finds a port itself.
+        names_port: whether it chooses a port.
     """
 
     peer: str
@@ -55,7 +55,7 @@ class Served(NamedTuple):
     names_port: bool = True
 
     def speaks(self, over: str) -> tuple[str, ...]:
-        """The revisions that it speaks in one of its ways."""
+        """Return its revisions over a transport."""
         return {
             "stdio": self.revisions,
             "http": self.revisions[1:],
@@ -65,7 +65,7 @@ class Served(NamedTuple):
         }[over]
 
     def started(self, over: str) -> list[str]:
-        """The command that lets it serve in one of its ways; who has one only need not be told."""
+        """Return its command for a transport; the transport is omitted if it has only one."""
         if self.ways == ("stdio",):
             return self.command
         if over in {"http", "httpx2"}:
@@ -139,7 +139,7 @@ PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *SERVERS_OF_OUR
 
 
 async def drive(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
-    """Our client against a server of theirs that it starts."""
+    """Run our client against their server over stdio."""
     with tempfile.TemporaryDirectory(prefix="interop-") as place:
         command, *args = served.started(over)
         trip = Trip(
@@ -155,14 +155,14 @@ async def drive(served: Served, over: str, revision: str | None) -> AsyncIterato
 
 
 async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
-    """Our client against a server of theirs that listens at a port."""
+    """Run our client against their server at a URL."""
     theirs = Host()
     try:
         async with (
             listening(served.started(over), theirs, names_port=served.names_port),
             relayed(theirs, PATHS[over]) as relay,
         ):
-            # Without a pin the client has to find out by itself what kind of URL it is.
+            # Without a pin the client must detect the transport of the URL.
             sse = over == "sse" and revision is not None
             target = Http(relay.url, sse=sse, http="httpx2" if over == "httpx2" else None)
             expected = revision or served.speaks(over)[-1]
@@ -174,7 +174,7 @@ async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIt
 
 
 def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
-    """All conversations of a client of theirs with a URL of ours."""
+    """Return all sessions of their client with our URL."""
     found = [host_http(visitor, "http", "legacy", SESSIONS[-1], None)]
     found += [host_http(visitor, "http", "legacy", revision, revision) for revision in SESSIONS[1:]]
     found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
@@ -187,12 +187,12 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
 
 
 def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
-    """All conversations."""
+    """Return all sessions."""
     found: list[AsyncIterator[Outcome]] = []
     for served in (*SERVERS, *SERVERS_OF_OURS):
         if served.peer in peers:
             for over in served.ways:
-                # Without a pin our client would not take the way of those that want a session.
+                # Without a pin our client would not open a session.
                 unpinned = () if over == "alone" else (None,)
                 start = drive if over == "stdio" else drive_http
                 found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
@@ -202,7 +202,7 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
             found += [host(visitor, "legacy", revision, revision) for revision in SESSIONS]
             found += [host(visitor, mode, STATELESS, None) for mode in visitor.modes]
             if "auto" in visitor.modes:
-                # A probe that our server refuses because it speaks sessions only.
+                # A probe that our server rejects because it supports only sessions.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)
     if PEER in peers:
@@ -212,7 +212,7 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
 
 
 def _failures() -> list[str]:
-    """A list that will hold what is logged as an error in this process; warnings are not shown."""
+    """Collect errors logged in this process; hide warnings."""
     told: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: told.append(record.getMessage())
@@ -221,14 +221,14 @@ def _failures() -> list[str]:
 
 
 async def main() -> int:
-    """Run what was asked for; the exit code. SIGTERM ends it like SIGINT: nothing that was started stays."""
+    """Run the selected peers and return the exit code. SIGTERM works like Ctrl-C."""
     us = asyncio.current_task()
     assert us is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, us.cancel)
     names = [name for name in sys.argv[1:] if not name.startswith("-")]
     unknown = [name for name in names if name not in PEERS]
     if unknown:
-        print(f"there is no peer {unknown[0]!r}; there are {', '.join(PEERS)}")
+        print(f"unknown peer {unknown[0]!r}; available: {', '.join(PEERS)}")
         return 2
     peers = names or PEERS
     broken = await prepare(peers)

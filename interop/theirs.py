@@ -1,6 +1,6 @@
-"""Clients of others against our server: each runs in a process of its own and tells how its cases went.
+"""Runs the clients of peers against our server, each in its own process.
 
-Owns the conversation with that process, and what can be seen of it from outside. The cases are in `peers/`.
+Implements the protocol with that process, and checks it from outside. The cases are in `peers/`.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from toolpost.protocol.methods import DATES
 __all__ = ["PATHS", "Visitor", "host", "host_http"]
 
 PATHS: Final = {"http": "/mcp", "sse": "/sse", "alone": "/mcp", "httpx2": "/mcp"}
-"""Where our server serves what, when nobody says otherwise; the others agree."""
+"""The default paths of our server, and of the peers."""
 
 STATELESS: Final = DATES[-1]
 
 SILENCE: Final = 60.0
-"""Seconds after which a client of theirs that says nothing is taken for dead."""
+"""Seconds without output after which a client is considered dead."""
 
 KITCHEN: Final = [sys.executable, str(HERE / "kitchen.py")]
 
 
 class Visitor(NamedTuple):
-    """A client of theirs, and the modes that it can connect in besides sessions."""
+    """A client of a peer, and its modes besides sessions."""
 
     peer: str
     command: list[str]
@@ -38,14 +38,14 @@ class Visitor(NamedTuple):
 
 
 class Stay(NamedTuple):
-    """How a client of theirs is to connect.
+    """A connection of a peer's client.
 
     Args:
         visitor: the client.
         over: stdio, http, sse, or alone: HTTP with neither sessions nor event streams for older clients.
-        mode: as it calls it.
-        revision: what has to come of it.
-        only: the one revision that our server speaks; None for all of them.
+        mode: the peer's name of the mode.
+        revision: the expected revision.
+        only: the only revision of our server; None for all.
     """
 
     visitor: Visitor
@@ -55,13 +55,13 @@ class Stay(NamedTuple):
     only: str | None
 
     def outcome(self, what: str, why: str) -> Outcome:
-        """How a case went."""
+        """Create the outcome of a case."""
         shown = self.only or ("unpinned" if self.mode in {"auto", "legacy"} else self.mode)
         return Outcome(self.visitor.peer, "our server", self.over, shown, what, why)
 
 
 async def host(visitor: Visitor, mode: str, revision: str, only: str | None) -> AsyncIterator[Outcome]:
-    """A client of theirs that starts our server, which speaks `only` one revision or all of them."""
+    """Run their client with our server over stdio."""
     stay = Stay(visitor, "stdio", mode, revision, only)
     async for outcome in _converse(stay, [*KITCHEN, *([only] if only else [])], None):
         yield outcome
@@ -70,7 +70,7 @@ async def host(visitor: Visitor, mode: str, revision: str, only: str | None) -> 
 async def host_http(
     visitor: Visitor, over: str, mode: str, revision: str, only: str | None
 ) -> AsyncIterator[Outcome]:
-    """A client of theirs that comes to the URL of our server."""
+    """Run their client with the URL of our server."""
     stay = Stay(visitor, over, mode, revision, only)
     ours = Host()
     try:
@@ -83,7 +83,7 @@ async def host_http(
             if over != "sse":
                 yield stay.outcome(*await _sessions(stay, relay))
             if relay.cuts and revision != STATELESS:
-                why = "" if relay.resumed else "nobody came back to a stream"
+                why = "" if relay.resumed else "no stream was resumed"
                 yield stay.outcome("Last-Event-ID was sent", why)
     except NotStarted as error:
         yield stay.outcome("our server starts", str(error))
@@ -92,15 +92,15 @@ async def host_http(
 
 
 async def _sessions(stay: Stay, relay: Relay) -> tuple[str, str]:
-    """Whether sessions were opened and ended as the era wants it."""
-    # One case of the stateless era has an older client as company.
+    """Check that sessions were opened and deleted as the era requires."""
+    # One case of the stateless era also runs an older client.
     most = {"alone": 0, "http": 1 if stay.revision == STATELESS else None}[stay.over]
     if most is not None and len(relay.sessions) > most:
         return "no sessions were opened", f"there were {len(relay.sessions)}"
     if most == 0:
         return "no sessions were opened", ""
     left = [session for session in relay.sessions if await relay.knows(session)]
-    why = f"{len(left)} of {len(relay.sessions)} are there still" if left or not relay.sessions else ""
+    why = f"{len(left)} of {len(relay.sessions)} are still open" if left or not relay.sessions else ""
     return "its sessions are deleted", why
 
 
@@ -140,7 +140,7 @@ async def _converse(stay: Stay, target: list[str], relay: Relay | None) -> Async
             code = await process.wait()
         yield stay.outcome("leave", "" if code == 0 and not left else f"exit code {code}")
     except TimeoutError:
-        pass  # what is left to tell is told below
+        pass  # reported below
     finally:
         tell(process, signal.SIGKILL)
     said = (await grumble).decode(errors="replace")[-300:].replace("\n", " ")

@@ -1,8 +1,8 @@
 """A pytest plugin: no test may block an event loop.
 
-Functions that wait are watched, on every thread whose event loop is running. Such a call is noted and then
-made, because an exception would end up in the answer of some handler; the test fails at its end. What only
-costs time, like a long calculation, is not noticed: that would need a clock, and fail on a slow machine.
+Wraps functions that wait, on every thread with a running event loop. Records such a call and then makes it,
+because an exception would end up in the response of a handler; the test fails at its end. Does not detect
+long calculations: that would need a clock, and fail on a slow machine.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ import toolpost
 
 SOURCES = str(Path(toolpost.__file__).parent)
 MEANT = (
-    str(Path(os.__file__).parent),  # the standard library, which waits for what is there already
-    str(Path(__file__).with_name("support") / "waiting.py"),  # whose `eventually` is to hold up the loop
+    str(Path(os.__file__).parent),  # the standard library waits only for available data
+    str(Path(__file__).with_name("support") / "waiting.py"),  # its `eventually` blocks the loop on purpose
 )
-"""Who may wait."""
+"""Files whose calls may wait."""
 
 
 Waits = Callable[..., bool]
@@ -57,19 +57,19 @@ WAITING: list[tuple[Any, str, Waits]] = [
     (queue.Queue, "get", lambda self, block=True, *_, **__: block and self.empty()),
     (os, "waitpid", lambda _, options: not options & os.WNOHANG),
 ]
-"""Where a function lives, its name, and whether a call of it waits."""
+"""The owner of a function, its name, and whether a call waits."""
 
 READING: list[tuple[Any, str]] = [(builtins, "open"), (Path, "read_bytes"), (Path, "read_text")]
-"""What waits for a disk. Tests may; the sources may not."""
+"""Functions that wait for a disk. Tests may use them; the sources must not."""
 
 seen: list[str] = []
-"""What blocked a loop since the test began."""
+"""The calls that blocked a loop since the test began."""
 
 
 def _watched(
     function: Callable[..., Any], answers: Callable[[str], bool], waits: Waits
 ) -> Callable[..., Any]:
-    """The function, and a note when one who answers for it waits in it while a loop runs."""
+    """Wrap a function to record calls that wait while a loop runs."""
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,6 @@
-"""What all tests share: the specification as fixtures, and how hypothesis searches.
+"""Shared fixtures for the specification, and the profiles of hypothesis.
 
-`requirement_proof.py` counts which rules the tests prove; `specification.py` knows where the specification
-lies.
+`requirement_proof.py` counts the proven rules; `specification.py` finds the specification.
 """
 
 import json
@@ -27,15 +26,15 @@ pytest_plugins = [
     "coverage_scope",
 ]
 
-# A shell that starts us in the background, or nohup, lets us ignore these, and so would all that we start.
+# A shell in the background, or nohup, ignores these signals for us, and for all child processes.
 for _number, _heed in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _heed)
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 
-# Steady: the same examples in every run, so a red test is red because of the change under test.
-# Thorough: new examples in every run; those that failed are kept and tried first the next time.
+# Steady: the same examples in every run, so that only a change can break a test.
+# Thorough: new examples in every run; failed ones are stored and tried first in the next run.
 set_hypothesis_home_dir(_HYPOTHESIS)
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.register_profile(
@@ -49,7 +48,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 @pytest.fixture(scope="session")
 def spec() -> Path:
-    """The folder of the specification. Where it must be there, `requirement_proof.py` has ended the run."""
+    """The folder of the specification. If it is mandatory, `requirement_proof.py` has ended the run."""
     if specification.absence():
         pytest.skip(reason="needs the specification; the end of the run says how to get it")
     return specification.folder()
@@ -63,7 +62,7 @@ def schemas(spec: Path) -> Mapping[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def examples(spec: Path) -> Mapping[str, Mapping[str, bytes]]:
-    """The official example messages of the newest revision as they stand: name of the type → name → bytes."""
+    """The official example messages of the newest revision: name of the type → name → bytes."""
     newest = max((spec / "examples").iterdir())
     return {
         kind.name: {path.stem: path.read_bytes() for path in sorted(kind.glob("*.json"))}

@@ -1,6 +1,6 @@
-"""A pytest plugin: coverage is counted in the tests of what is judged by it, and rests in all others.
+"""A pytest plugin: measures coverage only in the tests of the packages with a coverage rule.
 
-Those are about other things, and would take a third longer; what they reach by the way proves nothing of it.
+Other tests would take a third longer, and the lines that they reach by accident prove nothing.
 """
 
 from collections.abc import Generator
@@ -10,15 +10,15 @@ import pytest
 from coverage import Coverage
 
 JUDGED = tuple(Path(__file__).resolve().parent / "unit" / name for name in ("protocol", "types"))
-"""Where the tests are of what has to be covered."""
+"""The folders of the tests that are measured."""
 
 _resting: list[Coverage] = []
-"""The one of this process, while it rests: nobody else knows it then."""
+"""The paused coverage object of this process."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Begin to count, or rest, as the next test wants it."""
+    """Start or pause the measurement for the next test."""
     if any(item.path.is_relative_to(place) for place in JUDGED):
         while _resting:
             _resting.pop().start()

@@ -1,9 +1,8 @@
 """A pytest plugin: after each test no task, thread, process, descriptor or temporary file remains.
 
-What is there is found by `toolpost.testing.leaks`. A test that failed is not judged. The same is done for
-each module, and so for the fixtures that its tests share. A loop that is closed tells which tasks it still
-had: `asyncio.run` cancels them silently. Not seen: tasks of a loop that outlives the test unless it is
-`lasting`.
+Uses `toolpost.testing.leaks`. Skips failed tests. Also checks each module, and so the fixtures that its tests
+share. A closed loop reports its remaining tasks: `asyncio.run` cancels them silently. Does not see tasks of a
+loop that outlives the test unless it is `lasting`.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ from toolpost.testing import leaks
 from toolpost.testing.leaks import describe_leaks
 
 PATIENCE = 10.0
-"""Seconds after which nothing is expected to end by itself any more."""
+"""Seconds to wait for resources to end."""
 
 cut_off: list[str] = []
-"""The tasks that were not done when their loop was closed. A test that is about this clears the list."""
+"""Tasks that were not done when their loop was closed. Tests of this check clear the list."""
 
 _runners: list[asyncio.Runner] = []
 
@@ -31,30 +30,30 @@ leaks.DESCRIPTIONS["files"] = ("temporary file", str)
 
 
 class Holdings(leaks.HeldResources):
-    """What this process holds."""
+    """A snapshot of this process."""
 
     def __init__(self) -> None:
-        super().__init__(())
+        super().__init__()
         self.tasks = {task for runner in _runners for task in asyncio.all_tasks(runner.get_loop())}
-        self.files = set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208 - runs twice per test, has to be fast
+        self.files = set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208 - runs twice per test, must be fast
 
     @contextmanager
     def on_purpose(self) -> Generator[None]:
-        """Expect as well whatever begins meanwhile."""
+        """Also expect resources that are created inside."""
         before = Holdings()
         yield
         self.add(Holdings() - before)
 
     def add(self, more: dict[str, set[Any]]) -> None:
-        """Expect these as well."""
+        """Also expect these."""
         for kind, held in more.items():
             vars(self)[kind] |= held
 
     def left(self) -> dict[str, set[Any]]:
-        """What there is more than this, once everything that ends by itself has ended."""
+        """Return additional resources, after waiting for those that are about to end."""
         looks = leaks.LeakPoller(self, Holdings, PATIENCE)
         while looks.poll():
-            looks.leaks.clear()  # what is held here does not end
+            looks.leaks.clear()  # references here would keep them alive
             for runner in _runners:
                 runner.run(asyncio.sleep(0))
             time.sleep(leaks.POLL_INTERVAL)
@@ -63,7 +62,7 @@ class Holdings(leaks.HeldResources):
 
 @contextmanager
 def lasting(runner: asyncio.Runner) -> Generator[asyncio.Runner]:
-    """Have an eye on a loop that outlives tests. It is run when something has to end by itself."""
+    """Watch a loop that outlives tests. It runs while the check waits for resources to end."""
     _runners.append(runner)
     try:
         yield runner
@@ -72,11 +71,11 @@ def lasting(runner: asyncio.Runner) -> Generator[asyncio.Runner]:
 
 
 def _judged(request: pytest.FixtureRequest, *outer: Holdings) -> Generator[Holdings]:
-    """What may be there in the end; fails if there is more.
+    """Yield the expected resources; fail if there are more at the end.
 
     Args:
-        request: of the fixture.
-        outer: who need not tell the same once more.
+        request: the request of the fixture.
+        outer: the outer check, which must not report the same leaks.
     """
     held = Holdings()
     failures = request.session.testsfailed
@@ -84,22 +83,22 @@ def _judged(request: pytest.FixtureRequest, *outer: Holdings) -> Generator[Holdi
     lines = [f"task {task}" for task in cut_off]
     cut_off.clear()
     if request.session.testsfailed > failures:
-        return  # whatever it held when it failed
+        return  # a failed test may leak
     left = held.left()
     lines += describe_leaks(left)
     for one in outer:
         one.add(left)
     if lines:
-        pytest.fail("left behind:\n" + "\n".join(lines), pytrace=False)
+        pytest.fail("leaked resources:\n" + "\n".join(lines), pytrace=False)
 
 
 @pytest.fixture(scope="session")
 def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Loops tell what they cut off, and temporary files lie where nobody else puts any."""
+    """Record cancelled tasks of loops, and use a private folder for temporary files."""
     folder = str(tmp_path_factory.mktemp("temporary"))
     with leaks.record_cancelled_tasks(cut_off), pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setenv("TMPDIR", folder)  # for the programs that we start
+        patch.setenv("TMPDIR", folder)  # for child processes
         yield
 
 
@@ -111,5 +110,5 @@ def _held_by_module(request: pytest.FixtureRequest) -> Generator[Holdings]:
 
 @pytest.fixture(autouse=True)
 def held(request: pytest.FixtureRequest, _held_by_module: Holdings) -> Generator[Holdings]:
-    """What may be there after the test: what was there before, and what is held `on_purpose`."""
+    """The resources allowed after the test: those before it, and those held `on_purpose`."""
     yield from _judged(request, _held_by_module)

@@ -1,6 +1,6 @@
-"""The official schema of one revision, asked: which methods are there, does this JSON fit, how may it look?
+"""Queries the official schema of one revision: methods, validation of JSON, sample values.
 
-Works around the known flaws of the files, which `REPAIRS` lists; knows nothing of our types.
+Works around the known bugs of the files, which `REPAIRS` lists. Independent of our types.
 """
 
 import copy
@@ -19,7 +19,7 @@ _NUMBERS = {"type": ["string", "number", "boolean"]}
 
 
 def _number_answers(definition: Any) -> None:
-    """REVISIONS.md §10: an answer may be any number, as schema.ts says; the generated file says integer."""
+    """REVISIONS.md §10: a value may be any number, as in schema.ts; the generated file has integer."""
     content = definition["properties"]["content"]
     values = content["additionalProperties"]
     values = values["anyOf"][1] if "anyOf" in values else values
@@ -28,7 +28,7 @@ def _number_answers(definition: Any) -> None:
 
 
 def _any_json(definition: Any) -> None:
-    """The same slip of the generator: JSON has numbers and null, the generated file leaves both out."""
+    """The same bug of the generator: it omits numbers and null."""
     values = definition["anyOf"][2]
     assert values["type"] == ["string", "integer", "boolean"]
     values["type"] = ["string", "number", "boolean", "null"]
@@ -40,8 +40,7 @@ REPAIRS: tuple[Repair, ...] = (
     ("2026-07-28", "ElicitResult", _number_answers),
     ("2026-07-28", "JSONValue", _any_json),
 )
-"""Revision, definition, what mends it. The other flaw of §10, integer bounds of `NumberSchema`, is mended in
-the files that we have."""
+"""Revision, definition, fix. Our files already fix the other bug of §10, integer bounds of `NumberSchema`."""
 
 
 class Official:
@@ -50,7 +49,7 @@ class Official:
     Args:
         date: the revision.
         root: its file, decoded.
-        repairs: what is mended before anything is asked.
+        repairs: the fixes to apply first.
     """
 
     def __init__(self, date: str, root: Mapping[str, Any], repairs: tuple[Repair, ...] = REPAIRS) -> None:
@@ -63,7 +62,7 @@ class Official:
                 mend(self.definitions[name])
         self._validator = cache(self._make_validator)
 
-    # ----------------------------------------------------------------- does it fit?
+    # ----------------------------------------------------------------- validation
 
     def _make_validator(self, name: str) -> jsonschema_rs.Validator:
         assert name in self.definitions, f"{self.date} has no {name}"
@@ -71,33 +70,33 @@ class Official:
         return jsonschema_rs.validator_for(root, validate_formats=True)
 
     def complaints(self, name: str, value: Any) -> list[str]:
-        """What is wrong with a value that should be what the definition says."""
+        """Return the errors of a value against a definition."""
         errors = self._validator(name).iter_errors(value)
         return [f"{self.date} {name}: {error.message} at {list(error.instance_path)}" for error in errors]
 
     def check(self, value: Any, *names: str) -> None:
-        """Fail unless the value is what all of the definitions say."""
+        """Fail unless the value matches all of the definitions."""
         complaints = [complaint for name in names for complaint in self.complaints(name, value)]
         assert not complaints, f"{complaints} in {json.dumps(value)}"
 
-    # ----------------------------------------------------------------- which methods?
+    # ----------------------------------------------------------------- methods
 
     def methods(self, union: str) -> set[str]:
-        """The methods of a union of messages; a union that this revision lacks has none."""
+        """Return the methods of a union of messages; none if this revision lacks it."""
         definition = self.definitions.get(union, {"anyOf": []})
         members = definition.get("anyOf", [definition])
         return {self.resolve(member)["properties"]["method"]["const"] for member in members}
 
     def resolve(self, schema: Any) -> Any:
-        """The schema behind a reference, or itself."""
+        """Resolve a reference."""
         return self.definitions[self.target(schema)] if "$ref" in schema else schema
 
     def target(self, schema: Any) -> str:
-        """The definition that a reference names."""
+        """Return the name of the referenced definition."""
         return schema["$ref"].rpartition("/")[2]
 
     def message(self, method: str) -> str:
-        """The definition of the request or notification with this method."""
+        """Return the definition of the request or notification with this method."""
         [name] = [
             name
             for name, definition in self.definitions.items()
@@ -107,28 +106,28 @@ class Official:
         return name
 
     def result(self, method: str) -> str:
-        """The definition of the result of a request; one that has none of its own has an empty result."""
+        """Return the definition of the result of a request; an empty result if it has none."""
         name = self.message(method).removesuffix("Request") + "Result"
         return name if name in self.definitions else "EmptyResult"
 
     @property
     def failure(self) -> str:
-        """The definition of an error answer."""
+        """Return the definition of an error response."""
         return "JSONRPCErrorResponse" if "JSONRPCErrorResponse" in self.definitions else "JSONRPCError"
 
-    # ----------------------------------------------------------------- how may it look?
+    # ----------------------------------------------------------------- samples
 
     def samples(self, name: str) -> list[Any]:
-        """Values that a definition allows: with all members, with the required ones, with each alternative.
+        """Return valid values of a definition: with all members, with required ones, with each alternative.
 
-        Other definitions inside it come with all their members, and no further: they have their own samples.
+        Nested definitions have all their members and no variants: they have their own samples.
         """
         return self._samples(self.definitions[name], (name,))
 
     def _samples(self, schema: Any, inside: tuple[str, ...]) -> list[Any]:
         if "$ref" in schema:
             name = self.target(schema)
-            # Of a definition that contains itself, one round is enough.
+            # One level of a recursive definition is enough.
             return [] if name in inside else self._whole(self.definitions[name], (*inside, name))
         if "anyOf" in schema:
             return [value for part in schema["anyOf"] for value in self._samples(part, inside)]
@@ -143,14 +142,14 @@ class Official:
         return [value for kind in kinds for value in self._of_kind(kind, schema, inside)]
 
     def _whole(self, schema: Any, inside: tuple[str, ...]) -> list[Any]:
-        """The first sample, or that of each alternative."""
+        """Return the first sample, or that of each alternative."""
         if "anyOf" in schema:
             return [value for part in schema["anyOf"] for value in self._samples(part, inside)[:1]]
         return self._samples(schema, inside)[:1]
 
     @staticmethod
     def _joined(parts: list[list[dict[str, Any]]]) -> list[Any]:
-        """Objects that are what all parts say, of which the later ones narrow the earlier ones."""
+        """Return objects that match all parts; later parts narrow earlier ones."""
         joined: list[Any] = []
         for at, part in enumerate(parts):
             for sample in part:
@@ -173,7 +172,7 @@ class Official:
         members = {name: self._member(name, schema, inside) for name in schema.get("properties", {})}
         whole = {name: values[0] for name, values in members.items() if values}
         others = schema.get("additionalProperties")
-        if isinstance(others, dict) and (others or not members):  # else: open to what nobody has named yet
+        if isinstance(others, dict) and (others or not members):  # else: open to unknown members
             whole |= {f"other{i}": value for i, value in enumerate(self._samples(others, inside))}
         yield whole
         yield {name: whole[name] for name in schema.get("required", ())}
@@ -182,7 +181,7 @@ class Official:
                 yield whole | {name: value}
 
     def _member(self, name: str, schema: Any, inside: tuple[str, ...]) -> list[Any]:
-        if name == "resultType":  # a plain string in the schema; which words it knows is said in its comment
+        if name == "resultType":  # a plain string in the schema; a comment lists its values
             return ["input_required" if "inputRequests" in schema["properties"] else "complete"]
         return self._samples(schema["properties"][name], inside)
 

@@ -1,17 +1,17 @@
-"""A pytest plugin: every message of every test is what the official schema of its revision says.
+"""A pytest plugin: validates every message of every test against the official schema of its revision.
 
-What a `Connection` writes is judged, and what it reads and accepts, by revision, kind and method; so are the
-errors that others of our sources write. A test in which something does not fit fails at its end. Not judged,
-by principle:
+Checks the messages that a `Connection` writes, or reads and accepts, by revision, kind and method, and the
+errors that other code of ours writes. A test with an invalid message fails at its end. Not checked on
+purpose:
 
-- what a `Connection` refuses, drops or does not know. A test may send what it likes: it is not accepted;
-- what is handed to a `Connection` as a mapping, or by a test as raw bytes, an error or another type than the
-  method has: these are the words of whoever hands them over. If they are accepted, they are judged as such.
+- messages that a `Connection` rejects, drops or does not know: a test may send anything;
+- values that a test passes to a `Connection` as a mapping, raw bytes, an error or a type of another method.
+  If they are accepted, they are checked as received.
 
-`LENIENT` lists what is read although nobody should send it, `WAIVED` what the schema is not asked about.
+`LENIENT` lists invalid messages that we accept, `WAIVED` the rules that are not checked.
 
-Programs that a test starts are heard by what this process accepts of them. Not seen: what they say to
-somebody who is no `Connection`. Without the specification nothing is judged.
+Messages of child processes are checked if this process accepts them through a `Connection`. Without the
+specification nothing is checked.
 """
 
 import functools
@@ -53,11 +53,11 @@ from toolpost.protocol.methods import SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types import UNSET, CreateTaskResult, InputRequiredResult, Raw
 
-# --------------------------------------------------------------------- what was said
+# --------------------------------------------------------------------- messages
 
 
 class Said(NamedTuple):
-    """A message, without the value of its id: thousands of them are one."""
+    """A message without its id, so that equal messages are checked once."""
 
     way: str
     """`sent` or `received`."""
@@ -66,22 +66,22 @@ class Said(NamedTuple):
     kind: str
     """`request`, `is_notification`, `result` or `error`."""
     method: str
-    """Of a result that of its request; of an error none."""
+    """The method; for a result that of its request, empty for an error."""
     id: type | None
     body: bytes
     """The params, the result or the error; empty if there are no params."""
 
 
 pending: dict[bytes, Said] = {}
-"""What is to be judged, by digest."""
+"""Digest → message to check."""
 waiting: dict[tuple[int, Any], Said] = {}
-"""Requests that were read, until it is clear that they are not refused after all: by connection and id."""
+"""Requests that may still be rejected, by connection and id."""
 _valid: set[bytes] = set()
-"""The digests of what was judged."""
+"""Digests of checked messages."""
 
 
 def note(said: Said) -> None:
-    """Have a message judged at the end of the test, unless the same was before."""
+    """Queue a message for the check at the end of the test, unless an equal one was checked."""
     digest = hashlib.blake2b(repr(said[:-1]).encode() + said.body, digest_size=16).digest()
     if digest not in _valid:
         pending[digest] = said
@@ -99,7 +99,7 @@ _PARTS = msgspec.json.Decoder(_Parts)
 
 
 def _sent(revision: Revision, by: Role, data: bytes | None, answered: str = "") -> None:
-    """Note what is being sent, if anything is; `answered` is the method whose result it is."""
+    """Record a sent message; `answered` is the method of its request."""
     if data is None:
         return
     parts = _PARTS.decode(data)
@@ -111,9 +111,9 @@ def _sent(revision: Revision, by: Role, data: bytes | None, answered: str = "") 
     note(Said("sent", revision.date, by, kind, parts.method or answered, known, bytes(body)))
 
 
-# --------------------------------------------------------------------- where it is heard
+# --------------------------------------------------------------------- listeners
 
-# A listener hears who calls and with what, yields, and is sent the result.
+# A listener is a generator: it gets the arguments of a call, yields, and gets the result.
 Listener = Callable[..., Generator[None, Any, None]]
 
 
@@ -142,20 +142,6 @@ def _on_request(
         _sent(outgoing.revision, connection.role, outgoing.data)
 
 
-def _on_plain_response(
-    _caller: str, connection: Connection, _data: bytes
-) -> Generator[None, ResponseReceived | None, None]:
-    event = yield
-    if event is not None:
-        asked = event.request
-        method, body = asked.row.name, event.result.raw or b""
-        note(
-            Said(
-                "received", asked.revision.date, connection.peer_role, "result", method, type(asked.id), body
-            )
-        )
-
-
 def _on_reply(
     caller: str, connection: Connection, request_id: Any, result: Any
 ) -> Generator[None, bytes | None, None]:
@@ -175,7 +161,7 @@ def _on_fail(
     incoming = connection.incoming.get(request_id)
     data = yield
     if isinstance(error, InvalidParams):
-        waiting.pop((id(connection), request_id), None)  # it was not accepted after all
+        waiting.pop((id(connection), request_id), None)  # it was rejected later
     if incoming is not None and _ours(caller):
         _sent(incoming.peer.revision, connection.role, data)
 
@@ -226,7 +212,7 @@ _HEARD_ELSEWHERE = {
 def _on_failure(caller: str, *_: Any, **__: Any) -> Generator[None, bytes, None]:
     data = yield
     if _ours(caller) and caller not in _HEARD_ELSEWHERE:
-        _sent(LATEST, SERVER, data)  # who refuses without a connection does not know the revision yet
+        _sent(LATEST, SERVER, data)  # without a connection, the revision is unknown
 
 
 def _on_take(
@@ -262,7 +248,7 @@ def _understood(event: ConnectionEvent) -> bool:
 
 
 def _spoken(method: str, revision: Revision, by: Role) -> Revision:
-    """The revision of a notice: that of the connection, or the newest that has it if this one has not."""
+    """Return the revision of a notification: that of the connection, or the newest that defines it."""
     having = [each for each in REVISIONS.values() if method in each.notifications[by]]
     return revision if revision in having or not having else having[-1]
 
@@ -298,22 +284,21 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "cancel", _on_cancel),
     (receive, "handle_request", _on_take),
     (receive, "handle_message", _on_take),
-    (receive, "read_plain_response", _on_plain_response),
     (receive, "handle_invalid", _on_broken),
     (jsonrpc, "encode_error", _on_failure),
 ]
-"""Where messages are made and read."""
+"""The functions that create and read messages."""
 
-# --------------------------------------------------------------------- whether it may be said
+# --------------------------------------------------------------------- exceptions
 
 
 class Excuse(NamedTuple):
-    """A complaint that fails no test."""
+    """An error that does not fail a test."""
 
     way: str
     kind: str
     complaint: str
-    """Matches what is wrong and where: `Definition: what is wrong at [path]`."""
+    """Matches an error and its path: `Definition: error at [path]`."""
     why: str
 
 
@@ -379,7 +364,7 @@ LENIENT = [
         "an error stays the error that its code says, whatever its data is",
     ),
 ]
-"""What is read although nobody should send it."""
+"""Invalid messages that we accept."""
 
 WAIVED = [
     Excuse(

@@ -20,7 +20,7 @@ CALLS = 3000
 def measured(
     steps: Sequence[Callable[[], Many]], rounds: int = ROUNDS, calls: int = CALLS
 ) -> dict[str, float | str]:
-    """By step, nanoseconds of one; or why there are none."""
+    """Measure the steps. Returns step → nanoseconds, or the reason of a failure."""
     ready: dict[str, Many] = {}
     told: dict[str, float | str] = {}
     for step in steps:
@@ -62,7 +62,7 @@ def main() -> int:
     )
     words = parser.parse_args().words
     if unknown := [word for word in words if not chosen(word)]:
-        parser.error(f"no step has {' or '.join(unknown)} in its name; there are {known}")
+        parser.error(f"no step has {' or '.join(unknown)} in its name; available: {known}")
     wanted = {step for word in words or [""] for step in chosen(word)} | {bare_msgspec}
     steps = [step for step in STEPS if step in wanted]
     told = measured(steps)

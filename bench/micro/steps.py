@@ -19,7 +19,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.http_routing import classify
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import ROWS
-from toolpost.server.signature.function_schema import bind
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types import (
     CallToolParams,
@@ -101,18 +101,19 @@ def decode_params() -> Many:
 def classify_request() -> Many:
     """Where a POST goes, by its headers and `_meta`."""
     request, party = _request(), _connection().local_peer
-    return _many(lambda: classify(HEADERS, request, party))
+    raw = {name.encode(): value.encode() for name, value in HEADERS.items()}
+    return _many(lambda: classify(raw, request, party))
 
 
 def bind_arguments() -> Many:
     """The arguments, as the signature wants them."""
-    bound, arguments = bind(add), _params().arguments
+    bound, arguments = BoundFunction(add), _params().arguments
     return _many(lambda: bound.read(arguments))
 
 
 def call_function() -> Many:
     """The function itself, awaited."""
-    bound = bind(add)
+    bound = BoundFunction(add)
     arguments = bound.read(_params().arguments)
     return _many(lambda: _run(bound.call(arguments)))
 

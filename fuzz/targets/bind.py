@@ -20,7 +20,7 @@ from fuzz.cuts import pumped
 from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.server.signature.errors import MAX_ISSUES, ArgumentError
-from toolpost.server.signature.function_schema import BoundFunction, bind
+from toolpost.server.signature.function_schema import BoundFunction
 
 __all__ = ["TOKENS", "target"]
 
@@ -130,8 +130,8 @@ def strict(  # noqa: PLR0917 - many types are the point
     assert moments is None or all(type(key) is dt.date for key in moments)
 
 
-_PLAIN: Final = bind(plain)
-_STRICT: Final = bind(strict)
+_PLAIN: Final = BoundFunction(plain)
+_STRICT: Final = BoundFunction(strict)
 _JUDGE: Final = jsonschema_rs.validator_for(_PLAIN.input_schema)
 
 

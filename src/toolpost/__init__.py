@@ -1,14 +1,13 @@
-"""The Model Context Protocol from both ends: client and server, every revision, every transport.
+"""The Model Context Protocol: client and server, every revision, every transport.
 
-The names below are the public ones, and with them five modules: `toolpost.errors` (what can go wrong),
-`toolpost.types` (the vocabulary), `toolpost.server.middleware` (what is shipped to put around requests),
-`toolpost.prompting` (callbacks that ask the user) and `toolpost.testing`. Everything else is importable but
-unpromised. Names are loaded on first use, so that `import toolpost` costs next to nothing.
+Public are the names below and five modules: `toolpost.errors`, `toolpost.types` (the vocabulary),
+`toolpost.server.middleware` (ready-made middleware), `toolpost.prompting` (callbacks that ask the user) and
+`toolpost.testing`. Everything else may change. Names load on first use, so that `import toolpost` is fast.
 """
 
 from toolpost.version import __version__ as __version__
 
-TYPE_CHECKING = False  # the word that checkers know, without 8 ms for `typing`
+TYPE_CHECKING = False  # checkers know the name; an import of `typing` is slow
 
 if TYPE_CHECKING:
     from toolpost.auth.client.credential_grants import ClientCredentials as ClientCredentials
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
     from toolpost.principal import Principal as Principal
+    from toolpost.protocol.extension import Extension as Extension
+    from toolpost.protocol.forward import ForwardedResult as ForwardedResult
     from toolpost.protocol.local_peer import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.context import Context as Context
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from toolpost.server.registry.media import Audio as Audio
     from toolpost.server.registry.media import File as File
     from toolpost.server.registry.media import Image as Image
+    from toolpost.server.registry.proxy import ProxyEntry as ProxyEntry
     from toolpost.server.registry.registry import Cache as Cache
     from toolpost.server.server import Server as Server
     from toolpost.server.signature.annotations import Header as Header
@@ -76,6 +78,8 @@ _HOMES = {
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
     "principal": "Principal",
+    "protocol.extension": "Extension",
+    "protocol.forward": "ForwardedResult",
     "protocol.local_peer": "safe_icons",
     "protocol.seal": "KeyRing",
     "server.context": "Context",
@@ -84,6 +88,7 @@ _HOMES = {
     "server.elicitation.input_required": "InputRequired",
     "server.handler": "Handler",
     "server.registry.media": "Audio File Image",
+    "server.registry.proxy": "ProxyEntry",
     "server.registry.registry": "Cache",
     "server.server": "Server",
     "server.signature.annotations": "Header Titles",
@@ -101,7 +106,7 @@ if not TYPE_CHECKING:  # a checker that knew of `__getattr__` would accept any n
     def __getattr__(name: str) -> object:
         if name not in _HOME:
             raise AttributeError(f"module 'toolpost' has no attribute {name!r}")
-        from importlib import import_module  # noqa: PLC0415 - a part of the start-up time
+        from importlib import import_module  # noqa: PLC0415 - start-up time
 
         value = globals()[name] = getattr(import_module(_HOME[name]), name)
         return value

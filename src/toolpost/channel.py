@@ -1,6 +1,6 @@
 """The interface of a transport: three methods that carry whole messages.
 
-A channel knows nothing of JSON-RPC, revisions, servers or clients; it never looks into the bytes it carries.
+A channel does not read the bytes that it carries, and knows no revision, server or client.
 """
 
 from collections.abc import Generator
@@ -12,9 +12,9 @@ _IS_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", defa
 
 
 @contextmanager
-def mark_unattended(is_so: bool = True) -> Generator[None]:
-    """Mark what is sent meanwhile as background work: a channel must not open a login page for it."""
-    token = _IS_UNATTENDED.set(is_so)
+def mark_unattended(unattended: bool = True) -> Generator[None]:
+    """Mark messages sent in this context as background work: no channel opens a login page for them."""
+    token = _IS_UNATTENDED.set(unattended)
     try:
         yield
     finally:
@@ -22,16 +22,16 @@ def mark_unattended(is_so: bool = True) -> Generator[None]:
 
 
 def is_unattended() -> bool:
-    """Return whether this is background work."""
+    """Return whether messages are sent as background work."""
     return _IS_UNATTENDED.get()
 
 
 @runtime_checkable
 class Channel(Protocol):
-    """A two-way road for messages, each one the bytes of one JSON text in UTF-8.
+    """A two-way transport for messages, each one a JSON document in UTF-8.
 
-    One with `local = True` leads to nobody but whoever started this process, or into it. At the other end of
-    all others could be anybody: a server lets them do what needs scopes only with a `principal` that has
+    The peer of a channel with `local = True` is this process or its parent, and needs no scopes. The peer of
+    any other channel is unknown: a server allows operations that need scopes only to a `principal` that has
     them.
 
     Examples:
@@ -44,26 +44,26 @@ class Channel(Protocol):
     """
 
     async def receive(self) -> bytes:
-        """The next message of the peer, waiting for it if need be.
+        """Wait for the next message of the peer and return it.
 
         Raises:
-            ChannelClosed: there will be no more; its text says why.
+            ChannelClosed: there are no more messages; the error says why.
         """
         ...
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Hand one message over to the peer.
+        """Send one message to the peer.
 
         Args:
             data: the message.
-            related: the id of the peer's request that this message belongs to. HTTP picks the stream by
+            related: the id of the peer's request that this message belongs to. HTTP chooses the stream by
                 it; a transport with a single stream ignores it.
 
         Raises:
-            ChannelClosed: the peer cannot be reached any more.
+            ChannelClosed: the peer can no longer be reached.
         """
         ...
 
     async def close(self) -> None:
-        """End the channel and free what it holds. Closing twice is fine."""
+        """Close the channel and free its resources. A second call does nothing."""
         ...

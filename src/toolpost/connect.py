@@ -1,12 +1,12 @@
-"""Connects a client to its target: one factory for each kind of target; the first that fits is used.
+"""Composition root of clients: `make_connector` makes a connector for any kind of target.
 
-The only module that imports both clients and transports. A transport is imported when a channel is opened, so
+The only module that imports both clients and transports. It imports a transport when a channel is opened, so
 that a client of one does not load the others.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from toolpost.transports.targets import Http, Stdio
 
 
-SERVER_CLOSE_TIMEOUT: Final = 5.0  # seconds that a server in this process has to end before it is cancelled
+SERVER_CLOSE_TIMEOUT: Final = 5.0  # seconds for a server in this process to end before it is cancelled
 
 _TARGET_FORMS: Final = (
     "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
@@ -46,7 +46,7 @@ class InProcessServer(Protocol):
 
 @runtime_checkable
 class CustomTarget(Protocol):
-    """A target that makes its own connector, as those of `toolpost.testing` do."""
+    """A target that makes its own connector, such as those of `toolpost.testing`."""
 
     def make_connector(self, options: "TargetOptions", /) -> Connector:
         """Return the connector."""
@@ -60,7 +60,7 @@ Target: TypeAlias = "Channel | InProcessServer | CustomTarget | _TargetDescripti
 A string is a URL if it starts like one, a path if it ends in `.json`, and else a command line."""
 
 Credentials: TypeAlias = "ClientAuth"
-"""Who a client is, over HTTP: a token, a function that gives one, or an authorizer such as `OAuth`."""
+"""The credentials of a client: a token, a function that returns one, or an authorizer such as `OAuth`."""
 
 
 class TargetOptions(NamedTuple):
@@ -71,77 +71,82 @@ class TargetOptions(NamedTuple):
     http: object = None
     auth: object = None
 
-
-def make_connector(
-    target: Target,
-    server: str | None = None,
-    *,
-    headers: Mapping[str, str] | None = None,
-    http: object = None,
-    auth: object = None,
-) -> Connector:
-    """Return the connector of a target. `auth="oauth"` stands for `OAuth()`."""
-    return _find_connector(target, TargetOptions(server, headers, http, auth))
+    def refuse_http_options(self, name: str) -> None:
+        """Raise TypeError if there are options for HTTP, which the target `name` does not use."""
+        for option in ("headers", "http", "auth"):
+            if getattr(self, option) is not None:
+                raise TypeError(f"{option}= requires an HTTP target; {name} is not one")
 
 
-def _find_connector(target: object, options: TargetOptions) -> Connector:
-    for make, is_http in CONNECTOR_FACTORIES.items():
-        connector = make(target, options)
-        if connector is None:
-            continue
-        for name in ("headers", "http", "auth"):
-            if not is_http and getattr(options, name) is not None:
-                raise TypeError(
-                    f"{name}= is for a target that is reached over HTTP; {connector.name} is none"
-                )
-        return connector
-    raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_TARGET_FORMS}")
+_NO_OPTIONS: Final = TargetOptions()
+
+
+def make_connector(target: object, options: TargetOptions = _NO_OPTIONS) -> Connector:
+    """Return the connector of a `Target`; TypeError for others. `auth="oauth"` stands for `OAuth()`."""
+    from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - see the module's docstring
+
+    if isinstance(target, type):  # it has the methods of a target, but is not an object
+        name = target.__name__
+        raise TypeError(f"{name} is a class; pass an instance: {name}(…)")
+    if isinstance(target, CustomTarget):
+        return target.make_connector(options)
+    if isinstance(target, Http) or (
+        isinstance(target, str) and target.lower().startswith(("http://", "https://"))
+    ):
+        return _make_http_connector(Http.from_target(target), options)
+    if isinstance(target, PathLike) or _is_json_path(target):
+        return _make_file_connector(Path(fspath(cast("PathLike[str] | str", target))), options)
+    if isinstance(target, Mapping):
+        return _make_entry_connector(cast("Mapping[str, JSON]", target), options)
+    if isinstance(target, Channel):
+        connector = _make_channel_connector(target)
+    elif isinstance(target, InProcessServer):
+        connector = _make_server_connector(target)
+    elif isinstance(target, Stdio | str | Sequence):
+        connector = _make_command_connector(cast("Stdio | str | Sequence[str]", target))
+    else:
+        raise TypeError(f"cannot connect to a {type(target).__name__}; pass {_TARGET_FORMS}")
+    options.refuse_http_options(connector.name)
+    return connector
+
+
+def _is_json_path(target: object) -> bool:
+    """Return whether a string is the path of an `mcp.json`; a command line may end with such a name too."""
+    return (
+        isinstance(target, str) and target.endswith(".json") and (" " not in target or Path(target).exists())
+    )
 
 
 # --------------------------------------------------------------------- channels and servers
 
 
-def _reject_class(target: object, _options: TargetOptions) -> None:
-    if isinstance(target, type):  # it has the methods, but there is no object to call them on
-        name = target.__name__
-        raise TypeError(f"{name} is a class: make one of it and give that, as in {name}(…)")
-
-
-def _make_channel_connector(target: object, _options: TargetOptions) -> Connector | None:
-    if not isinstance(target, Channel):
-        return None
-    unused = [target]
+def _make_channel_connector(channel: Channel) -> Connector:
+    unused = [channel]
 
     async def take_channel() -> Channel:
         if not unused:
-            raise ConnectFailed("this channel was used before", hint="give the client a new one")
+            raise ConnectFailed("this channel was already used", hint="pass a new one")
         return unused.pop()
 
-    return Connector(type(target).__name__, take_channel, can_reopen=False)
+    return Connector(type(channel).__name__, take_channel, can_reopen=False)
 
 
-def _make_custom_connector(target: object, options: TargetOptions) -> Connector | None:
-    return target.make_connector(options) if isinstance(target, CustomTarget) else None
-
-
-def _make_server_connector(target: object, _options: TargetOptions) -> Connector | None:
-    if not isinstance(target, InProcessServer):
-        return None
-
+def _make_server_connector(server: InProcessServer) -> Connector:
     async def open_in_process() -> Channel:
-        return InProcessChannel(target)
+        return InProcessChannel(server)
 
-    return Connector(str(getattr(target, "name", type(target).__name__)), open_in_process)
+    return Connector(str(getattr(server, "name", type(server).__name__)), open_in_process)
 
 
 class InProcessChannel:
-    """The channel to a server in this process, which it starts and ends."""
+    """The channel to a server in this process. It starts and ends the server."""
 
     def __init__(self, server: InProcessServer) -> None:
         from toolpost.transports.memory import memory_pair  # noqa: PLC0415 - see the module's docstring
 
         self._channel, other = memory_pair()
-        self.send_request, self.on_message = self._channel.send_request, self._channel.on_message
+        self.send, self.send_request = self._channel.send, self._channel.send_request
+        self.on_message = self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
 
@@ -163,16 +168,12 @@ class InProcessChannel:
                 raise
             raise ChannelClosed(f"the server failed: {self._failure!r}") from self._failure
 
-    async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Send one message to the server."""
-        await self._channel.send(data, related)
-
     async def close(self) -> None:
         """Close the channel and wait for the server to end."""
         await self._channel.close()
         await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
         if not self._task.done():
-            logger.warning("the server did not end when its channel was closed, and is cancelled")
+            logger.warning("the server did not stop when its channel was closed; cancelling it")
             self._task.cancel()
             await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
 
@@ -180,16 +181,10 @@ class InProcessChannel:
 # --------------------------------------------------------------------- URLs and commands
 
 
-def _make_url_connector(target: object, options: TargetOptions) -> Connector | None:
-    """Return the connector of an HTTP server: one URL for everything, and HTTP+SSE as its fallback."""
-    from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
-
-    looks_so = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
-    if not looks_so and not isinstance(target, Http):
-        return None
+def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
+    """Return the connector of an HTTP server, with HTTP+SSE as the fallback."""
     from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
-    address = Http.from_target(cast("Http | str", target))
     if options.headers is not None:
         ours = {name.lower(): value for name, value in check_mapping("headers", options.headers).items()}
         address = replace(address, headers={**(address.headers or {}), **ours})
@@ -210,24 +205,22 @@ def _make_url_connector(target: object, options: TargetOptions) -> Connector | N
     async def open_sse_channel() -> Channel:
         from toolpost.transports.sse_client import SseChannel, open_sse  # noqa: PLC0415 - as above
 
-        # A person may have to log in first; how long that takes is reported to the owner of the channel.
+        # If a person may have to log in, the channel is returned before it is open, and reports the wait.
         return await open_sse(address) if address.auth is None else SseChannel(address)
 
     asks = address.auth is not None
     events = Connector(address.label, open_sse_channel, session=True, may_need_login=asks)
     if address.sse:
         return events
-    # A backend of the user may lead anywhere, so that the URL says little.
+    # A backend of the user may send requests anywhere, so the URL does not identify the server.
     key = address.url if address.http is None or isinstance(address.http, str) else None
     return Connector(address.label, open_http, fallback=events, key=key, may_need_login=asks)
 
 
-def _make_command_connector(target: object, _options: TargetOptions) -> Connector | None:
+def _make_command_connector(target: "Stdio | str | Sequence[str]") -> Connector:
     from toolpost.transports.targets import Stdio  # noqa: PLC0415 - see the module's docstring
 
-    if not isinstance(target, Stdio | str | Sequence):
-        return None
-    stdio = Stdio.from_target(cast("Stdio | str | Sequence[str]", target))
+    stdio = Stdio.from_target(target)
 
     async def start_process() -> Channel:
         from toolpost.transports.stdio_client import open_child  # noqa: PLC0415 - see the module's docstring
@@ -236,7 +229,7 @@ def _make_command_connector(target: object, _options: TargetOptions) -> Connecto
             return await open_child(stdio)
         except ConnectFailed as error:
             if isinstance(target, str) and isinstance(error.__cause__, FileNotFoundError):
-                error.hint = f"{error.hint}; a string is a command line; other targets are {_TARGET_FORMS}"
+                error.hint = f"{error.hint}; a string is a command line; other targets: {_TARGET_FORMS}"
             raise
 
     return Connector(stdio.label, start_process)
@@ -245,52 +238,29 @@ def _make_command_connector(target: object, _options: TargetOptions) -> Connecto
 # --------------------------------------------------------------------- mcp.json
 
 
-def _make_entry_connector(target: object, options: TargetOptions) -> Connector | None:
-    if not isinstance(target, Mapping):
-        return None
-    entry = cast("Mapping[str, JSON]", target)
+def _make_entry_connector(entry: Mapping[str, JSON], options: TargetOptions) -> Connector:
     if mcp_json.has_server_list(entry):
         name, entry = mcp_json.choose_server(entry, options.server)
         with mcp_json.error_context(f"server {name!r}"):
-            return _find_connector(entry, options._replace(server=None))
+            return make_connector(entry, options._replace(server=None))
     entry = mcp_json.expand_variables(entry)
     from toolpost.transports.targets import Http, Stdio  # noqa: PLC0415 - see the module's docstring
 
     kind = Http if "url" in entry else Stdio
-    return _find_connector(kind.from_target(entry), options)
+    return make_connector(kind.from_target(entry), options)
 
 
-def _make_file_connector(target: object, options: TargetOptions) -> Connector | None:
-    if not isinstance(target, PathLike):
-        if not isinstance(target, str) or not target.endswith(".json"):
-            return None
-        if " " in target and not Path(target).exists():
-            return None  # a command line may end with the name of a file as well
-    path = Path(fspath(cast("PathLike[str] | str", target)))
-
+def _make_file_connector(path: Path, options: TargetOptions) -> Connector:
     async def read_config() -> Connector:
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
-            raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
+            raise ConnectFailed(f"{path} is a script, not an mcp.json", hint=hint)
         found = mcp_json.parse_config(path, await asyncio.to_thread(path.read_bytes))
         with mcp_json.error_context(str(path)):
-            return _find_connector(found, options)
+            return make_connector(found, options)
 
     async def open_channel() -> Channel:
         return await (await read_config()).open()
 
     name = str(path) if options.server is None else f"{path}, {options.server}"
     return Connector(name, open_channel, may_need_login=True, resolve=read_config)
-
-
-CONNECTOR_FACTORIES: Final[dict[Callable[[object, TargetOptions], Connector | None], bool]] = {
-    _reject_class: False,
-    _make_custom_connector: True,
-    _make_channel_connector: False,
-    _make_server_connector: False,
-    _make_url_connector: True,
-    _make_file_connector: True,
-    _make_entry_connector: True,
-    _make_command_connector: False,
-}
-"""The kinds of targets, in the order in which they are tried, and whether HTTP may be behind each."""

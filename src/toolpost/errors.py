@@ -1,8 +1,8 @@
-"""The exception tree, and the one table between JSON-RPC codes and classes.
+"""The exception tree, and the table between JSON-RPC codes and classes.
 
-Owns what can go wrong and how a person reads it; knows nothing of bytes, eras or transports.
+Knows nothing of bytes, eras or transports.
 
-    MCPError                                all that toolpost raises on purpose
+    MCPError                                every error that toolpost raises on purpose
     ├─ RPCError                             an error response: raise it in a handler, catch it from a call
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
     │  ├─ ResourceNotFound                  its code depends on the era
@@ -11,10 +11,10 @@ Owns what can go wrong and how a person reads it; knows nothing of bytes, eras o
     │  └─ MissingScopes                     also an InsufficientScope
     ├─ ToolError                            a tool failed: an `isError` result, not a protocol error
     ├─ ProtocolError
-    │  ├─ LocalProtocolError                we attempted what this state or revision forbids
+    │  ├─ LocalProtocolError                we attempted something that this state or revision forbids
     │  │  └─ CapabilityNotDeclared          … because a capability was not declared, by the peer or by us
     │  │     └─ ClientCapabilityNotDeclared … by the client of a stateless request; also a MissingCapability
-    │  └─ RemoteProtocolError               the peer did; carries what to answer
+    │  └─ RemoteProtocolError               the peer did; carries the error to answer with
     ├─ TransportError
     │  ├─ ConnectFailed · RequestTimeout (also a TimeoutError)
     │  ├─ RequestFailed                     one request was lost on its way; the others are not
@@ -26,7 +26,7 @@ Owns what can go wrong and how a person reads it; knows nothing of bytes, eras o
 """
 
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, TypedDict, Unpack, cast
 
 __all__ = [
     "AuthError",
@@ -65,16 +65,24 @@ __all__ = [
 ]
 
 
+class _Details(TypedDict, total=False):
+    """The keywords that every error takes, as `MCPError` describes them."""
+
+    hint: str | None
+    peer: str | None
+    retry_safe: bool | None
+
+
 class MCPError(Exception):
-    """Something went wrong, told for a person.
+    """The base of all errors of toolpost.
 
     Args:
         message: what happened, in one sentence.
-        hint: what to do about it.
-        peer: who was at the other end, as far as we know.
+        hint: how to fix it.
+        peer: the name of the other side, if known.
         retry_safe: whether the same request may be sent again without doing its work twice.
 
-    The cause, where there is one, is the exception's `__cause__`.
+    `__cause__` is the exception that caused the error, if any.
 
     Examples:
         >>> str(MCPError("the shop is closed", hint="come back at nine"))
@@ -111,7 +119,7 @@ class MCPError(Exception):
 
 
 class AuthError(MCPError):
-    """The peer wants to know who we are, or does not like the answer.
+    """Authorization failed: credentials are missing, invalid or not sufficient.
 
     Examples:
         >>> issubclass(AuthError, MCPError)
@@ -120,27 +128,19 @@ class AuthError(MCPError):
 
 
 class AuthorizationDenied(AuthError):
-    """The authorization server says no.
+    """The authorization server refused.
 
     Attributes:
-        code: its word for why, such as "invalid_client"; empty if it gives none.
+        code: its error code, such as "invalid_client"; empty if it sent none.
     """
 
-    def __init__(
-        self,
-        message: str,
-        code: str = "",
-        *,
-        hint: str | None = None,
-        peer: str | None = None,
-        retry_safe: bool | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+    def __init__(self, message: str, code: str = "", **details: Unpack[_Details]) -> None:
+        super().__init__(message, **details)
         self.code = code
 
 
 class AuthorizationRequired(AuthError):
-    """No credentials were given, and the peer wants some."""
+    """The peer requires credentials, and there are none."""
 
     retry_safe = True
 
@@ -152,7 +152,7 @@ class TokenRejected(AuthError):
 
 
 class InsufficientScope(AuthError):
-    """The credentials are good, but not for this."""
+    """The credentials are valid, but do not allow this request."""
 
     retry_safe = True
 
@@ -161,10 +161,10 @@ class InsufficientScope(AuthError):
 
 
 class RPCError(MCPError):
-    """A JSON-RPC error answer.
+    """A JSON-RPC error response.
 
     Raise one in a handler and the peer receives it; a call that was refused raises one. `code` is the
-    number on the wire, `data` whatever JSON the sender attached, `kind` a readable name for the code.
+    number on the wire, `data` the JSON that the sender attached, `kind` a readable name for the code.
 
     Examples:
         >>> RPCError("no more of that", code=-31999, data={"left": 0}).data
@@ -176,10 +176,8 @@ class RPCError(MCPError):
 
     def __init_subclass__(cls, *, code: int | None = None, kind: str | None = None, **others: Any) -> None:
         super().__init_subclass__(**others)
-        if code is not None:
-            cls.code = code
-        if kind is not None:
-            cls.kind = kind
+        cls.code = cls.code if code is None else code
+        cls.kind = kind or cls.kind
 
     def __init__(
         self,
@@ -188,16 +186,12 @@ class RPCError(MCPError):
         *,
         code: int | None = None,
         kind: str | None = None,
-        hint: str | None = None,
-        peer: str | None = None,
-        retry_safe: bool | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+        super().__init__(message, **details)
         self.data = data
-        if code is not None:
-            self.code = code
-        if kind is not None:
-            self.kind = kind
+        self.code = self.code if code is None else code
+        self.kind = kind or self.kind
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.message!r}, code={self.code}, data={self.data!r})"
@@ -216,7 +210,7 @@ class MethodNotFound(RPCError, code=-32601, kind="method not found"):
 
 
 class InvalidParams(RPCError, code=-32602, kind="invalid params"):
-    """The parameters do not fit the method.
+    """The parameters are not valid for the method.
 
     Examples:
         >>> InvalidParams("there is no such shelf").code
@@ -225,7 +219,7 @@ class InvalidParams(RPCError, code=-32602, kind="invalid params"):
 
 
 class InternalError(RPCError, code=-32603, kind="internal error"):
-    """The receiver failed while it worked on the request."""
+    """The receiver failed while it served the request."""
 
 
 class ResourceNotFound(RPCError, code=-32002, kind="resource not found"):
@@ -238,7 +232,7 @@ class ResourceNotFound(RPCError, code=-32002, kind="resource not found"):
 
 
 class HeaderMismatch(RPCError, code=-32020, kind="header mismatch"):
-    """An HTTP header is missing, or says something else than the body."""
+    """An HTTP header is missing, or differs from the body."""
 
 
 class MissingCapability(RPCError, code=-32021, kind="missing client capability"):
@@ -246,13 +240,13 @@ class MissingCapability(RPCError, code=-32021, kind="missing client capability")
 
 
 class UnsupportedRevision(RPCError, code=-32022, kind="unsupported protocol revision"):
-    """The request names a protocol revision that the server does not speak."""
+    """The request names a protocol revision that the server does not support."""
 
 
 class UrlElicitationRequired(RPCError, code=-32042, kind="URL elicitation required"):
     """The user has to visit a URL first; then the same request can be served (2025-11-25).
 
-    A server raises what `ctx.url_required` gives. A client that catches it shows the URLs, and asks again.
+    `ctx.url_required` makes it for a server to raise. A client shows the URLs, then sends the request again.
 
     Examples:
         >>> UrlElicitationRequired("sign in first", {"elicitations": []}).elicitations
@@ -265,26 +259,23 @@ class UrlElicitationRequired(RPCError, code=-32042, kind="URL elicitation requir
 
     @property
     def elicitations(self) -> list[dict[str, str]]:
-        """Where the user has to go: each with `message` and `url`, and `elicitationId`, as far as told."""
+        """The pages to visit, each with `message` and `url`, and `elicitationId` if the server sent it."""
         return _read_elicitations(self.data)
 
 
 def _read_elicitations(data: Any) -> list[dict[str, str]]:
-    told = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
-    entries = cast("list[Any]", told) if isinstance(told, list) else []
-    return [
-        _select_strings(entry) for entry in entries if {"message", "url"} <= _select_strings(entry).keys()
-    ]
+    entries = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
+    found = map(_select_strings, cast("list[Any]", entries) if isinstance(entries, list) else ())
+    return [entry for entry in found if {"message", "url"} <= entry.keys()]
 
 
 def _select_strings(entry: Any) -> dict[str, str]:
-    """Return the string members of an object."""
     members = cast("dict[str, Any]", entry).items() if isinstance(entry, dict) else ()
     return {key: value for key, value in members if isinstance(value, str)}
 
 
 class UserRejected(RPCError, code=-1, kind="user rejected"):
-    """The user said no: to a sampling request, or to a URL that had to be visited.
+    """The user declined a sampling request, or a URL to visit.
 
     Examples:
         >>> issubclass(UserRejected, RPCError)
@@ -293,30 +284,28 @@ class UserRejected(RPCError, code=-1, kind="user rejected"):
 
 
 class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"):
-    """The token of a request does not allow what it asks for; over HTTP, its client is told what would.
+    """The token of a request lacks scopes; over HTTP, the response names them.
 
-    The code is ours, outside the reserved (ERR-8). `ctx.require` raises it.
+    The code is outside the reserved range (ERR-8). `ctx.require` raises it.
     """
 
-    retry_safe = False  # the function may have begun
+    retry_safe = False  # the function may have started
 
     @classmethod
     def for_scopes(cls, scopes: Iterable[str], why: str | None = None) -> "MissingScopes":
-        """The error for an operation that needs these scopes, all of them named; `why` if nobody has any."""
+        """Return the error for an operation that needs these scopes; `why` if no token can have them."""
         wanted = " ".join(sorted(scopes))
-        message = f"The token does not allow this; it takes: {wanted}"
-        if why is not None:
-            message = f"This takes the scopes {wanted}, which nobody has: {why}"
-        return cls(message, {"scope": wanted})
+        message = f"Insufficient scope; required: {wanted}"
+        return cls(message if why is None else f"{message} ({why})", {"scope": wanted})
 
     @property
     def scopes(self) -> list[str]:
-        """All that are needed, as far as told."""
+        """All scopes that the operation needs, if the server sent them."""
         return _select_strings(self.data).get("scope", "").split()
 
 
 class RateLimited(RPCError, code=429, kind="rate limited"):
-    """The client has asked too much in too short a time. The code is ours, outside the reserved (ERR-8).
+    """The client exceeds a rate limit. The code is outside the reserved range (ERR-8).
 
     Examples:
         >>> RateLimited("too fast", data={"retryAfter": 3}).data["retryAfter"]
@@ -337,7 +326,7 @@ LEGACY_ERROR_KINDS: Final[dict[int, str]] = {
     -32006: "sampling not supported",
     -32007: "capability not supported",
 }
-"""Codes of some servers of the first revision: read in the session era only, never sent (ERR-2, ERR-3)."""
+"""Codes of some servers of the first revision: known in the session era only, never sent (ERR-2, ERR-3)."""
 
 
 def make_rpc_error(
@@ -355,7 +344,7 @@ def make_rpc_error(
 
 
 class ToolError(MCPError):
-    """A tool says no. The model reads the text; the protocol sees a result with `isError`.
+    """A tool failed. The model reads the message; on the wire it is a result with `isError`.
 
     Examples:
         >>> raise ToolError("we never sold a cat; ask for a pen")
@@ -374,41 +363,31 @@ class ProtocolError(MCPError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We attempted what this state or this revision forbids; nothing was sent."""
+    """We attempted something that this state or revision forbids; nothing was sent."""
 
     retry_safe = True
 
 
 class CapabilityNotDeclared(LocalProtocolError):
-    """We attempted what was not declared, by the peer or by us. `capability` names what is missing.
+    """The peer or we did not declare the `capability` that this needs.
 
     Examples:
         >>> CapabilityNotDeclared("prompts", "the server has no prompts").capability
         'prompts'
     """
 
-    def __init__(
-        self, capability: str, message: str, *, hint: str | None = None, peer: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint, peer=peer)
-        self.args = (capability, message)  # what a copy is made from
+    def __init__(self, capability: str, message: str, **details: Unpack[_Details]) -> None:
+        super().__init__(message, **details)
+        self.args = (capability, message)  # for copy and pickle
         self.capability = capability
 
 
 class ClientCapabilityNotDeclared(MissingCapability, CapabilityNotDeclared):
     """A client request needs a capability that the client's own request did not declare."""
 
-    def __init__(
-        self,
-        capability: str,
-        message: str,
-        data: Any = None,
-        *,
-        hint: str | None = None,
-        peer: str | None = None,
-    ) -> None:
-        MCPError.__init__(self, message, hint=hint, peer=peer)
-        self.args = (capability, message, data)  # what a copy is made from
+    def __init__(self, capability: str, message: str, data: Any = None, **details: Unpack[_Details]) -> None:
+        MCPError.__init__(self, message, **details)
+        self.args = (capability, message, data)  # for copy and pickle
         self.capability = capability
         self.data = data
 
@@ -418,9 +397,9 @@ class RemoteProtocolError(ProtocolError):
 
     Args:
         message: which rule.
-        answer: the error to answer with; None where nothing may be answered.
-        id: the id of the message, where it could be read.
-        reply: whether the broken message was an answer to a request of ours.
+        answer: the error to answer with; None if no answer is allowed.
+        id: the id of the message, if it could be read.
+        reply: whether the broken message was a response to a request of ours.
     """
 
     def __init__(
@@ -428,19 +407,18 @@ class RemoteProtocolError(ProtocolError):
         message: str,
         *,
         answer: RPCError | None = None,
-        id: int | str | None = None,  # noqa: A002 - the protocol's word
+        id: int | str | None = None,  # noqa: A002 - its name in JSON-RPC
         reply: bool = False,
-        hint: str | None = None,
-        peer: str | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(message, hint=hint, peer=peer)
+        super().__init__(message, **details)
         self.answer = answer
         self.id = id
         self.reply = reply
 
 
 class TransportError(MCPError):
-    """The way to the peer failed. `sent` tells whether the request may have left us.
+    """The transport failed. `sent` is whether the request may have been sent.
 
     Examples:
         >>> TransportError("the line is dead", sent=False).sent
@@ -449,29 +427,21 @@ class TransportError(MCPError):
 
     sent: bool = True
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        sent: bool | None = None,
-        hint: str | None = None,
-        peer: str | None = None,
-        retry_safe: bool | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+    def __init__(self, message: str, *, sent: bool | None = None, **details: Unpack[_Details]) -> None:
+        super().__init__(message, **details)
         if sent is not None:
             self.sent = sent
-            if retry_safe is None:
+            if details.get("retry_safe") is None:
                 self.retry_safe = not sent
 
 
 class ConnectFailed(TransportError):
-    """There was no way to the peer at all.
+    """The connection to the peer could not be opened.
 
     Examples:
         >>> SyncClient(["no-such-program"]).connect()
         Traceback (most recent call last):
-        toolpost.errors.ConnectFailed: no-such-program: there is no program...
+        toolpost.errors.ConnectFailed: no-such-program: program 'no-such-program' not found...
     """
 
     sent = False
@@ -479,7 +449,7 @@ class ConnectFailed(TransportError):
 
 
 class ChannelClosed(TransportError):
-    """The channel ended, by our hand or theirs.
+    """The channel is closed, by us or by the peer.
 
     Examples:
         >>> issubclass(ChannelClosed, TransportError)
@@ -488,15 +458,15 @@ class ChannelClosed(TransportError):
 
 
 class SessionLost(ChannelClosed):
-    """The server does not know the session any more. `sent` tells whether it may have served the request."""
+    """The server no longer knows the session. `sent` is whether it may have served the request."""
 
 
 class RequestFailed(TransportError):
-    """One request was lost on its way, and the connection is as good as before.
+    """One request was lost; the connection still works.
 
     Attributes:
-        status: the HTTP status that the peer answered with; None where there was no answer at all.
-        retry_after: the seconds after which the peer wants to be asked again, if it says so.
+        status: the HTTP status of the response; None if there was none.
+        retry_after: the seconds to wait before a retry, if the peer named them.
 
     Examples:
         >>> RequestFailed("it was too busy", status=503).status
@@ -511,16 +481,14 @@ class RequestFailed(TransportError):
         *,
         status: int | None = None,
         sent: bool | None = None,
-        hint: str | None = None,
-        peer: str | None = None,
-        retry_safe: bool | None = None,
+        **details: Unpack[_Details],
     ) -> None:
-        super().__init__(message, sent=sent, hint=hint, peer=peer, retry_safe=retry_safe)
+        super().__init__(message, sent=sent, **details)
         self.status = status
 
 
 class RequestTimeout(TransportError, TimeoutError):
-    """No answer came in time.
+    """No response arrived in time.
 
     Examples:
         >>> issubclass(RequestTimeout, TimeoutError)

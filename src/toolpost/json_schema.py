@@ -1,14 +1,13 @@
-"""JSON Schema as data: read a schema of any origin, and say in words why a value misses one.
+"""JSON Schema: readers of schemas of any origin, and explanations why a value does not match.
 
-Readers tolerate whatever a peer sends instead of a schema. `explain_mismatch` is for the schemas that a
-server makes from types: it explains, and decides nothing. The validation against schemas of others is left to
-jsonschema-rs, an optional package that `make_validator` sets up.
+Readers accept any JSON that a peer sends as a schema. `explain_mismatch` is for schemas that a server makes
+from types: it explains, and decides nothing. jsonschema-rs, which is optional, validates other schemas.
 """
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 import msgspec
 
@@ -16,10 +15,10 @@ from toolpost.types.base import JSON
 
 Schema: TypeAlias = Mapping[str, JSON]
 
-MAX_ISSUES: Final = 20  # problems that one answer names
+MAX_ISSUES: Final = 20  # in one error
 MAX_DEPTH: Final = 64  # levels of a value that are explained: messages are not nested deeper
-MAX_QUOTED: Final = 60  # characters of a value, or number of choices, that a text repeats
-MAX_REFERENCES: Final = 20  # references that are followed from one place: a schema may lead in a circle
+MAX_QUOTED: Final = 60  # characters of a value, or number of choices, in an error
+MAX_REFERENCES: Final = 20  # references in a row that are followed: a schema may be circular
 MAX_SCHEMA_DEPTH: Final = 40  # levels of a schema that are searched for references
 
 DEFS_PREFIX: Final = "#/$defs/"
@@ -28,11 +27,11 @@ JSON_TYPES: Final[dict[Any, str]] = {  # by the Python classes of decoded values
     bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object",
     type(None): "null",
 }  # fmt: skip
-TYPE_NAMES: Final = {  # words for the JSON types
+TYPE_NAMES: Final = {  # the JSON types in errors
     "boolean": "a boolean", "integer": "an integer", "number": "a number", "string": "a string",
     "array": "an array", "object": "an object", "null": "null",
 }  # fmt: skip
-SIZE_KEYWORDS: Final = {  # what follows `min` or `max` in the keywords that limit a size, and what is counted
+SIZE_KEYWORDS: Final = {  # the keywords that limit a size, without `min` and `max`, and the things counted
     "string": ("Length", "characters"),
     "array": ("Items", "items"),
     "object": ("Properties", "keys"),
@@ -50,15 +49,8 @@ class ForeignSchema(dict[str, JSON]):
     """A schema made by another library, whose own errors explain it better than `explain_mismatch`."""
 
 
-class Choices(NamedTuple):
-    """The values that a schema offers, and a title for each."""
-
-    values: tuple[Any, ...]
-    titles: tuple[str, ...]
-
-
 class ValidationIssue(msgspec.Struct, frozen=True):
-    """What is wrong, and where: `path` is `days` or `items[2].price`, empty for the value itself."""
+    """A problem and its place: `path` is `days` or `items[2].price`, empty for the value itself."""
 
     path: str
     message: str
@@ -71,12 +63,12 @@ class ValidationIssue(msgspec.Struct, frozen=True):
 
 
 def as_object(value: JSON) -> dict[str, JSON]:
-    """Return the value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty object."""
     return cast("dict[str, JSON]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: JSON) -> list[JSON]:
-    """Return the value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty list."""
     return cast("list[JSON]", value) if isinstance(value, list) else []
 
 
@@ -103,15 +95,15 @@ def is_type_allowed(schema: Schema, kind: str) -> bool:
 
 
 def get_properties(schema: Schema) -> dict[str, dict[str, JSON]]:
-    """Return the properties of a schema that have an object for a schema."""
+    """Return the properties of a schema whose own schemas are objects."""
     properties = as_object(schema.get("properties"))
     return {name: each for name, each in properties.items() if isinstance(each, dict)}
 
 
-def read_choices(schema: Schema, keywords: tuple[str, ...]) -> Choices | None:
-    """Return the strings and numbers that a schema offers for choice; None if it does not offer any.
+def read_choices(schema: Schema, keywords: tuple[str, ...]) -> dict[Any, str]:
+    """Return the strings and numbers that a schema allows, with their titles; empty if it has no choices.
 
-    The first of the keywords that is there decides: `enum`, `const`, `oneOf` and `anyOf` in some order.
+    The first of the keywords that the schema has decides: `enum`, `const`, `oneOf` and `anyOf` in some order.
     """
     present = (key for key in keywords if (key == "const" and key in schema) or as_list(schema.get(key)))
     keyword = next(present, "")
@@ -124,13 +116,13 @@ def read_choices(schema: Schema, keywords: tuple[str, ...]) -> Choices | None:
         options = [as_object(option) for option in as_list(schema.get(keyword))]
         values, titles = ([option.get(key) for option in options] for key in ("const", "title"))
     if not values or not all(isinstance(value, str | int | float) for value in values):
-        return None
+        return {}
     pairs = zip(values, titles if len(titles) == len(values) else values, strict=True)
-    return Choices(tuple(values), tuple(str(title or value) for value, title in pairs))
+    return {value: str(title or value) for value, title in pairs}
 
 
 def look_up(reference: str, root: Schema) -> dict[str, JSON]:
-    """Return the schema that a reference within `root` leads to; an empty one if there is none."""
+    """Return the schema that a reference within `root` names; an empty one if there is none."""
     found: JSON = root if reference.startswith("#") else None
     for step in reference.removeprefix("#").split("/")[1:]:
         found = as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
@@ -138,7 +130,7 @@ def look_up(reference: str, root: Schema) -> dict[str, JSON]:
 
 
 def resolve_schema(schema: JSON, root: Schema) -> dict[str, JSON]:
-    """Return a schema with its references followed, and without null where it allows something else."""
+    """Return a schema with its references resolved, and without null if it allows other types."""
     found = as_object(schema)
     for _ in range(MAX_REFERENCES):
         inner = _get_target(found, root)
@@ -152,7 +144,7 @@ def resolve_schema(schema: JSON, root: Schema) -> dict[str, JSON]:
 
 
 def _get_target(schema: Schema, root: Schema) -> dict[str, JSON] | None:
-    """Return the schema that another one only leads to; None if it has a meaning of its own."""
+    """Return the schema that another one only wraps; None if that is a schema of its own."""
     if isinstance(schema.get("$ref"), str):
         return look_up(schema["$ref"], root)
     if "type" in schema or "properties" in schema:
@@ -166,7 +158,7 @@ def _get_target(schema: Schema, root: Schema) -> dict[str, JSON] | None:
 
 
 def find_remote_references(value: JSON, depth: int = MAX_SCHEMA_DEPTH) -> list[str]:
-    """Return the references in a schema that lead out of it."""
+    """Return the references in a schema to other documents."""
     if not depth or not isinstance(value, dict | list):
         return []
     found: JSON = as_object(value).get("$ref")
@@ -177,9 +169,9 @@ def find_remote_references(value: JSON, depth: int = MAX_SCHEMA_DEPTH) -> list[s
 
 
 def make_validator(schema: Schema, **options: Any) -> Any:
-    """Return a validator of jsonschema-rs, which fetches nothing; None where that is not installed.
+    """Return a validator of jsonschema-rs, which fetches nothing; None if that is not installed.
 
-    A schema that is not valid, or refers to another place, is a ValueError. Patterns take linear time.
+    A schema that is invalid, or refers to another document, is a ValueError. Patterns take linear time.
     """
     try:
         import jsonschema_rs  # noqa: PLC0415 - optional
@@ -189,22 +181,22 @@ def make_validator(schema: Schema, **options: Any) -> Any:
     return jsonschema_rs.validator_for(cast("Any", schema), offline=True, pattern_options=patterns, **options)
 
 
-# --------------------------------------------------------------------- judging values
+# --------------------------------------------------------------------- explaining values
 
 
 def format_path(steps: Iterable[str | int]) -> str:
-    """Return the keys and indices that lead to a part of a value as one string."""
+    """Return the keys and indices of a part of a value as one string."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return path.removeprefix(".")
 
 
 def join_path(path: str, more: str) -> str:
-    """Return a path that goes on with another one."""
+    """Return two paths as one."""
     return f"{path}{more}" if not more or more.startswith("[") or not path else f"{path}.{more}"
 
 
 def check_bounds(value: float, schema: Schema) -> Iterator[str]:
-    """Yield the bounds that a number misses, in words such as "at least 3"."""
+    """Yield the bounds that a number violates, such as "at least 3"."""
     for keyword, misses, words in _BOUND_KEYWORDS:
         bound: JSON = schema.get(keyword)
         if is_number(bound) and misses(value, bound):
@@ -215,7 +207,7 @@ def check_bounds(value: float, schema: Schema) -> Iterator[str]:
 
 
 def check_size(value: Any, schema: Schema) -> Iterator[str]:
-    """Yield the limits that the size of a string, an array or an object misses, such as "at least 3"."""
+    """Yield the limits that the size of a string, array or object violates, such as "at least 3"."""
     keyword, _ = SIZE_KEYWORDS[get_json_type(value)]
     least, most = schema.get(f"min{keyword}"), schema.get(f"max{keyword}")
     if is_number(least) and len(value) < least:
@@ -227,7 +219,7 @@ def check_size(value: Any, schema: Schema) -> Iterator[str]:
 def explain_mismatch(
     value: JSON, schema: Schema, defs: Schema, path: str = "", depth: int = 0
 ) -> Iterator[ValidationIssue]:
-    """Yield why a JSON value misses a schema that a server made, unless a format or pattern is the reason."""
+    """Yield why a value does not match a schema of the server, except for formats and patterns."""
     schema = resolve_ref(schema, defs)
     if isinstance(schema, ForeignSchema) or depth > MAX_DEPTH:
         return
@@ -250,7 +242,7 @@ def explain_mismatch(
 def resolve_ref(schema: Schema, defs: Schema) -> Schema:
     """Return the definition that a schema refers to, or the schema itself."""
     while "$ref" in schema:
-        # A class that is still being compiled has no definition yet; it is neither a string nor null.
+        # A class that is still being compiled has no definition yet; it is an object.
         found = look_up(schema["$ref"], {"$defs": defs})
         schema = found if found or schema["$ref"].rpartition("/")[2] in defs else {"type": "object"}
     return schema
@@ -273,7 +265,7 @@ def _explain_limits(value: Any, schema: Schema, kind: str, path: str) -> Iterato
 def _explain_any_of(
     value: JSON, options: list[Schema], defs: Schema, path: str, depth: int
 ) -> Iterator[ValidationIssue]:
-    """Yield why a value misses all options: in detail for the option that it comes closest to."""
+    """Yield why a value matches no option: in detail for the option with the fewest issues."""
     meant = [option for option in options if _is_intended_option(value, resolve_ref(option, defs), defs)]
     if not meant:
         expected = _describe_expected({"anyOf": options}, defs)
@@ -286,7 +278,7 @@ def _explain_any_of(
 
 
 def _is_intended_option(value: JSON, option: Schema, defs: Schema) -> bool:
-    """Return whether an option is of the type of a value and carries the same tag, if it has one."""
+    """Return whether an option has the type of a value, and its tag if any."""
     if "anyOf" in option:
         return any(_is_intended_option(value, resolve_ref(inner, defs), defs) for inner in option["anyOf"])
     if not is_type_allowed(option, get_json_type(value)):
@@ -301,7 +293,6 @@ def _is_intended_option(value: JSON, option: Schema, defs: Schema) -> bool:
 
 
 def _describe_expected(schema: Schema, defs: Schema) -> str:
-    """Return in words what a schema allows."""
     schema = resolve_ref(schema, defs)
     if "anyOf" in schema:
         return " or ".join(dict.fromkeys(_describe_expected(option, defs) for option in schema["anyOf"]))
@@ -339,12 +330,11 @@ def _iter_parts(value: Any, schema: Schema, path: str) -> Iterator[tuple[JSON, S
 
 
 def _format_key(name: str) -> str:
-    """Return a key as a step of a path; short, whatever the peer sent."""
+    """Return a key as a step of a path, shortened."""
     return name if name.isidentifier() and len(name) <= MAX_QUOTED else f"[{_quote_value(name)}]"
 
 
 def _explain_keys(value: dict[str, JSON], schema: Schema, path: str) -> Iterator[ValidationIssue]:
-    """Yield the keys of an object that are missing, unknown or not allowed."""
     for name in value:
         for issue in explain_mismatch(name, schema.get("propertyNames", _ANY_SCHEMA), _ANY_SCHEMA):
             yield ValidationIssue(path, f"a key: {issue.message}")
@@ -355,5 +345,5 @@ def _explain_keys(value: dict[str, JSON], schema: Schema, path: str) -> Iterator
         known = schema["properties"]
         for name in value:
             if name not in known:
-                text = f"is not known; known are: {', '.join(known) or 'none'}"
+                text = f"unknown (expected: {', '.join(known) or 'none'})"
                 yield ValidationIssue(join_path(path, _format_key(name)), text)

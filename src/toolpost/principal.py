@@ -1,7 +1,6 @@
 """The principal: the verified identity behind a request.
 
-Owns the record that servers, transports and authorization share, and the key that identifies a principal. It
-never holds a token; verification is left to `auth`.
+Servers, transports and authorization share the record. It never holds a token; `auth` verifies tokens.
 """
 
 import re
@@ -14,14 +13,14 @@ SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled 
 
 
 class Principal(Struct, frozen=True):
-    """Somebody who was recognised.
+    """The verified identity behind a request.
 
     Attributes:
-        subject: the user, or whoever else the credentials stand for; empty if they stand for a client alone.
-        issuer: who says so: the URL of the authorization server. A subject is unique within its issuer.
-        client: the software that speaks for the subject, by its client id.
-        scopes: what it may do, those included that others imply.
-        claims: what else is known, such as the claims of the token.
+        subject: the user or service of the credentials; empty if they are of a client alone.
+        issuer: the URL of the authorization server. A subject is unique within its issuer.
+        client: the id of the client that acts for the subject.
+        scopes: the granted scopes, with those that they imply.
+        claims: other facts, such as the claims of the token.
 
     Examples:
         >>> ann = Principal("ann", issuer="https://login.example.com", scopes=frozenset({"notes:read"}))
@@ -37,18 +36,18 @@ class Principal(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What all requests of the same principal share, and no others: the issuer and the subject.
+        """The unique key of a principal: issuer and subject.
 
-        A client that speaks for itself is a principal of its own, whatever its name is.
+        A client that acts for itself never has the key of a user, even with the same name.
         """
-        who = [self.issuer, self.subject] if self.subject else [self.issuer, None, self.client]
-        return json.encode(who).decode()
+        parts = [self.issuer, self.subject] if self.subject else [self.issuer, None, self.client]
+        return json.encode(parts).decode()
 
     def __str__(self) -> str:
         return self.subject or self.client
 
     def __repr__(self) -> str:
-        # Claims are left out: they may be personal, and a representation ends up in logs.
+        # Without claims: they may be personal, and a `repr` ends up in logs.
         scopes = " ".join(sorted(self.scopes))
         return (
             f"Principal({self.subject!r}, issuer={self.issuer!r}, client={self.client!r}, scopes={scopes!r})"
@@ -58,33 +57,33 @@ class Principal(Struct, frozen=True):
         return hash(self.key)
 
     @classmethod
-    def from_value(cls, who: "Principal | str | None") -> "Principal | None":
-        """Return the principal; a string is taken as the subject, anything else is a TypeError."""
-        if who is None or isinstance(who, Principal):
-            return who
-        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
-            raise TypeError(f"a principal is a text or a Principal, not a {type(who).__name__}")
-        return cls(who)
+    def from_value(cls, value: "Principal | str | None") -> "Principal | None":
+        """Return the principal; a string is the subject, other types are a TypeError."""
+        if value is None or isinstance(value, Principal):
+            return value
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
+            raise TypeError(f"principal must be a string or a Principal, not a {type(value).__name__}")
+        return cls(value)
 
 
 def parse_scopes(given: Any) -> frozenset[str]:
-    """Return the scopes given as a list or as one string with spaces; TypeError or ValueError if invalid."""
+    """Return scopes given as a list or as a string with spaces; TypeError or ValueError if invalid."""
     named = given.split() if isinstance(given, str) else given
     if not isinstance(named, Iterable):
-        raise TypeError(f"scopes have to be a list of texts, not {given!r}")
+        raise TypeError(f"scopes must be a list of strings, not {given!r}")
     found = frozenset(cast("Iterable[Any]", named))
     for each in found:
         if not isinstance(each, str):
-            raise TypeError(f"scopes have {each!r} among them, which is no text")
+            raise TypeError(f"scopes must be strings, not {each!r}")
         if re.fullmatch(SCOPE_PATTERN, each) is None:
-            raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
+            raise ValueError(f'{each!r} is not a valid scope: use visible ASCII characters except " and \\')
     return cast("frozenset[str]", found)
 
 
 def explain_no_scopes(principal: Principal | None) -> str | None:
-    """Return why this principal can have no scopes at all; None if a token may give some."""
+    """Return why this principal cannot have scopes; None if a token may give some."""
     if principal is None:
-        return "the server has no auth=, and nobody was recognised"
+        return "the server has no auth=, and the request is not authenticated"
     if principal.issuer or principal.scopes:
         return None
-    return "the server has no auth=, and principal= names no scopes"
+    return "the server has no auth=, and principal= has no scopes"

@@ -1,6 +1,6 @@
-"""The stdio composition root: serves one client over our own stdin and stdout.
+"""Composition root of stdio servers: serves one client over stdin and stdout.
 
-Owns signals and the end of the process. What a request means is not known here.
+Handles signals and the end of the process.
 """
 
 import asyncio
@@ -15,12 +15,11 @@ from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.server.handler import Handler
 from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
-from toolpost.transports.stdio_server import EXIT_GRACE_PERIOD, StdioServerChannel, Watchdog, open_stdio
+from toolpost.transports.stdio_server import EXIT_GRACE_PERIOD, StdioServerChannel, Watchdog
 
 logger: Final = logging.getLogger("toolpost.server")
 
-DRAIN_TIMEOUT: Final = 5.0
-"""Seconds for running requests to finish when the server stops."""
+DRAIN_TIMEOUT: Final = 5.0  # seconds for running requests to finish when the server stops
 
 
 async def serve_stdio(
@@ -28,18 +27,18 @@ async def serve_stdio(
     *,
     max_line: int = MAX_LINE,
     drain: float = DRAIN_TIMEOUT,
-    told: Callable[..., object] | None = None,
+    on_signal: Callable[..., object] | None = None,
 ) -> None:
-    """Serve one client over our own stdin and stdout, until it closes them or a signal stops us.
+    """Serve one client over stdin and stdout, until it closes them or SIGINT or SIGTERM stops the server.
 
-    `told` is called by SIGINT and SIGTERM as well, at once, even if the loop is blocked.
+    `on_signal` is called at once by these signals, even if the event loop is blocked.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    heard = [
+    handled = [
         number
         for number in (signal.SIGINT, signal.SIGTERM)
-        if _install_signal_handler(loop, number, stop, told)
+        if _install_signal_handler(loop, number, stop, on_signal)
     ]
     conversations: list[ServerConversation] = []
 
@@ -50,23 +49,22 @@ async def serve_stdio(
             channel.on_oversized(partial(_reject_oversized_line, conversation))
             await conversation.run()
 
-    # The channel opens first and closes last: output of a lifespan must not get into the stream.
-    async with open_stdio(max_line) as channel, SlowCallbackMonitor():
+    # The channel opens first and closes last: prints of a lifespan must not get into the stream.
+    async with StdioServerChannel(max_line) as channel, SlowCallbackMonitor():
         serving = asyncio.create_task(serve())
         ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.wait_until_ended())]
         try:
             await asyncio.wait((serving, *ending), return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
-                handler.end_subscriptions()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
                         for conversation in conversations:
                             await conversation.drain()
             elif conversations:
-                await asyncio.wait((serving,))  # it serves what has arrived, and ends
+                await asyncio.wait((serving,))  # it serves the requests that have arrived, and ends
             serving.cancel()
         finally:
-            for number in heard:
+            for number in handled:
                 loop.remove_signal_handler(number)
             for task in ending:
                 task.cancel()
@@ -76,7 +74,7 @@ async def serve_stdio(
 
 
 class _BorrowedChannel:
-    """A channel that the conversation does not close: the end of the lifespan may still print."""
+    """A channel that the conversation does not close: the lifespan may still print when it ends."""
 
     def __init__(self, channel: StdioServerChannel) -> None:
         self.receive = channel.receive
@@ -93,22 +91,22 @@ def _install_signal_handler(
     loop: asyncio.AbstractEventLoop,
     number: signal.Signals,
     stop: asyncio.Event,
-    told: Callable[..., object] | None,
+    on_signal: Callable[..., object] | None,
 ) -> bool:
-    """Let a signal set the event; return False where that is impossible: in other threads, on Windows."""
+    """Let a signal set the event. Return False if that is impossible: in other threads, on Windows."""
     try:
         loop.add_signal_handler(number, stop.set)
-        if told is not None:
-            signal.signal(number, told)  # the loop is notified of the signal in any case
+        if on_signal is not None:
+            signal.signal(number, on_signal)  # the loop is notified of the signal in any case
     except (NotImplementedError, RuntimeError, ValueError):
         return False
     return True
 
 
 def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine) -> None:
-    """Answer a request that was dropped because of its length."""
+    """Answer a message that was dropped because of its length."""
     error = line.make_error()
-    logger.warning("a message of the client was dropped: %s", error)
+    logger.warning("dropped a message from the client: %s", error)
     conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 
@@ -117,11 +115,11 @@ def _check_no_loop_for_stdio() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("a loop is running here: write `await server.serve_stdio()` instead of `server.run()`")
+    raise RuntimeError("server.run() cannot run in an event loop: use `await server.serve_stdio()` instead")
 
 
 def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = EXIT_GRACE_PERIOD) -> None:
-    """Serve over stdin and stdout until the client has gone; the process ends `grace` seconds later."""
+    """Serve over stdin and stdout until the client disconnects; exit at most `grace` seconds later."""
     _check_no_loop_for_stdio()
     with Watchdog(grace) as watchdog:
-        asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.request_exit))
+        asyncio.run(serve_stdio(handler, max_line=max_line, on_signal=watchdog.request_exit))

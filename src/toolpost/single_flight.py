@@ -1,6 +1,7 @@
-"""Share one piece of async work among any number of waiters, none of whom can cancel it for the others.
+"""Single flight: concurrent callers share one running task.
 
-Owns the task, which is cancelled with its last waiter. While it runs, it belongs to one event loop.
+A cancelled caller does not cancel the task for the others; the last one does. A running task belongs to one
+event loop.
 """
 
 import asyncio
@@ -17,18 +18,18 @@ class _SharedTask(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """Runs work once, however many ask for it at the same time."""
+    """Runs work once for all callers that need it at the same time."""
 
     def __init__(self) -> None:
         self._work: _SharedTask[T] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether the work is under way."""
+        """Whether the work is running."""
         return self._work is not None and not self._work.task.done()
 
     async def join(self, do: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the work under way, or of `do`, which starts it."""
+        """Return the result of the running work; if there is none, start `do`."""
         work = self._work
         if work is None or work.task.done():
             work = self._work = _SharedTask(do)
@@ -43,4 +44,4 @@ class SingleFlight(Generic[T]):
                 work.task.cancel()
                 await asyncio.wait([work.task])
             if work.task.done() and not work.task.cancelled():
-                work.task.exception()  # mark it as retrieved: a waiter that has left does not
+                work.task.exception()  # mark it as retrieved: a cancelled caller does not

@@ -1,7 +1,7 @@
 """A bounded pool of daemon threads for blocking calls.
 
-An abandoned call keeps its thread until it returns, but not its place in the pool: it delays no other call,
-and does not keep the process from ending.
+An abandoned call keeps its thread until it returns, but not its place in the pool: it neither delays other
+calls nor the end of the process.
 """
 
 import asyncio
@@ -14,14 +14,12 @@ from typing import Any, Final, cast
 
 from toolpost.errors import InternalError
 
-MAX_THREADS: Final = 40  # how many calls run at once by default
-STUCK_THREADS_FACTOR: Final = (
-    10  # threads per place, with those stuck in abandoned calls, which nothing can end
-)
+MAX_THREADS: Final = 40  # calls that run at once by default
+STUCK_THREADS_FACTOR: Final = 10  # threads per place, including those stuck in abandoned calls
 
 
 class ThreadPool:
-    """The threads of one server or client, started as needed; `most` calls run at once, and others wait."""
+    """The threads of one server or client, started as needed; `most` calls run at once, others wait."""
 
     def __init__(self, most: int = MAX_THREADS) -> None:
         self._most = most
@@ -45,13 +43,12 @@ class ThreadPool:
         return value
 
     def close(self) -> None:
-        """Let the threads end after their calls, without waiting. New calls get new threads."""
+        """Let the threads end after their calls, without waiting for them. New calls get new threads."""
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.close()
 
-    def __del__(self) -> None:
-        self.close()
+    __del__ = close
 
 
 class _ThreadJob:
@@ -65,33 +62,31 @@ class _ThreadJob:
         self.is_abandoned = False
 
     def deliver_result(self, value: Any, error: BaseException | None) -> None:
-        """Set the result of the future, from any thread."""
+        """Set the result of the future, from any thread.
+
+        An exception is passed as a value: set on a future, some kinds raise TypeError or stop the loop.
+        """
+        future = self.future
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self.loop.call_soon_threadsafe(_set_future_result, self.future, value, error)
-
-
-def _set_future_result(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if not future.done():  # otherwise cancelled: nothing waits any more
-        # An exception travels as a value: thrown into a task, some kinds of it would end the task unheard.
-        future.set_result((value, error))
+            self.loop.call_soon_threadsafe(lambda: future.done() or future.set_result((value, error)))
 
 
 class _WorkerThreads:
     """Threads that share a queue; `most` of them may take jobs."""
 
     def __init__(self, most: int) -> None:
-        from queue import SimpleQueue  # noqa: PLC0415 - a part of the start-up time
+        from queue import SimpleQueue  # noqa: PLC0415 - start-up time
 
         self._most = most
         self._jobs: SimpleQueue[_ThreadJob | None] = SimpleQueue()
-        self._lock = threading.Lock()  # guards all that follows
-        self._thread_count = 0  # the threads that take jobs
-        self._job_count = 0  # the jobs that they have, or that wait for them
-        self._stuck_count = 0  # the threads in calls that were given up
+        self._lock = threading.Lock()  # guards the attributes below
+        self._thread_count = 0  # threads that take jobs
+        self._job_count = 0  # jobs that run or wait
+        self._stuck_count = 0  # threads in abandoned calls
         self._closed = False
 
     def put(self, job: _ThreadJob) -> None:
-        """Queue a job; InternalError if there can be no thread for it."""
+        """Queue a job; InternalError if all threads are stuck."""
         with self._lock:
             self._start_thread_if_needed(self._job_count + 1)
             if not self._thread_count:
@@ -100,7 +95,7 @@ class _WorkerThreads:
             self._jobs.put(job)
 
     def abandon(self, job: _ThreadJob) -> None:
-        """Free the place of a running job: its thread is lost until the call returns."""
+        """Free the place of a running job, whose thread is stuck until the call returns."""
         with self._lock:
             if not job.is_running:
                 return
@@ -115,34 +110,30 @@ class _WorkerThreads:
                 self._job_count = 0
 
     def close(self) -> None:
-        """Let each thread end when there are no more jobs."""
+        """Let each thread end when no job is left."""
         with self._lock:
             self._closed = True
             for _ in range(self._thread_count):
                 self._jobs.put(None)
 
     def run_jobs(self) -> None:
-        """Take jobs until there are no more."""
+        """Take jobs until the pool closes or another thread has taken the place."""
         stays = True
         while stays and (job := self._jobs.get()) is not None:
             value, error = None, None
+            with self._lock:
+                job.is_running = not job.future.cancelled()
             try:
-                if self._start_job(job):
+                if job.is_running:
                     value = job.call()
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                 error = raised
             stays = self._finish_job(job)
             job.deliver_result(value, error)
             del job, value, error
 
-    def _start_job(self, job: _ThreadJob) -> bool:
-        """Whether the job is still wanted: it may have waited its turn for too long."""
-        with self._lock:
-            job.is_running = not job.future.cancelled()
-            return job.is_running
-
     def _finish_job(self, job: _ThreadJob) -> bool:
-        """Whether the thread is to take another job: another one may have its place by now."""
+        """Return whether the thread takes another job: another thread may have its place."""
         with self._lock:
             job.is_running = False
             if not job.is_abandoned:
@@ -154,7 +145,7 @@ class _WorkerThreads:
             return stays
 
     def _start_thread_if_needed(self, load: int) -> None:
-        """Make a thread if this many jobs need one more, and there may be one."""
+        """Start a thread if this number of jobs needs one more, and the limits allow it."""
         limit = min(load, self._most, STUCK_THREADS_FACTOR * self._most - self._stuck_count)
         if self._thread_count < limit:
             name = f"toolpost-{self._thread_count + 1}"
@@ -162,5 +153,5 @@ class _WorkerThreads:
             self._thread_count += 1
 
     def _make_exhausted_error(self) -> InternalError:
-        problem = f"all {self._stuck_count} threads are stuck in calls that were given up"
+        problem = f"all {self._stuck_count} threads are blocked by abandoned calls"
         return InternalError(f"Internal error: {problem}")

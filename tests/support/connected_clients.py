@@ -183,7 +183,7 @@ class Shared:
         for server, _ in self.servers.values():
             server.worker_threads.close()
         for client, _ in self.clients.values():
-            client._session._request_callbacks.threads.close()
+            client._session.request_callbacks.threads.close()
 
 
 class Links:

@@ -7,7 +7,7 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import import_key
 
-from fake_authorization_site import Town
+from fake_authorization_site import AuthSites
 from scripted import answer
 
 __all__ = ["bound", "jwk_of"]
@@ -16,12 +16,12 @@ __all__ = ["bound", "jwk_of"]
 # --------------------------------------------------------------------- DPoP
 
 
-def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Make a town that binds tokens, and looks at the proofs: where, header, claims."""
+def bound(sites: AuthSites, *, nonces: bool = False) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Make a sites that binds tokens, and looks at the proofs: where, header, claims."""
     seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    town.challenge = 'DPoP algs="ES256"'
-    town.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
-    town.token = {"token_type": "DPoP"}
+    sites.challenge = 'DPoP algs="ES256"'
+    sites.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
+    sites.token = {"token_type": "DPoP"}
 
     def proof(where: str, heard) -> dict[str, Any]:
         value = heard.headers["dpop"]
@@ -29,7 +29,7 @@ def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any]
         seen.append((where, head.header, head.claims))
         return head.claims
 
-    token, mcp = town.answer_token, town.answer_mcp
+    token, mcp = sites.answer_token, sites.answer_mcp
 
     def at_token(heard) -> bytes:
         if proof("token", heard).get("nonce") != "of-issuer" and nonces:
@@ -43,7 +43,7 @@ def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any]
             )
         return await mcp(heard)
 
-    town.answer_token, town.answer_mcp = at_token, at_mcp
+    sites.answer_token, sites.answer_mcp = at_token, at_mcp
     return seen
 
 

@@ -79,7 +79,7 @@ class HttpLike(ScriptedChannel):
 
     def lost(self) -> SessionLost:
         """The error for a request that was refused because the session is forgotten."""
-        return SessionLost("the server does not know the session any more", sent=False)
+        return SessionLost("the server no longer knows the session", sent=False)
 
     def forget(self) -> None:
         """Forget the session, which the client finds out when it asks for something."""

@@ -1,6 +1,6 @@
 """An MCP server and an authorization server of our own, each on a socket of its own, for clients that log in.
 
-What they say can be changed by a test, piece by piece. `browse` is a user who says yes in their browser.
+A test can change their responses one by one. `browse` is a user who agrees in their browser.
 """
 
 import asyncio
@@ -25,44 +25,44 @@ DISCOVERED = {
     "capabilities": {"tools": {}},
     "ttlMs": 0,
     "cacheScope": "private",
-    "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "town", "version": "1"}},
+    "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "sites", "version": "1"}},
 }
 CALLED = {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
 
 Change = Callable[[dict[str, str]], dict[str, str]]
 
 
-class Town:
-    """What both servers say and have heard."""
+class AuthSites:
+    """An MCP server and an authorization server: their configured responses, and the requests they got."""
 
     def __init__(self) -> None:
         self.server = self.issuer = ""
         self.challenge: str | None = None
-        """What stands in `WWW-Authenticate`; None for the usual."""
+        """The value of `WWW-Authenticate`; None for the default."""
         self.resource: dict[str, Any] | None = {}
         """Changes to the resource metadata; None if there is none."""
         self.metadata: dict[str, Any] | None = {}
         """Changes to the metadata of the authorization server; None if there is none."""
         self.token: dict[str, Any] = {}
-        """Changes to what the token endpoint answers."""
+        """Changes to the responses of the token endpoint."""
         self.redirect: Change = lambda parameters: parameters
-        """Changes to what the user is sent back with."""
+        """Changes to the parameters of the redirect."""
         self.needs: tuple[str, ...] = ()
         """The scopes that a call of a tool needs."""
         self.valid: dict[str, tuple[str, ...]] = {}
-        """The tokens that are good, and their scopes."""
+        """The valid tokens, and their scopes."""
         self.refresh: dict[str, tuple[str, ...]] = {}
         self.codes: dict[str, dict[str, str]] = {}
         self.heard: list[tuple[str, str, dict[str, str]]] = []
-        """What the MCP server was asked: verb, method of the message, headers."""
+        """The requests to the MCP server: HTTP method, method of the message, headers."""
         self.looked: list[str] = []
-        """The paths of everything else that was asked, of both servers."""
+        """The paths of all other requests, to both servers."""
         self.registered: list[dict[str, Any]] = []
         self.authorized: list[dict[str, str]] = []
         self.forms: list[tuple[dict[str, str], dict[str, str]]] = []
-        """What the token endpoint was asked: form and headers."""
+        """The requests to the token endpoint: form and headers."""
         self.paths: dict[str, Callable[[Heard], Awaitable[bytes] | bytes]] = {}
-        """Answers to paths, of either server, before anything else."""
+        """Path → response of either server, instead of the usual."""
         self.on_call: Callable[[], Awaitable[None]] | None = None
         self.made = 0
 
@@ -226,8 +226,8 @@ async def follow(url: str) -> None:
 
 
 @asynccontextmanager
-async def town() -> AsyncGenerator[Town]:
-    it = Town()
+async def sites() -> AsyncGenerator[AuthSites]:
+    it = AuthSites()
     async with scripted(it.serve_mcp) as server, scripted(it.serve_issuer, "") as issuer:
         it.server, it.issuer = server.url, issuer.url
         yield it
@@ -238,11 +238,11 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def run(work: Callable[[Town], Awaitable[None]]) -> None:
-    """Do something in a town of its own."""
+def run(work: Callable[[AuthSites], Awaitable[None]]) -> None:
+    """Do something in a sites of its own."""
 
     async def visit() -> None:
-        async with town() as it:
+        async with sites() as it:
             await work(it)
 
     asyncio.run(visit())

@@ -47,7 +47,7 @@ FEATURES: dict[str, Callable[[Revision], bool]] = {
 
 
 def record(date: str) -> Revision:
-    """What a revision has."""
+    """Return the features of a revision."""
     return REVISIONS[date]
 
 

@@ -19,7 +19,7 @@ __all__ = ["Fleet", "FleetStore", "Worker", "fleet", "turns"]
 
 
 class _Records(MemoryRecords):
-    """Records that take a turn of the loop, so that workers get into each other's way."""
+    """Records whose access takes a turn of the loop, so that workers race."""
 
     async def get(self, key: str) -> bytes | None:
         await asyncio.sleep(0)
@@ -33,7 +33,7 @@ class _Records(MemoryRecords):
 
 
 class FleetStore(MemoryStore):
-    """A store in memory that knows its workers in the order in which they came."""
+    """An in-memory store that records its workers in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class FleetStore(MemoryStore):
         self._dead: set[int] = set()
 
     def kill(self, index: int) -> None:
-        """Let a worker die: nothing reaches it any more."""
+        """Kill a worker: it gets no more messages."""
         self._dead.add(self.numbers[index])
 
     @asynccontextmanager
@@ -86,7 +86,7 @@ class Fleet(list[Worker]):
 async def fleet(
     count: int = 2, more: Callable[[Server, Stage], object] | None = None, **web: Any
 ) -> AsyncGenerator[Any]:
-    """So many endpoints, each with a kitchen of its own; `more` adds to each server."""
+    """Create this number of endpoints, each with its own kitchen; `more` extends each server."""
     store = FleetStore()
     workers = Fleet(store)
     poll, streams.POLL_INTERVAL = streams.POLL_INTERVAL, 0.05  # pyright: ignore[reportConstantRedefinition] - a dead worker is noticed sooner
@@ -126,6 +126,6 @@ def _remembering(server: Server) -> None:
 
 
 async def turns(count: int) -> None:
-    """Let the loop turn so often: whatever is under way comes to rest."""
+    """Let the loop run this number of turns, so that pending work finishes."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What an import loads, asked in a fresh interpreter."""
+"""The modules that an import loads, in a new interpreter."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def loaded(*modules: str, then: str = "") -> set[str]:
 
 
 def fresh(*lines: str, stdin: str = "") -> str:
-    """What a fresh interpreter prints that runs these lines."""
+    """Return the output of these lines in a new interpreter."""
     paths = [str(PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     script = "\n".join([f"import sys; sys.path += {paths}", *lines])
     run = subprocess.run(
@@ -29,7 +29,7 @@ def fresh(*lines: str, stdin: str = "") -> str:
 
 
 def foreign(modules: set[str]) -> set[str]:
-    """The packages that come neither with Python nor from us."""
+    """Return the third-party packages."""
     names = {module.partition(".")[0] for module in modules}
     # msgspec takes typing_extensions where it is installed, and does without it elsewhere.
     return names - sys.stdlib_module_names - {"__main__", "toolpost", "typing_extensions"}

@@ -52,7 +52,7 @@ FIRST = OLDEST_HTTP.date
 
 
 def run(main) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new event loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -65,7 +65,7 @@ def run(main) -> None:
 
 
 def message(method: str | None = None, params: Any = None, id: Any = None, **more: Any) -> bytes:  # noqa: A002 - the protocol's word
-    """A message; a notice if there is no id."""
+    """Return a message; without an id a notification."""
     said = {
         "jsonrpc": "2.0",
         **({} if id is None else {"id": id}),
@@ -123,7 +123,7 @@ def opening(revision: str = OLD, capabilities: Any = None, id: Any = 0) -> bytes
 
 
 class Stage:
-    """What the functions of the server do, seen and led by the test."""
+    """The state of the server's functions, controlled by the test."""
 
     def __init__(self) -> None:
         self.loop: Any = None
@@ -136,7 +136,7 @@ class Stage:
 
 
 def kitchen(stage: Stage | None = None, **options: Any) -> Server:
-    """A server with a tool for each thing that can happen."""
+    """Create a server with a tool for each situation."""
     stage = stage or Stage()
     with contextlib.suppress(RuntimeError):
         stage.loop = asyncio.get_running_loop()
@@ -177,7 +177,7 @@ def _plain(server: Server) -> None:
 def _waiting(server: Server, stage: Stage) -> None:
     @server.tool
     async def wait(ctx: Context) -> str:
-        """Tell that it has begun, and go on when it is told to."""
+        """Signal the start, and continue when the test allows it."""
         stage.begun.set()
         try:
             await stage.go.wait()
@@ -191,7 +191,7 @@ def _waiting(server: Server, stage: Stage) -> None:
 
     @server.tool
     async def quiet() -> str:
-        """The same without a word."""
+        """The same without messages."""
         stage.begun.set()
         try:
             await stage.go.wait()
@@ -201,7 +201,7 @@ def _waiting(server: Server, stage: Stage) -> None:
 
     @server.tool
     async def stubborn() -> str:
-        """Take no notice of being cancelled."""
+        """Ignore cancellation."""
         stage.begun.set()
         try:
             await stage.go.wait()
@@ -212,7 +212,7 @@ def _waiting(server: Server, stage: Stage) -> None:
 
     @server.tool
     def blocked(ctx: SyncContext) -> str:
-        """Work in a thread until somebody cancels."""
+        """Work in a thread until the call is cancelled."""
         loop = stage.loop
         loop.call_soon_threadsafe(stage.begun.set)
         while not ctx.cancelled:
@@ -230,7 +230,7 @@ def _speaking(server: Server, stage: Stage) -> None:
 
     @server.tool
     async def noisy(ctx: Context) -> str:
-        """Say something first."""
+        """Send a message first."""
         await ctx.progress(1)
         stage.begun.set()
         try:
@@ -241,7 +241,7 @@ def _speaking(server: Server, stage: Stage) -> None:
 
     @server.tool
     async def polled(ctx: Context) -> str:
-        """Let the client go, and say the rest when it is told to."""
+        """Close the stream, and send the rest when the test allows it."""
         await ctx.progress(1)
         await ctx.close_stream()
         stage.begun.set()
@@ -267,7 +267,7 @@ class Site:
         self._stack = stack
 
     async def wire(self) -> Wire:
-        """A connection, which is closed with the server at the latest."""
+        """Open a connection, which is closed with the server at the latest."""
         assert self._stack is not None, "somebody has to close it"
         return await self._stack.enter_async_context(wired(self.port))
 
@@ -313,7 +313,7 @@ class _Complaints(logging.Handler):
 
 @asynccontextmanager
 async def serving(app: Any, *, lifespan: str = "on", **config: Any):
-    """Serve an ASGI application on 127.0.0.1, and end it in order."""
+    """Serve an ASGI application on 127.0.0.1, and shut it down cleanly."""
     complaints = _Complaints()
     log = logging.getLogger("uvicorn.error")
     log.addHandler(complaints)
@@ -360,7 +360,7 @@ async def hosted(server: Server, **web: Any):
 
 
 def kept(store: Any) -> list[str]:
-    """The records of a store in memory that would stay for ever."""
+    """Return the records of an in-memory store that would never expire."""
     assert isinstance(store, MemoryStore)
     held: Any = store
     # The key that seals request states and sessions is made once, for good.

@@ -1,4 +1,4 @@
-"""The server of `byte_server` over each transport, for a client of ours to meet."""
+"""The server of `byte_server` over each transport, for our client."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ WAYS = [
 
 
 def run(main: Callable[[], Awaitable[object]], seconds: float = 20) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new event loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(seconds):

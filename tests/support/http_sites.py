@@ -1,4 +1,4 @@
-"""HTTP servers for tests: ours in a process of its own, and ones that answer what a test tells them to."""
+"""HTTP servers for tests: ours in a separate process, and scripted ones."""
 
 import contextlib
 import ssl
@@ -111,7 +111,7 @@ class _Site(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def odd_site(answer: Callable[[Asked], Reply], context: ssl.SSLContext | None = None) -> Generator[str]:
-    """A server that answers as it is told; its origin."""
+    """Run a scripted server; yields its origin."""
     site = _Site(answer, context)
     thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

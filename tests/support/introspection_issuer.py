@@ -1,4 +1,4 @@
-"""An issuer that is asked about tokens, as slow and as wrong as a test wants it."""
+"""An issuer with an introspection endpoint, with configurable delays and errors."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ GOOD = {"active": True, "aud": RESOURCE, "sub": "ann"}
 
 
 class Issuer:
-    """Answers to introspection, as slowly as a test wants it."""
+    """Responds to introspection, with a configurable delay."""
 
     def __init__(self, told: Any = None) -> None:
         self.told = GOOD if told is None else told

@@ -1,4 +1,4 @@
-"""A server that a client subscribes to, and what it hears of that."""
+"""A server with subscriptions, and the notifications that a client gets."""
 
 import asyncio
 from typing import Any
@@ -53,7 +53,7 @@ class Listened(RawServer):
 
 
 class Heard:
-    """What a client heard, in order."""
+    """The notifications of a client, in order."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()

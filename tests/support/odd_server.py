@@ -1,4 +1,4 @@
-"""Servers that answer the first messages in their own way."""
+"""Servers with unusual responses to the first messages."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ EXIT = "exit"
 
 
 class Odd:
-    """A server that answers by a table: method → result, error, silence, exit, or a list of those in turn."""
+    """A server with a table: method → result, error, silence, exit, or a list of those in turn."""
 
     def __init__(self, **table: Any) -> None:
         self.table = {name.replace("__", "/"): answer for name, answer in table.items()}

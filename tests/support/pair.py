@@ -1,4 +1,4 @@
-"""A client and a server that talk to each other in one revision, with no wire but a function call."""
+"""A client and a server in one revision, connected by function calls."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +68,7 @@ class Pair:
 
     @property
     def revision(self) -> Revision:
-        """What they speak."""
+        """The revision."""
         return self.client.revision
 
     def ask(self, method: str, params: Any = None, **options: Any) -> tuple[OutboundRequest, InboundRequest]:

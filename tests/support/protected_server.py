@@ -1,4 +1,4 @@
-"""A server that wants tokens, on a real uvicorn, an issuer beside it, and all that was logged meanwhile."""
+"""A protected server on a real uvicorn, an issuer, and the log."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -71,7 +71,7 @@ def _shelves(server: Server) -> None:
 
 
 class Guarded(NamedTuple):
-    """What is served, and who issues tokens for it."""
+    """The server and its token issuer."""
 
     site: Site
     mint: TokenIssuer

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What the body says."""
+        """The decoded body."""
         assert self.headers["content-type"] == "application/json", self
         return json.loads(self.body)
 
@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What the data say."""
+        """The decoded data."""
         return json.loads(self.data)
 
 
@@ -107,17 +107,17 @@ class Wire:
         await self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
 
     async def half_close(self) -> None:
-        """Send nothing more, but go on reading."""
+        """Close the sending side, but continue to read."""
         self.writer.write_eof()
 
     async def close(self) -> None:
-        """Close in order."""
+        """Close cleanly."""
         self.writer.close()
         with_error = await asyncio.gather(self.writer.wait_closed(), return_exceptions=True)
         del with_error
 
     async def abort(self) -> None:
-        """Vanish: the other end gets a reset."""
+        """Abort the connection: the other end gets a reset."""
         raw = self.writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
@@ -180,14 +180,14 @@ class Wire:
         return _event(block.decode())
 
     async def events(self) -> list[Event]:
-        """All that still come."""
+        """Return the remaining events."""
         found: list[Event] = []
         while (event := await self.event()) is not None:
             found.append(event)
         return found
 
     async def ended(self) -> bool:
-        """Whether the other end closes, and says nothing more."""
+        """Return whether the other end closes without further data."""
         try:
             return await self.reader.read() == b""
         except ConnectionResetError:

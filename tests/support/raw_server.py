@@ -83,7 +83,7 @@ Function = Callable[[Asked], Awaitable[Result | Raw]]
 
 
 class RawServer:
-    """Serves channels, one after the other."""
+    """Serves channels sequentially."""
 
     def __init__(
         self,
@@ -95,9 +95,8 @@ class RawServer:
         extra: Mapping[str, Row] | None = None,
     ) -> None:
         self.functions = dict(functions or {})
-        self.party = LocalPeer(Implementation("raw", "1"), capabilities, supported=supported)
+        self.party = LocalPeer(Implementation("raw", "1"), capabilities, supported=supported, rows=extra)
         self.instructions = instructions
-        self.extra = extra
         self.notices: list[str] = []
         self.cancelled: list[Any] = []
         self.methods: list[str] = []
@@ -109,7 +108,7 @@ class RawServer:
         self.heard = asyncio.Condition()
 
     async def serve(self, channel: Channel) -> None:
-        self.connection = Connection(self.party, extra=self.extra)
+        self.connection = Connection(self.party)
         self.channel = channel
         self.served += 1
         try:
@@ -159,7 +158,7 @@ class RawServer:
             await self.channel.send(data)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something that was received makes a condition true."""
+        """Wait until a received message makes a condition true."""
         async with self.heard:
             await self.heard.wait_for(lambda: bool(condition()))
 
@@ -167,7 +166,7 @@ class RawServer:
 def run(
     main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> T:
-    """Run a test, and fail if it leaves a task behind."""
+    """Run a test, and fail if it leaks a task."""
 
     async def checked() -> T:
         result = await main

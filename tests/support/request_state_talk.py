@@ -43,7 +43,7 @@ def made(**options: Any) -> Server:
 
 
 class Talk:
-    """A client that writes its retries by hand, on behalf of somebody."""
+    """A client that builds its retries manually, for a principal."""
 
     def __init__(self, server: Server, principal: str | None = None) -> None:
         ours, theirs = memory_pair()

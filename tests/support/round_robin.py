@@ -12,10 +12,10 @@ class RoundRobin:
 
     def __init__(self, ports: list[int]) -> None:
         self.ports = ports
-        """Where connections go; a test may change it at any time."""
+        """The ports of the servers; a test may change them at any time."""
         self.port = 0
         self.taken: dict[int, int] = {}
-        """How many connections each server has got."""
+        """Port → number of its connections."""
         self._turn = 0
         self._connections: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""`toolpost run` as a real process, and what it says on stderr."""
+"""`toolpost run` as a real process, with its stderr."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ URL = re.compile(r"serves MCP at (\S+)")
 
 
 def run(main: Any) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new event loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -31,7 +31,7 @@ def run(main: Any) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file as editors do: beside it, and then in its place."""
+    """Write a file as editors do: write a temporary file, then replace the original."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)
@@ -44,7 +44,7 @@ def started(*words: str, **options: Any) -> Stdio:
 
 
 class Running:
-    """A process that serves."""
+    """A server process."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -52,7 +52,7 @@ class Running:
         self.url = ""
 
     async def hears(self, words: str) -> str:
-        """All that was said since the last time, once these words were."""
+        """Wait for these words, and return the output since the last call."""
         assert self.process.stderr is not None
         said = ""
         while words not in said:
@@ -63,7 +63,7 @@ class Running:
         return said
 
     async def end(self, number: int = signal.SIGTERM) -> int:
-        """The code that it ends with when it is told to."""
+        """Stop the process and return its exit code."""
         assert self.process.stderr is not None
         self.process.send_signal(number)
         self.said += (await self.process.stderr.read()).decode()
@@ -72,7 +72,7 @@ class Running:
 
 @asynccontextmanager
 async def running(*words: str, cwd: Path | None = None) -> AsyncGenerator[Running]:
-    """A process that serves over HTTP, at a port that was free."""
+    """Run a server process over HTTP on a free port."""
     command = [*RUN, *words, "--http", "127.0.0.1:0"]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE

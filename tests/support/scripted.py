@@ -1,4 +1,4 @@
-"""An HTTP server on a real socket that says exactly what a test wants it to say."""
+"""A scripted HTTP server on a real socket."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -34,7 +34,7 @@ def event(data: bytes, **fields: object) -> bytes:
 
 
 class Heard:
-    """A request that has arrived, and the way to answer it."""
+    """A received request, and its connection."""
 
     def __init__(self, line: str, headers: dict[str, str], body: bytes, reader, writer) -> None:
         self.method, self.path, _ = line.split(" ")
@@ -68,7 +68,7 @@ Script = Callable[[Heard], Awaitable[object]]
 
 
 class Server:
-    """What the client sees, and what it has sent."""
+    """The server, and the requests of the client."""
 
     def __init__(self, script: Script) -> None:
         self.heard: list[Heard] = []

@@ -1,4 +1,4 @@
-"""A server that is another one for each client."""
+"""A different server for each client."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ __all__ = ["STATELESS", "House"]
 
 
 class House:
-    """Two servers, and who gets which."""
+    """Two servers, and their clients."""
 
     def __init__(self, **options: Any) -> None:
         self.lives: list[str] = []

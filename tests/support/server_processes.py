@@ -1,4 +1,4 @@
-"""Real processes for tests that kill, stop and starve them, and what such a process holds at a moment."""
+"""Real processes for tests that kill, stop and starve them, and their resources."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ WAYS = {"stateless": (NEW, False), "session": (OLD, False), "sse": (FIRST, True)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new event loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):
@@ -68,19 +68,19 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def descriptors(pid: int) -> int:
-    """How many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only their number matters
 
 
 def memory(pid: int) -> int:
-    """The bytes of memory that a process really uses."""
+    """Return the private memory of a process in bytes."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def gone(pid: int) -> bool:
-    """Whether a process is no more; one of nobody's is reaped by whoever reaps such."""
+    """Return whether a process has ended; orphans are reaped by init."""
     try:
         return _stat(pid)[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -102,7 +102,7 @@ async def still(pid: int) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the system tells of a process, from its state on."""
+    """Return the fields of /proc/<pid>/stat from the state on."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
@@ -122,7 +122,7 @@ class Process:
         self.process.send_signal(number)
 
     async def stop(self) -> None:
-        """Let it stand still, until SIGCONT."""
+        """Stop it until SIGCONT."""
         self.tell(signal.SIGSTOP)
         await until(lambda: stopped(self.pid))
 
@@ -142,7 +142,7 @@ class Victim(Process):
         self.port = port
 
     def entry(self, way: str = "stateless") -> dict[str, str]:
-        """How a configuration names it."""
+        """Return its entry in a configuration."""
         sse = WAYS[way][1]
         return {
             "url": f"http://127.0.0.1:{self.port}/{'sse' if sse else 'mcp'}",
@@ -154,7 +154,7 @@ class Victim(Process):
         return Client(self.entry(way), revision=WAYS[way][0], **options)
 
     async def ask(self, tool: str, **arguments: Any) -> str:
-        """What a tool says, asked on a connection of its own that leaves nothing behind."""
+        """Call a tool on a new connection, and return its result."""
         async with wired(self.port) as wire:
             await wire.ask("POST", "/mcp", *modern("tools/call", call(tool, **arguments)))
             return (await wire.answer()).json["result"]["content"][0]["text"]
@@ -165,7 +165,7 @@ class Victim(Process):
         return {**told, "descriptors": descriptors(self.pid)}
 
     async def settled(self, wanted: dict[str, int]) -> None:
-        """Wait until it holds no more than that."""
+        """Wait until it holds no more resources than that."""
         while True:
             held = await self.holdings()
             if all(held[name] <= most + SLACK.get(name, 0) for name, most in wanted.items()):
@@ -187,7 +187,7 @@ async def _process(program: str, settings: dict[str, Any], **pipes: Any) -> Asyn
 
 @asynccontextmanager
 async def victim(**settings: Any) -> AsyncGenerator[Victim]:
-    """A server over HTTP, which is killed in the end unless it has ended."""
+    """Run an HTTP server; it is killed at the end if it still runs."""
     async with _process("chaos_server.py", settings, stderr=asyncio.subprocess.PIPE) as child:
         line = (await child.stderr.readline()).decode()
         found = re.fullmatch(r"victim serves MCP at http://127\.0\.0\.1:(\d+)/mcp\n", line)
@@ -224,7 +224,7 @@ def stdio(**settings: Any) -> Stdio:
 
 
 async def begun(client: Client, tool: str, count: int = 1, **arguments: Any) -> list[asyncio.Task[Any]]:
-    """So many calls that are being served, each of which has said so."""
+    """Start this number of calls, and wait until the server runs them."""
     heard = asyncio.Semaphore(0)
 
     async def hear(_: object) -> None:
@@ -248,7 +248,7 @@ async def _all(heard: asyncio.Semaphore, count: int) -> None:
 
 
 async def failures(calls: list[asyncio.Task[Any]]) -> list[MCPError]:
-    """What calls have come to, each of which has failed."""
+    """Return the errors of calls, all of which must have failed."""
     ends = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(end, MCPError) for end in ends), ends
     return [end for end in ends if isinstance(end, MCPError)]

@@ -1,4 +1,4 @@
-"""A served server with sessions, and what is said in one."""
+"""A running server with sessions, and messages of a session."""
 
 from contextlib import asynccontextmanager
 from typing import Any
@@ -32,12 +32,12 @@ def listening(session: str, last: str | None = None, revision: str = OLD) -> dic
 
 
 def text(event: Any) -> str:
-    """What a tool said, in an event or a body."""
+    """Return the result of a tool from an event or a body."""
     return event.json["result"]["content"][0]["text"]
 
 
 def steps(events: Any) -> list[Any]:
-    """The progress in events."""
+    """Return the progress in events."""
     said = [event.json for event in events if event.data]
     return [each["params"]["progress"] for each in said if each.get("method") == "notifications/progress"]
 

@@ -1,4 +1,4 @@
-"""Authorization from both ends: how a client gets tokens, and how a server checks them.
+"""OAuth for both sides: a client gets tokens, a server checks them.
 
-Crypto, keys and signatures are joserfc's, which is loaded where it is needed; the sequence is ours.
+joserfc does the cryptography. It is loaded when it is needed.
 """

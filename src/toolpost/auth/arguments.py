@@ -1,7 +1,6 @@
-"""Arguments of public classes: checks before any request is sent, and calls of those that are functions.
+"""Checks of arguments of public classes, and calls of functions that users pass in.
 
-Each check returns if the argument can work, and raises TypeError or ValueError with its name otherwise.
-Errors repeat no secret.
+Each check raises TypeError or ValueError with the name of an invalid argument. Errors repeat no secret.
 """
 
 import inspect
@@ -18,79 +17,71 @@ from toolpost.threads import ThreadPool
 
 
 def split_scopes(text: str) -> tuple[str, ...]:
-    """Return the scopes in a list that is separated by spaces, each once, without what cannot be a scope."""
+    """Return the valid scopes in a list separated by spaces, each once."""
     return tuple(dict.fromkeys(word for word in text.split(" ") if re.fullmatch(SCOPE_PATTERN, word)))
 
 
 def normalize_scopes(scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
-    """Return scopes that a user gave as a list, or as a string with spaces."""
-    if scopes is None:
-        return ()
-    if not isinstance(cast("object", scopes), Iterable):
-        raise TypeError(f"scopes: a list of texts, not a {type(scopes).__name__}")
-    given: list[Any] = scopes.split() if isinstance(scopes, str) else [*scopes]
-    for scope in given:
+    """Return scopes that a user gave as a list, or as a string with spaces, each once."""
+    given: Any = scopes.split() if isinstance(scopes, str) else () if scopes is None else scopes
+    if not isinstance(given, Iterable):
+        raise TypeError(f"scopes must be a list of strings, not a {type(scopes).__name__}")
+    unique: dict[Any, None] = dict.fromkeys(cast("Iterable[Any]", given))
+    for scope in unique:
         if not isinstance(scope, str):
-            raise TypeError(f"scopes: a list of texts, not {scope!r}")
+            raise TypeError(f"scopes must be a list of strings, not {scope!r}")
         if split_scopes(scope) != (scope,):
-            raise ValueError(f"scopes: {scope!r} cannot be a scope")
-    return tuple(dict.fromkeys(given))
+            raise ValueError(f"scopes: {scope!r} is not a valid scope")
+    return tuple(unique)
 
 
 def check_texts(**texts: object) -> None:
-    """Check that each is a string with something in it, or None."""
-    for what, given in texts.items():
+    """Check that each argument is None or a string that is not empty."""
+    for name, given in texts.items():
         if given is not None:
-            check_text(what, given)
+            check_text(name, given)
 
 
-def check_text(what: str, given: object) -> None:
-    """Check that an argument is a string with something in it."""
+def check_text(name: str, given: object) -> None:
+    """Check that an argument is a string that is not empty."""
     if not isinstance(given, str):
-        raise TypeError(f"{what}: a text, not a {type(given).__name__}")
+        raise TypeError(f"{name} must be a string, not a {type(given).__name__}")
     if not given:
-        raise ValueError(f"{what} is empty; is a variable of the environment not set?")
+        raise ValueError(f"{name} is empty; is an environment variable missing?")
 
 
-def check_http_url(url: str, what: str, hint: str = "") -> SplitResult:
+def check_http_url(url: str, name: str, hint: str = "") -> SplitResult:
     """Return the parts of an http or https URL."""
     try:
-        return parse_http_url(url, what)
+        return parse_http_url(url, name)
     except AuthError as error:
         raise ValueError(f"{error.message}{hint}") from None
 
 
-def check_issuer_url(issuer: object) -> None:
-    """Check that an argument is the URL of an authorization server, or None."""
-    check_texts(issuer=issuer)
-    if isinstance(issuer, str):
-        check_http_url(issuer, f"issuer={issuer[:80]!r}", "; it looks like https://login.example.com")
-
-
-def check_flag(what: str, given: object, *others: object) -> None:
-    """Check that an argument is True, False, or one of some others."""
+def check_flag(name: str, given: object, *others: object) -> None:
+    """Check that an argument is True, False, or one of the others."""
     if not isinstance(given, bool) and not any(given is other or given == other for other in others):
         choices = ", ".join(repr(choice) for choice in (True, False, *others))
-        raise TypeError(f"{what}: one of {choices}, not {given!r}")
+        raise TypeError(f"{name} must be one of {choices}, not {given!r}")
 
 
-def check_seconds(what: str, given: object) -> None:
+def check_seconds(name: str, given: object) -> None:
     """Check that an argument is a finite number above zero."""
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{what}: seconds, not a {type(given).__name__}")
+        raise TypeError(f"{name} must be a number of seconds, not a {type(given).__name__}")
     if not given > 0 or math.isinf(given):
-        raise ValueError(f"{what}: seconds above zero, not {given!r}")
+        raise ValueError(f"{name} must be more than 0 seconds, not {given!r}")
 
 
-def check_duration(given: Any, what: str, most: float) -> float:
+def check_duration(given: Any, name: str, most: float) -> float:
     """Return a number of seconds from zero to a limit."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
-        raise ValueError(f"{what} is {given!r}; give seconds, a number from 0 to {most:g}")
+        raise ValueError(f"{name} must be a number of seconds from 0 to {most:g}, not {given!r}")
     return float(given)
 
 
 async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function, sync or async. A sync one runs in a thread, since it may block."""
+    """Return the result of a sync or async function. A sync one runs in a thread, since it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments)
     threads = ThreadPool(1)

@@ -1,15 +1,16 @@
-"""Small JSON documents over HTTP, bounded in size, time and redirects: what authorization servers are asked.
+"""HTTP requests to authorization servers: small JSON documents, bounded in size, time and redirects.
 
-A client follows redirects of metadata only, and only within an origin. A server asks the issuer that its
-operator chose, without redirects. What a document means is left to the callers.
+A client follows redirects of metadata only, and only within an origin. A server follows none.
 """
 
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote_plus, urljoin
+
+import msgspec
 
 from toolpost.auth.urls import UrlPolicy, normalize_origin, redact_url
 from toolpost.errors import AuthError, ConnectFailed, RequestFailed
@@ -17,11 +18,10 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.transports.backends.backend import Backend, open_backend
 from toolpost.version import __version__
 
-MAX_DOCUMENT_BYTES: Final = 256 * 1024  # of a document: metadata of large providers has a few tens of KiB
-FETCH_TIMEOUT: Final = 30.0  # seconds for one document that a client asks for
-ISSUER_TIMEOUT: Final = 10.0  # seconds for one document that a server asks for, while its client waits
-MAX_REDIRECTS: Final = 3
-"""How often metadata may lead elsewhere within its origin."""
+MAX_DOCUMENT_BYTES: Final = 256 * 1024  # metadata of large providers has some tens of thousands
+FETCH_TIMEOUT: Final = 30.0  # seconds for one request of a client
+ISSUER_TIMEOUT: Final = 10.0  # seconds for one request of a server, whose own client waits
+MAX_REDIRECTS: Final = 3  # of metadata, within an origin
 
 JSON_TYPE: Final = "application/json"
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -30,9 +30,11 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 _REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 _OBJECT_READER: Final = JSONReader(dict[str, Any])
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 
 class AuthHttpResponse(NamedTuple):
-    """A whole response, whose body is bounded; header names are in lower case."""
+    """A response with its whole body; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,7 +50,7 @@ class AuthHttpResponse(NamedTuple):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the server cannot answer at the moment."""
+        """Whether a retry may succeed."""
         return self.status >= 500 or self.status in _TRANSIENT_STATUSES
 
     @property
@@ -66,9 +68,17 @@ def encode_basic(name: str, secret: str) -> str:
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
+def convert_document(document: object, kind: type[S], problem: str) -> S:
+    """Return a document as a struct. The AuthError otherwise names types and places, but no values."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise AuthError(f"{problem}: {error}") from None
+
+
 class _DocumentTooLarge(Exception):
     def __str__(self) -> str:
-        return f"has more than {MAX_DOCUMENT_BYTES} bytes, which is the limit"
+        return f"exceeds the limit of {MAX_DOCUMENT_BYTES} bytes"
 
 
 async def _exchange(
@@ -85,61 +95,60 @@ async def _exchange(
 
 
 class AuthHttpClient:
-    """Sends the requests of a client to where the URL policy lets them go."""
+    """Sends the requests of a client to URLs that the policy allows."""
 
     def __init__(self, backend: Backend, url_policy: UrlPolicy) -> None:
         self._backend = backend
         self.url_policy = url_policy
 
-    async def get(self, url: str, what: str) -> AuthHttpResponse:
-        """Return a document of metadata; `what` names it in errors."""
+    async def get(self, url: str, label: str) -> AuthHttpResponse:
+        """Return a metadata document; `label` names it in errors."""
         here = url
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._send(here, what, {})
+            answer = await self.send(here, label)
             if answer.status not in _REDIRECT_STATUSES:
                 return answer
             try:
                 here = urljoin(here, answer.headers.get("location", ""))
-                origin = normalize_origin(here)  # whose port may be none
+                origin = normalize_origin(here)  # raises if the port is invalid
             except ValueError:
-                raise AuthError(f"{what} is redirected to what is no URL") from None
+                raise AuthError(f"{label} redirects to an invalid URL") from None
             if origin != normalize_origin(url):
-                raise AuthError(f"{what} is redirected to another origin: {redact_url(here)}")
-        raise AuthError(f"{what} is redirected more than {MAX_REDIRECTS} times")
+                raise AuthError(f"{label} redirects to another origin: {redact_url(here)}")
+        raise AuthError(f"{label} redirects more than {MAX_REDIRECTS} times")
 
-    async def post(
-        self, url: str, what: str, body: bytes, content_type: str, headers: Mapping[str, str] | None = None
+    async def send(
+        self, url: str, label: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> AuthHttpResponse:
-        """Return the response to a document. Redirects are not followed: it is for one address only."""
-        return await self._send(url, what, {"content-type": content_type, **(headers or {})}, body)
-
-    async def _send(
-        self, url: str, what: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AuthHttpResponse:
-        await self.url_policy.check(url, what)
+        """Return the response to a GET, or to a POST if there is a body. Redirects are not followed."""
+        await self.url_policy.check(url, label)
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
-                sent = {"user-agent": f"toolpost/{__version__}", **headers}
+                sent = {"user-agent": f"toolpost/{__version__}", **(headers or {})}
                 return await _exchange(self._backend, url, sent, body)
         except TimeoutError:
-            raise AuthError(f"{what} did not come within {FETCH_TIMEOUT:g} s: {redact_url(url)}") from None
+            raise AuthError(
+                f"{label} did not respond within {FETCH_TIMEOUT:g} s: {redact_url(url)}"
+            ) from None
         except _DocumentTooLarge as error:
-            raise AuthError(f"{what} {error}") from None
+            raise AuthError(f"{label} {error}") from None
         except (ConnectFailed, RequestFailed) as error:
             raise AuthError(
-                f"{what} cannot be had: {error.message} ({redact_url(url)})", hint=error.hint, retry_safe=True
+                f"could not fetch {label}: {error.message} ({redact_url(url)})",
+                hint=error.hint,
+                retry_safe=True,
             ) from error
 
 
 async def fetch_json(
     engine: object, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Return the status of a response to a server, and the JSON object in it, empty where it is none."""
+    """Send a request of a server; return the status and the JSON object in the response, if any."""
     try:
         async with asyncio.timeout(ISSUER_TIMEOUT), use_backend(engine) as backend:
             answer = await _exchange(backend, url, headers or {}, body)
     except TimeoutError:
-        raise RequestFailed(f"{url} did not answer within {ISSUER_TIMEOUT:g} s") from None
+        raise RequestFailed(f"{url} did not respond within {ISSUER_TIMEOUT:g} s") from None
     except _DocumentTooLarge as error:
         raise RequestFailed(f"{url} {error}") from None
     except RequestFailed as error:
@@ -149,7 +158,7 @@ async def fetch_json(
 
 @asynccontextmanager
 async def use_backend(engine: object) -> AsyncGenerator[Backend]:
-    """Open a backend for a few requests; one that a user gave is not closed."""
+    """Open a backend for a few requests; a backend that the user passed in stays open."""
     backend = open_backend(engine)
     try:
         yield backend
@@ -159,8 +168,8 @@ async def use_backend(engine: object) -> AsyncGenerator[Backend]:
 
 
 def check_backend(given: object) -> object:
-    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed."""
-    if given not in (None, "aiohttp", "httpx2"):  # whose sessions need a loop
+    """Check the `http=` of a user and return it. Libraries are imported when they are needed."""
+    if given not in (None, "aiohttp", "httpx2"):  # their sessions need a loop
         try:
             open_backend(given)
         except ConnectFailed as error:

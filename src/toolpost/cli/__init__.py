@@ -1,1 +1,1 @@
-"""The command `toolpost`. It needs click and rich: `pip install 'toolpost[cli]'`."""
+"""The command `toolpost`. Requires click and rich: `pip install 'toolpost[cli]'`."""

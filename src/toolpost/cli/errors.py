@@ -1,13 +1,13 @@
-"""Exit codes, and how an error looks on stderr: as text or, with `--json`, as a JSON document.
+"""Exit codes, and errors on stderr: as text or, with `--json`, as a JSON document.
 
-Translates the exceptions of `toolpost.errors` into what a user of the command line needs to know.
+Translates the exceptions of `toolpost.errors` into errors of the command line.
 """
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import IO, Any, Final
 
@@ -19,34 +19,28 @@ from toolpost.errors import MCPError
 
 OK: Final = 0
 FAILED: Final = 1  # the server or the tool answered with an error, or a check failed
-USAGE: Final = 2  # the words on the command line make no sense; click's own code for it
+USAGE: Final = 2  # invalid command line; click uses the same code
 UNREACHABLE: Final = 3  # the target could not be started or reached, was lost, or did not answer in time
-UNAUTHORIZED: Final = 4  # the server wants a login, and there was none, or it was refused
+UNAUTHORIZED: Final = 4  # the server requires a login, and there was none, or it was refused
 INTERRUPTED: Final = 130  # Ctrl-C
-CLOSED_PIPE: Final = 141  # nobody reads our output any more, as after `| head`
+CLOSED_PIPE: Final = 141  # the reader of our output closed the pipe, such as `| head`
 
-
-_API_HINT_WORDS: Final = ("auth=", "headers=")  # words of hints about Python code, instead of options
+_API_HINT_WORDS: Final = ("auth=", "headers=")  # they mark hints about Python code
 
 
 class CommandError(click.ClickException):
-    """Ends a command with a message, an exit code and a hint what to do."""
+    """Ends a command with a message, an exit code and a hint."""
 
     def __init__(
-        self,
-        message: str,
-        code: int = FAILED,
-        *,
-        hint: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        self, message: str, exit_code: int = FAILED, *, hint: str | None = None, **details: Any
     ) -> None:
         super().__init__(message)
-        self.exit_code = code  # pyright: ignore[reportAttributeAccessIssue] - click reads it from the object
+        self.exit_code = exit_code  # pyright: ignore[reportAttributeAccessIssue] - click reads it from the object
         self.hint = hint
-        self.details = dict(details or {})  # for `--json`
+        self.details = details  # for `--json`
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Write it as text, by default to stderr."""
+        """Write the error as text, by default to stderr."""
         stream: IO[Any] = sys.stderr if file is None else file
         word = "Error:" if is_plain(stream) else click.style("Error:", fg="red", bold=True)
         click.echo(f"{word} {escape_control_characters(self.message)}", file=stream, color=True)
@@ -54,15 +48,13 @@ class CommandError(click.ClickException):
             click.echo(f"Hint: {escape_control_characters(self.hint)}", file=stream)
 
 
-def usage_error(
-    message: str, hint: str | None = None, *, details: Mapping[str, Any] | None = None
-) -> CommandError:
-    """An error in what was typed."""
-    return CommandError(message, USAGE, hint=hint, details=details)
+def usage_error(message: str, hint: str | None = None, **details: Any) -> CommandError:
+    """Return an error in the command line."""
+    return CommandError(message, USAGE, hint=hint, **details)
 
 
 def describe_exit(code: int) -> str:
-    """How a process has ended: with an exit code, or, if that is negative, by a signal."""
+    """Describe how a process ended: with an exit code, or by a signal if the code is negative."""
     if code >= 0:
         return f"with exit code {code}"
     with suppress(ValueError):
@@ -83,38 +75,35 @@ def show_error(error: click.ClickException, *, as_json: bool) -> None:
 
 @contextmanager
 def translate_errors(target: str | None = None) -> Generator[None]:
-    """Turn an `MCPError` into a `CommandError`: what happened, where (`target`), what to do."""
+    """Turn an `MCPError` into a `CommandError`: the cause, the target, and a hint."""
     try:
         yield
     except MCPError as error:
-        raise _to_command_error(error, target) from error
+        unreachable = UNREACHABLE if isinstance(error, errors.TransportError) else FAILED
+        code = UNAUTHORIZED if isinstance(error, errors.AuthError) else unreachable
+        details: dict[str, Any] = {"kind": type(error).__name__}
+        message = error.message
+        if isinstance(error, errors.RPCError):
+            details |= {"code": error.code} | ({} if error.data is None else {"data": error.data})
+            message = f"{message} ({error.kind}, {error.code})"
+        if error.peer:
+            details["peer"] = error.peer
+        where = error.peer or target
+        if where and not message.startswith(where):
+            message = f"{where}: {message}"
+        message = "\n".join([message, *getattr(error, "__notes__", ())])
+        raise CommandError(message, code, hint=_choose_hint(error, target), **details) from error
 
 
-def _to_command_error(error: MCPError, target: str | None) -> CommandError:
-    unreachable = UNREACHABLE if isinstance(error, errors.TransportError) else FAILED
-    code = UNAUTHORIZED if isinstance(error, errors.AuthError) else unreachable
-    details: dict[str, Any] = {"kind": type(error).__name__}
-    message = error.message
-    if isinstance(error, errors.RPCError):
-        details |= {"code": error.code} | ({} if error.data is None else {"data": error.data})
-        message = f"{message} ({error.kind}, {error.code})"
-    if error.peer:
-        details["peer"] = error.peer
-    where = error.peer or target
-    if where and not message.startswith(where):
-        message = f"{where}: {message}"
-    message = "\n".join([message, *getattr(error, "__notes__", ())])
-    hint = error.hint if error.hint and not any(word in error.hint for word in _API_HINT_WORDS) else None
-    return CommandError(message, code, hint=hint or _suggest_hint(error, target), details=details)
-
-
-def _suggest_hint(error: MCPError, target: str | None) -> str | None:
-    """A hint for an error that has none, or one about Python code."""
+def _choose_hint(error: MCPError, target: str | None) -> str | None:
+    """Return the hint of an error, or a replacement for a hint about Python code."""
+    if error.hint and not any(word in error.hint for word in _API_HINT_WORDS):
+        return error.hint
     if isinstance(error, errors.RequestTimeout):
-        return "--timeout SECONDS waits longer"
+        return "use --timeout SECONDS to wait longer"
     if isinstance(error, errors.AuthError) or error.hint:
-        return "--header 'Authorization: Bearer …' sends a token; a login by browser needs a terminal"
+        return "use --header 'Authorization: Bearer …' to send a token; a browser login requires a terminal"
     doctor = errors.ConnectFailed | errors.ChannelClosed | errors.RemoteProtocolError
     if target is not None and isinstance(error, doctor):
-        return "`toolpost doctor` with the same target looks for the reason"
+        return "run `toolpost doctor` with the same target to find the cause"
     return None

@@ -1,6 +1,6 @@
-"""Entry point of `toolpost`: the table of commands, the signals that end a run, and the exit code.
+"""Entry point of `toolpost`: the table of commands, termination signals, and the exit code.
 
-Each command is in a module that is loaded when it is needed. Imports nothing that may not be installed.
+Loads the module of a command on demand. Imports no optional dependency.
 """
 
 import os
@@ -14,30 +14,27 @@ from types import FrameType
 from typing import Final, NoReturn
 
 COMMANDS: Final = {
-    "run": ("run.command", "Serve the server in a file, over stdio or HTTP."),
-    "list": ("commands.list", "List tools, resources, templates and prompts."),
-    "call": ("commands.call", "Call a tool."),
-    "read": ("commands.read", "Read a resource."),
-    "prompt": ("commands.prompt", "Fill in a prompt, and print the messages."),
-    "complete": ("commands.complete", "Ask how an argument might go on."),
-    "ping": ("commands.ping", "Ask a server whether it answers, and tell how long that takes."),
-    "listen": ("commands.listen", "Show what changes on a server, and its log, until Ctrl-C."),
-    "doctor": ("doctor.command", "Examine a server, and say what to do about what is wrong."),
+    "run": ("run.command", "Run the server in a file, over stdio or HTTP."),
+    "list": ("commands.queries", "List tools, resources, templates and prompts."),
+    "call": ("commands.requests", "Call a tool."),
+    "read": ("commands.requests", "Read a resource."),
+    "prompt": ("commands.requests", "Fill in a prompt and print its messages."),
+    "complete": ("commands.queries", "Complete an argument of a prompt or a resource template."),
+    "ping": ("commands.queries", "Check whether a server responds, and how fast."),
+    "listen": ("commands.listen", "Show changes and log messages of a server until Ctrl-C."),
+    "doctor": ("doctor.command", "Diagnose a server and suggest fixes."),
     "tap": ("tap.command", "Show every message between a host and a server."),
-    "install": ("install.command", "Write a server into the configuration of a host."),
-    "init": ("commands.init", "Make a project of a server, a test and a README."),
-    "bench": ("commands.bench", "Load a server, and measure throughput and latency."),
+    "install": ("install.command", "Add a server to the configuration of a host."),
+    "init": ("commands.init", "Create a project with a server, a test and a README."),
+    "bench": ("commands.bench", "Load-test a server: throughput and latency."),
 }
-"""Command → the module in `toolpost.cli` that defines it, and its line of `toolpost --help`, in this order.
-
-Help loads no command: that is slow, and one may be broken.
-"""
+"""Command → its module in `toolpost.cli`, and its line of `toolpost --help`, which loads no module."""
 
 _INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT  # as in `cli.errors`, which needs click
 
 
 def main() -> NoReturn:
-    """Run the command that the words of this process name, and end the process."""
+    """Run the command in `sys.argv` and exit."""
     _reopen_closed_streams()
     received = _trap_termination_signals()
     code = _INTERRUPTED_EXIT_CODE
@@ -47,13 +44,13 @@ def main() -> NoReturn:
         signal.signal(received[0], signal.SIG_DFL)
         signal.raise_signal(received[0])
     if code == _INTERRUPTED_EXIT_CODE and threading.active_count() > 1:
-        # A thread that waits for the keyboard would keep the interpreter from exiting.
+        # A thread that reads from the keyboard would keep the interpreter alive.
         os._exit(_flush_stdout(code))
     sys.exit(code)
 
 
 def _reopen_closed_streams() -> None:
-    """Open the null device in place of closed standard streams, before another file takes their numbers."""
+    """Open the null device in place of closed standard streams, before another file gets their numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -63,10 +60,7 @@ def _reopen_closed_streams() -> None:
 
 
 def _trap_termination_signals() -> list[int]:
-    """Turn termination signals into Ctrl-C, unless they are ignored, as by nohup. Returns those received.
-
-    A closed terminal sends SIGHUP.
-    """
+    """Turn termination signals into Ctrl-C, unless they are ignored (nohup). Returns those received."""
     received: list[int] = []
 
     def record_signal(number: int, _frame: FrameType | None) -> None:
@@ -81,9 +75,9 @@ def _trap_termination_signals() -> list[int]:
 
 def _run_if_installed() -> int:
     if find_spec("click") is None or find_spec("rich") is None:
-        sys.stderr.write("The command line needs click and rich: pip install 'toolpost[cli]'\n")
+        sys.stderr.write("The command line requires click and rich: pip install 'toolpost[cli]'\n")
         return 1
-    from toolpost.cli import group  # noqa: PLC0415 - it imports what may not be installed
+    from toolpost.cli import group  # noqa: PLC0415 - it needs click
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -92,10 +86,10 @@ def _run_if_installed() -> int:
 
 
 def _flush_stdout(code: int) -> int:
-    """Flush stdout; return the exit code, or another if that fails."""
+    """Flush stdout. Returns `code`, or the exit code for a failed flush."""
     try:
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
         return 128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) and os.name == "posix" else 1
     return code

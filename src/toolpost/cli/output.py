@@ -1,41 +1,51 @@
-"""What a command prints: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
+"""The output of a command: lines, tables and values, for a terminal, for a pipe, or as JSON.
 
-Decides about colours and boxes, and escapes what a terminal would obey in the strings of a server.
+Chooses colours and boxes, and escapes control characters in strings from a server.
 """
 
 import json as _json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from toolpost.json_schema import as_object
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")  # line ends, tabs, and what joins letters and emoji
+_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")  # line ends, tabs, and the joiners of letters and emoji
 
 
 def escape_control_characters(text: str) -> str:
-    """A text with everything spelled out that a terminal would obey, or a reader would not see."""
+    """Escape control characters and invisible characters."""
     if text.isprintable():
         return text
     return "".join(
         char
         if char.isprintable() or char in _UNESCAPED or (char.isspace() and char > "\x85")
-        else _json.dumps(char)[1:-1]  # so that JSON stays JSON
+        else _json.dumps(char)[1:-1]  # keeps JSON valid
         for char in text.replace("\r\n", "\n")
     )
 
 
 def first_line(text: str | None) -> str:
-    """The first line of a description."""
+    """Return the first line of a description."""
     return (text or "").strip().partition("\n")[0]
 
 
+def find_unused_path(path: Path) -> Path:
+    """Return the path, or the first unused one beside it: a-1.txt, a-2.txt."""
+    names = (path.with_stem(f"{path.stem}-{number}") if number else path for number in count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def is_plain(stream: IO[Any]) -> bool:
-    """Whether a stream gets neither colours nor boxes: it is no terminal, or `NO_COLOR` is set."""
+    """Return whether to omit colours and boxes: the stream is not a terminal, or `NO_COLOR` is set."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return True
     try:
@@ -44,23 +54,23 @@ def is_plain(stream: IO[Any]) -> bool:
         return True
 
 
-JSON_HELP: Final = "Print one JSON document, for programs."
+JSON_HELP: Final = "Print one JSON document."
 
 
 class CommandOutput:
-    """Where a command writes to."""
+    """Prints text for people or, with `json`, one document for programs."""
 
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
 
     @property
     def is_plain(self) -> bool:
-        """Whether stdout gets neither colours nor boxes."""
+        """Whether to omit colours and boxes on stdout."""
         return is_plain(sys.stdout)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether stdout is a terminal, so that control characters would be obeyed."""
+        """Whether stdout is a terminal, which interprets control characters."""
         return sys.stdout.isatty()
 
     def print_text(self, text: str = "", *, style: str | None = None) -> None:
@@ -69,11 +79,11 @@ class CommandOutput:
             _write_line(sys.stdout, text, style)
 
     def print_note(self, text: str = "", *, style: str | None = None) -> None:
-        """Print something beside the point, on stderr, whatever stdout is for."""
+        """Print a note on stderr, also with `json`."""
         _write_line(sys.stderr, text, style)
 
     def print_raw(self, text: str) -> None:
-        """Print a text of the server's to stdout: as it is if it goes to a program, else without danger."""
+        """Print a string from the server on stdout. Escapes control characters only on a terminal."""
         _write_and_flush(sys.stdout, escape_control_characters(text) if self.is_terminal else text)
 
     def print_table(
@@ -90,7 +100,7 @@ class CommandOutput:
         if self.is_plain:
             _write_and_flush(sys.stdout, _format_aligned_table(title, heads, cells))
             return
-        from rich.box import ROUNDED  # noqa: PLC0415 - loaded where there are boxes only
+        from rich.box import ROUNDED  # noqa: PLC0415 - only needed for boxes
         from rich.table import Table  # noqa: PLC0415 - as above
         from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -102,29 +112,23 @@ class CommandOutput:
         create_console(sys.stdout).print(table)
 
     def print_value(self, value: Any) -> None:
-        """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
+        """Print a value as JSON for programs, else as a table, a list or pairs."""
         plain = to_json_value(value)
         if self.json:
             self.print_raw(_encode_json(plain, indent=2))
-        elif isinstance(plain, dict):
-            self._print_object(cast("dict[str, Any]", plain))
-        elif _is_tabular(plain):
+            return
+        if _is_tabular(plain):
             self._print_items(None, plain)
-        else:
-            self._print_lines(plain)
-
-    def _print_lines(self, value: Any) -> None:
-        lines = [f"{escape_control_characters(line)}\n" for line in _format_lines(value)]
-        _write_and_flush(sys.stdout, "".join(lines))
-
-    def _print_object(self, members: dict[str, Any]) -> None:
-        """Print the members of an object: pairs first, and then each list that is a table."""
+            return
+        members = as_object(plain)
         tables = {key: member for key, member in members.items() if _is_tabular(member)}
-        pairs = {key: member for key, member in members.items() if key not in tables}
-        if pairs or not tables:
-            self._print_lines(pairs)
+        if tables:  # tables follow the other members
+            plain = {key: member for key, member in members.items() if key not in tables}
+        if plain or not tables:
+            lines = [f"{escape_control_characters(line)}\n" for line in _format_lines(plain)]
+            _write_and_flush(sys.stdout, "".join(lines))
         for number, (key, items) in enumerate(tables.items()):
-            if number or pairs:
+            if number or plain:
                 self.print_text()
             self._print_items(key, items)
 
@@ -134,7 +138,7 @@ class CommandOutput:
         self.print_table(title, columns, rows)
 
     def print_record(self, value: Any, text: str, *, style: str | None = None) -> None:
-        """Print one of many things as they come: an object on a line for programs, else the text."""
+        """Print one record of a stream: a line of JSON for programs, else the text."""
         if self.json:
             self.print_raw(_encode_json(to_json_value(value)))
         else:
@@ -142,14 +146,14 @@ class CommandOutput:
 
 
 def to_json_value(value: Any) -> Any:
-    """A value of nothing but JSON's types; the vocabulary's own are written as they go over the wire."""
+    """Convert a value to JSON's types; protocol types look as on the wire."""
     from toolpost.types.base import enc_hook  # noqa: PLC0415 - start-up time
 
     return msgspec.to_builtins(value, enc_hook=enc_hook)
 
 
 def create_console(stream: IO[str]) -> "Console":
-    """Rich's idea of a stream, for what needs more than lines: boxes, bars."""
+    """Create rich's console for boxes and bars on a stream."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
@@ -167,11 +171,10 @@ def _write_line(stream: IO[str], text: str, style: str | None = None) -> None:
 
 def _write_and_flush(stream: IO[str], text: str) -> None:
     stream.write(text)
-    stream.flush()  # whoever reads it may wait for it
+    stream.flush()  # a program may be waiting for the line
 
 
 def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as text: a line for each row, two spaces between columns."""
     table = [[column.upper() for column in columns], *rows]
     table = [[" ".join(cell.split()) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -180,14 +183,13 @@ def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Seque
 
 
 def _is_tabular(value: Any) -> bool:
-    """Whether a value is a list of objects that are flat enough for rows."""
+    """Return whether a value is a list of flat objects, which a table can show."""
     if not isinstance(value, list) or not value:
         return False
-    return all(isinstance(item, dict) and _is_flat(cast("Any", item)) for item in cast("list[Any]", value))
-
-
-def _is_flat(value: dict[str, Any]) -> bool:
-    return bool(value) and not any(isinstance(member, dict | list) for member in value.values())
+    return all(
+        as_object(item) and not any(isinstance(member, dict | list) for member in as_object(item).values())
+        for item in cast("list[Any]", value)
+    )
 
 
 def _format_cell(value: Any) -> str:
@@ -200,7 +202,7 @@ def _encode_json(value: Any, indent: int | None = None) -> str:
 
 
 def _format_lines(value: Any, indent: str = "") -> Iterable[str]:
-    """A value as lines: pairs below each other, what is inside of them indented."""
+    """Format a value as lines: one pair per line, nested values indented."""
     match value:
         case dict() if value:
             pairs = cast("dict[str, Any]", value)

@@ -1,18 +1,18 @@
-"""Options made from the JSON Schema of a tool or prompt: `call weather.py forecast --city Oslo`.
+"""Options built from the JSON Schema of a tool or prompt: `call weather.py forecast --city Oslo`.
 
-Strings, numbers, choices, lists and the members of objects have options; anything else is typed as JSON. The
-server decides whether a value is valid in the end. `SchemaCommand` parses the words behind the name and shows
-their help; `NamedItemCommand` is the command before it, which ends at the name.
+Strings, numbers, choices, lists and the members of objects have options; anything else is JSON. The server
+makes the final decision about a value. `SchemaCommand` parses the words after the name and shows their
+help; `NamedItemCommand` is the command before it, which ends at the name.
 """
 
-import asyncio
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
 import click
 import msgspec
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from toolpost.cli.terminal import TerminalPrompter
     from toolpost.client.client import Client
 
-MAX_FIELDS: Final = 200  # fields of one tool that have an option; the others are given by `--args`
-MAX_DEPTH: Final = 4  # objects within objects whose members have options
-_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")  # fields with other names are given by `--args`
+MAX_FIELDS: Final = 200  # fields of one tool that get an option; the others need `--args`
+MAX_DEPTH: Final = 4  # nested objects whose members get options
+_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")  # fields with other names need `--args`
 
 
 @dataclass(frozen=True)
 class SchemaField:
-    """One argument, and how it is typed: each word is converted by `kind`, to one item of a list if `many`.
+    """One argument as an option: `kind` converts each word, to one item of a list if `many`.
 
-    `path` are the names that lead to it in the arguments. A member of an object is required if the object is
-    there. A `group` is an object whose members are fields, too.
+    `path` are its keys in the arguments. A member of an object is required only if the object is present. A
+    `group` is an object whose members are fields too.
     """
 
     path: tuple[str, ...]
@@ -52,17 +52,17 @@ class SchemaField:
 
     @property
     def name(self) -> str:
-        """Its name on the command line."""
+        """The name on the command line."""
         return ".".join(self.path)
 
     @property
     def is_flag(self) -> bool:
-        """Whether it is typed without a value."""
+        """Whether the option takes no value."""
         return self.kind is click.BOOL and not self.many
 
 
 def extract_fields(schema: Mapping[str, Any]) -> list[SchemaField]:
-    """Return the fields of an object in its order; the members of an object come right after it."""
+    """Return the fields of a schema in order. The members of an object follow it."""
     return list(islice(_iterate_fields(schema, schema, ()), MAX_FIELDS))
 
 
@@ -94,49 +94,48 @@ def _iterate_fields(
 def _choose_param_type(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
     choices = read_choices(schema, ("enum", "const", "oneOf", "anyOf"))
     if choices:
-        return _ChoiceParam(dict.fromkeys(choices.values))
+        return _ChoiceParam(dict.fromkeys(choices))
     match schema.get("type"):
         case "string":
-            return _TextParam(schema.get("format"))
+            form = schema.get("format")
+            return _SchemaParam(form if isinstance(form, str) and form.isprintable() else "text")
         case "boolean":
             return click.BOOL
         case "integer" | "number" as kind:
-            return _NumberParam(schema, whole=kind == "integer")
+            return _NumberParam(kind, schema)
         case kind:
             return _JsonParam(or_text=kind is None or "string" in get_types(schema))
 
 
-class _TextParam(click.ParamType[str]):
-    """A string, of the `format` of a schema, such as "date"."""
-
-    def __init__(self, form: Any = None) -> None:
-        self.name = form if isinstance(form, str) and form.isprintable() else "text"
-
-
 class _ChoiceParam(click.Choice[Any]):
-    """One of some values, each typed as in JSON, but strings without quotes."""
+    """An enum. Values are written as in JSON, but strings without quotes."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         del ctx
         return escape_control_characters(choice) if isinstance(choice, str) else _format_value(choice)
 
 
-class _NumberParam(click.ParamType[float]):
-    """A number, or an integer if it is `whole`, within the limits of a schema."""
+class _SchemaParam(click.ParamType[Any]):
+    """A string; `range` describes the values that a subclass accepts."""
 
-    def __init__(self, schema: Mapping[str, Any], *, whole: bool) -> None:
-        self.name = "integer" if whole else "number"
-        self._whole = whole
-        bounds = (schema.get(key) for key in ("minimum", "maximum"))
-        self._minimum, self._maximum = (bound if is_number(bound) else None for bound in bounds)
+    range = ""
 
-    @property
-    def range(self) -> str:
-        if self._minimum is not None and self._maximum is not None:
-            return f"{self._minimum} to {self._maximum}"
-        if self._minimum is not None:
-            return f"at least {self._minimum}"
-        return "" if self._maximum is None else f"at most {self._maximum}"
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _NumberParam(_SchemaParam):
+    """A number or an integer, within the limits of a schema."""
+
+    def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
+        super().__init__(name)
+        least, most = (schema.get(key) for key in ("minimum", "maximum"))
+        self._least = least if is_number(least) else -math.inf
+        self._most = most if is_number(most) else math.inf
+        if is_number(least) and is_number(most):
+            self.range = f"{least} to {most}"
+        elif is_number(least) or is_number(most):
+            self.range = f"at least {least}" if is_number(least) else f"at most {most}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
@@ -146,20 +145,18 @@ class _NumberParam(click.ParamType[float]):
                 number = float(value)
             except ValueError:
                 number = math.nan
-            if self._whole or not math.isfinite(number):
-                self.fail(f"{value!r} is no {self.name}", param, ctx)
-        least, most = self._minimum, self._maximum
-        if (least is not None and number < least) or (most is not None and number > most):
+            if self.name == "integer" or not math.isfinite(number):
+                self.fail(f"{value!r} is not a valid {self.name}", param, ctx)
+        if not self._least <= number <= self._most:
             self.fail(f"{value} is out of range: {self.range}", param, ctx)
         return number
 
 
-class _JsonParam(click.ParamType[Any]):
-    """A piece of JSON; with `or_text`, a word that is not JSON is a string."""
+class _JsonParam(_SchemaParam):
+    """JSON; with `or_text`, anything else is a string."""
 
-    name = "json"
-
-    def __init__(self, *, or_text: bool = False) -> None:
+    def __init__(self, *, or_text: bool) -> None:
+        super().__init__("json")
         self._or_text = or_text
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -168,67 +165,59 @@ class _JsonParam(click.ParamType[Any]):
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             if self._or_text:
                 return value
-            self.fail(f"this is no JSON: {error}", param, ctx)
+            self.fail(f"invalid JSON: {error}", param, ctx)
 
 
 # --------------------------------------------------------------------- one tool or prompt as a command
 
 
-class ParsedArguments(NamedTuple):
-    """What was typed after the name of a tool or a prompt."""
-
-    arguments: dict[str, Any]
-    options: dict[str, Any]
+ParsedArguments: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+"""The arguments of a tool or prompt, and toolpost's own options."""
 
 
 class SchemaCommand(click.Command):
-    """A tool or a prompt, as a command of its own: its fields are options."""
+    """A tool or a prompt as a command with its fields as options."""
 
     def __init__(
-        self,
-        verb: str,
-        name: str,
-        target: TargetSpec,
-        *,
-        fields: Sequence[SchemaField],
-        own: Sequence[click.Option] = (),
-        elsewhere: Collection[str] = (),
-        description: str | None = None,
+        self, verb: str, item: Tool | Prompt, target: TargetSpec, earlier_options: Collection[str] = ()
     ) -> None:
-        exact = {each.name: each for each in reversed(fields)}  # two may be called alike: a.b, and b in a
+        fields = extract_fields(item.input_schema if isinstance(item, Tool) else _build_schema(item))
+        exact = {each.name: each for each in reversed(fields)}  # names may collide: a.b, and b in a
         self.fields = [each for each in fields if exact[each.name] is each]
         taken = {f"--{name}" for name in exact}
         self._options = [_build_option(number, each, taken) for number, each in enumerate(self.fields)]
+        json = click.Option(["--json"], is_flag=True, help="Print the result as one JSON document.")
+        own = [*_create_item_options(), json]
         self._own_options = [each for each in own if taken.isdisjoint(each.opts)]
-        self._earlier_options = elsewhere
+        self._earlier_options = earlier_options
         super().__init__(
-            name,
+            item.name,
             params=[*self._options, *self._own_options],
-            help=_preserve_line_breaks(description or ""),
+            help=_preserve_line_breaks(item.description or item.title or ""),
             add_help_option="--help" not in taken,
             context_settings={"help_option_names": ["--help"]},
         )
         commanded = target.kind == "command"
-        self._usage_prefix = " ".join(["toolpost", verb, *([] if commanded else [target.label]), name])
+        self._usage_prefix = " ".join(["toolpost", verb, *([] if commanded else [target.label]), item.name])
         self._usage_suffix = ["--", "COMMAND..."] if commanded else []
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The pieces of the usage line."""
+        """Return the pieces of the usage line."""
         del ctx
         return [*(["[PARAMETERS]"] if self.fields else []), "[OPTIONS]", *self._usage_suffix]
 
     def parse_words(self, words: Sequence[str]) -> click.Context:
-        """The context in which these words have been read."""
+        """Parse these words and return their context."""
         try:
             return self.make_context(self._usage_prefix, list(words))
         except click.NoSuchOption as error:
             if error.option_name in self._earlier_options:
-                said = f"{self.name} has no {error.option_name}; our own options stand before its name"
-                raise click.UsageError(said, error.ctx) from None
+                text = f"{self.name} has no {error.option_name}; options of toolpost go before its name"
+                raise click.UsageError(text, error.ctx) from None
             raise
 
     def collect_arguments(self, ctx: click.Context, args: str | None = None) -> ParsedArguments:
-        """Collect the arguments; those of options override those of `--args`, here or before the name."""
+        """Collect the arguments. Options override members of `--args`."""
         own = {option.name or "": ctx.params[option.name or ""] for option in self._own_options}
         whole = own.get("args") or args
         arguments = {} if whole is None else parse_arguments(whole)
@@ -236,10 +225,10 @@ class SchemaCommand(click.Command):
             value = ctx.params.get(option.name or "")
             if value is not None and value != ():
                 set_argument(arguments, each, list(value) if each.many else value)
-        return ParsedArguments(arguments, {name: value for name, value in own.items() if value})
+        return arguments, {name: value for name, value in own.items() if value}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the parameters apart from our own options."""
+        """Show the parameters and our own options in separate sections."""
         parameters = [_build_help_record(*both) for both in zip(self.fields, self._options, strict=True)]
         if parameters:
             with formatter.section("Parameters"):
@@ -261,11 +250,11 @@ def set_argument(arguments: dict[str, Any], field: SchemaField, value: Any) -> N
 
 
 def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> list[SchemaField]:
-    """The required fields that are missing, after those with a default have been set to it.
+    """Set missing fields to their defaults, and return the required ones that have none.
 
-    A member of an object is missing if the object is there or is required; it replaces the object then.
+    A member of an object is missing if the object is present or required; it then replaces the object.
     """
-    gone: dict[tuple[str, ...], SchemaField] = {}
+    missing: dict[tuple[str, ...], SchemaField] = {}
     for each in fields:
         *above, last = each.path
         holder = _find_object(arguments, above)
@@ -273,14 +262,13 @@ def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> li
             continue
         if holder is not None and "default" in each.schema:
             holder[last] = each.schema["default"]
-        elif holder is not None or tuple(above) in gone:
-            gone[each.path] = each
-    stood_for = {path[:-1] for path in gone}
-    return [each for path, each in gone.items() if path not in stood_for]
+        elif holder is not None or tuple(above) in missing:
+            missing[each.path] = each
+    replaced = {path[:-1] for path in missing}
+    return [each for path, each in missing.items() if path not in replaced]
 
 
 def _find_object(arguments: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:
-    """The object at a path; None if there is none."""
     found: Any = arguments
     for step in path:
         found = cast("dict[str, Any]", found).get(step)
@@ -290,7 +278,7 @@ def _find_object(arguments: dict[str, Any], path: Sequence[str]) -> dict[str, An
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """The arguments that `--args` gives: JSON, `@` and a file of it, or `-` for stdin."""
+    """Parse the value of `--args`: JSON, `@` and a file of it, or `-` for stdin."""
     try:
         source = "-" if text == "-" else text[1:] if text.startswith("@") else None
         if source is not None:
@@ -298,14 +286,14 @@ def parse_arguments(text: str) -> dict[str, Any]:
                 text = file.read()
         return msgspec.json.decode(text, type=dict[str, Any])
     except OSError as error:
-        raise usage_error(f"--args: {text[1:]} cannot be read: {error.strerror}") from error
+        raise usage_error(f"--args: could not read {text[1:]}: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        hint = """such as '{"city": "Oslo"}', @arguments.json, or - for stdin"""
-        raise usage_error(f"--args: this is no JSON object: {error}", hint) from error
+        hint = """use '{"city": "Oslo"}', @arguments.json, or - for stdin"""
+        raise usage_error(f"--args: not a JSON object: {error}", hint) from error
 
 
 def _build_option(number: int, field: SchemaField, taken: set[str]) -> click.Option:
-    """The option for a field, named as in the schema, or with hyphens. Adds its names to `taken`."""
+    """Build the option for a field, named as in the schema or with hyphens. Adds its names to `taken`."""
     names = [f"--{field.name}"]
     hyphened = f"--{field.name.replace('_', '-')}"
     if hyphened not in taken:
@@ -330,9 +318,9 @@ def _build_help_record(field: SchemaField, option: click.Option) -> tuple[str, s
     required = "required" if len(field.path) == 1 else f"required in {'.'.join(field.path[:-1])}"
     facts = [
         required if field.required else "",
-        "may be repeated" if field.many else "",
-        field.kind.range if isinstance(field.kind, _NumberParam) else "",
-        "or its members, below" if field.group else "",
+        "repeatable" if field.many else "",
+        field.kind.range if isinstance(field.kind, _SchemaParam) else "",
+        "or pass its members, below" if field.group else "",
         "" if default is None else f"default: {_format_value(default)}",
     ]
     extra = "; ".join(filter(None, facts))
@@ -346,22 +334,22 @@ def _format_value(value: Any) -> str:
 
 
 def _preserve_line_breaks(text: str) -> str:
-    """A text of the server's as click wraps it: lines that it broke on purpose stay as they are."""
+    """Mark the paragraphs with line breaks, so that click does not wrap them."""
     kept = [part.strip("\n") for part in escape_control_characters(text).strip().split("\n\n")]
     return "\n\n".join(f"\b\n{part}" if "\n" in part else part for part in kept)
 
 
 # --------------------------------------------------------------------- commands about one tool or prompt
 
-COMPLETION_TIMEOUT: Final = 3.0  # seconds that somebody who has pressed Tab waits, before they type on
-MAX_SUGGESTED_NAMES: Final = 30  # how many names an error tells: a server may have hundreds
+COMPLETION_TIMEOUT: Final = 3.0  # seconds to connect, and to list: a user is waiting after Tab
+MAX_SUGGESTED_NAMES: Final = 30  # names to list in an error: a server may have hundreds
 _REST_KEY: Final = "toolpost.rest"
 
 
 def _create_item_options() -> list[click.Option]:
-    """The options that may stand before the name and behind it."""
-    args_help = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
-    save_help = "Folder for pictures, sounds and files; by default this one."
+    """Create the options that are allowed before and after the name."""
+    args_help = "All arguments as one JSON object; @FILE reads a file, - reads stdin."
+    save_help = "Folder for images, audio and files (default: current folder)."
     return [
         click.Option(["--args"], metavar="JSON", help=args_help),
         click.Option(["--save"], metavar="DIR", help=save_help),
@@ -369,7 +357,7 @@ def _create_item_options() -> list[click.Option]:
 
 
 class NamedItemCommand(TargetCommand):
-    """A command whose words, after TARGET and the name of a tool or a prompt, belong to what is named."""
+    """A command that passes the words after TARGET and a name on to that tool or prompt."""
 
     def __init__(
         self, *args: Any, kind: Literal["tool", "prompt"], params: list[click.Parameter], **settings: Any
@@ -379,7 +367,7 @@ class NamedItemCommand(TargetCommand):
         super().__init__(*args, params=[name, *_create_item_options(), *params], **settings)
 
     def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words up to the name."""
+        """Return the words up to the name; keep the rest."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         values = {opt for option in options if not option.is_flag for opt in option.opts}
         place = names = 0
@@ -392,49 +380,35 @@ class NamedItemCommand(TargetCommand):
         return args[:place]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The pieces of the usage line."""
+        """Return the pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
 
     async def fetch(self, client: "Client") -> Sequence[Tool | Prompt]:
-        """All that may be named."""
+        """Fetch the tools or prompts of the server."""
         return await client.list_tools() if self.kind == "tool" else await client.list_prompts()
 
     def create_schema_command(self, item: Tool | Prompt, target: TargetSpec) -> SchemaCommand:
-        """The options of one of them."""
-        json = click.Option(["--json"], is_flag=True, help="Print the result as one JSON document.")
-        return SchemaCommand(
-            self.name or "",
-            item.name,
-            target,
-            fields=extract_fields(item.input_schema if isinstance(item, Tool) else _build_schema(item)),
-            own=[*_create_item_options(), json],
-            elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
-            description=item.description or item.title,
-        )
+        """Create the command for one tool or prompt."""
+        options = {opt for param in self.params if isinstance(param, click.Option) for opt in param.opts}
+        return SchemaCommand(self.name or "", item, target, options)
 
     def fetch_candidates(self, ctx: click.Context) -> Sequence[Any]:
-        """All that may be named, or nothing if that takes too long or fails."""
-        try:
-            reach = build_connector(ctx)
-            reach.timeout = COMPLETION_TIMEOUT
-
-            async def fetch_in_time() -> Sequence[Any]:
-                async with asyncio.timeout(COMPLETION_TIMEOUT), reach.create_client(auth=None) as client:
-                    return await self.fetch(client)
-
-            return asyncio.run(fetch_in_time())
-        except Exception:  # noqa: BLE001 - whatever it is, somebody is in the middle of a word
-            return ()
+        """Return the tools or prompts, or nothing after an error: errors must not disturb a shell."""
+        with suppress(Exception):
+            target = build_connector(ctx)
+            target.timeout = COMPLETION_TIMEOUT
+            return target.run(self.fetch, auth=None)
+        return ()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What may follow: our own options before the name, its own behind it."""
+        """Complete our own options before the name, those of the tool or prompt after it."""
         name, rest = ctx.params.get("name"), ctx.meta.get(_REST_KEY)
         if name is None:
             return super().shell_complete(ctx, incomplete)
         item = next((each for each in self.fetch_candidates(ctx) if each.name == name), None)
         if item is None:
             return []
-        form = self.create_schema_command(item, build_connector(ctx).target)
+        form = self.create_schema_command(item, build_connector(ctx).spec)
         inner = form.make_context(name, [], resilient_parsing=True)
         for option in form.params:
             if rest and rest[-1] in option.opts and isinstance(option, click.Option) and not option.is_flag:
@@ -443,33 +417,28 @@ class NamedItemCommand(TargetCommand):
 
 
 async def read_item(
-    client: "Client",
-    reach: TargetConnector,
-    prompter: "TerminalPrompter",
-    name: str | None,
-    args: str | None,
-) -> tuple[str, ParsedArguments]:
-    """Find the item of this name, and read its arguments from the words behind it."""
-    ctx = click.get_current_context()
+    client: "Client", prompter: "TerminalPrompter", name: str | None, args: str | None
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Find the item with this name. Returns its name, its arguments, and our options after the name."""
+    ctx, target = click.get_current_context(), prompter.target
     command = cast("NamedItemCommand", ctx.command)
-    item = _find_item(await command.fetch(client), name, command.kind, reach)
-    form = command.create_schema_command(item, reach.target)
-    typed = await prompter.threads.run_in_thread(
+    item = _find_item(await command.fetch(client), name, command.kind, target)
+    form = command.create_schema_command(item, target.spec)
+    arguments, options = await prompter.threads.run_in_thread(
         lambda: prompter.read_arguments(form, ctx.meta[_REST_KEY], args)
     )
-    reach.output.json = reach.output.json or bool(typed.options.get("json"))
-    return item.name, typed
+    target.output.json = target.output.json or bool(options.get("json"))
+    return item.name, arguments, options
 
 
 def _build_schema(prompt: Prompt) -> Mapping[str, Any]:
-    """The JSON Schema of the arguments of a prompt: all of them are texts."""
+    """Build a JSON Schema for the arguments of a prompt: all of them are strings."""
     arguments = prompt.arguments or ()
     texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
     return {"properties": texts, "required": [each.name for each in arguments if each.required]}
 
 
 def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names that begin so, by asking the server."""
     assert isinstance(ctx.command, NamedItemCommand), "no other command takes names"
     return [
         CompletionItem(each.name, help=first_line(each.description) or None)
@@ -478,11 +447,11 @@ def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str)
     ]
 
 
-def _find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
+def _find_item(items: Sequence[Any], name: str | None, kind: str, target: TargetConnector) -> Any:
     names = [each.name for each in items]
     if name in names:
         return items[names.index(name)]
-    problem = f"name a {what}" if name is None else f"{reach.target.label} has no {what} {name!r}"
+    problem = f"missing {kind} name" if name is None else f"{target.spec.label} has no {kind} {name!r}"
     close = sorted(names, key=lambda each: -SequenceMatcher(None, each.lower(), (name or "").lower()).ratio())
     shown = (close if name else names)[:MAX_SUGGESTED_NAMES] + ["…"] * (len(names) > MAX_SUGGESTED_NAMES)
-    raise usage_error(problem, f"there are: {', '.join(shown)}" if names else f"the server has no {what}s")
+    raise usage_error(problem, f"available: {', '.join(shown)}" if names else f"the server has no {kind}s")

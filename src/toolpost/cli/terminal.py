@@ -1,11 +1,11 @@
-"""What a person at a terminal meets: questions with their answers, progress bars, the log lines of a server.
+"""Interaction with a user at a terminal: prompts, progress bars, log lines of a server.
 
-Plain output is in `output`, results of calls in `content`.
+Plain output is in `output`; `commands.requests` shows the results of calls.
 """
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_PROGRESS: Final = 1e300  # larger numbers are shown as this one: some are too large to divide or format
+MAX_PROGRESS: Final = 1e300  # larger numbers are clamped: dividing or formatting them fails
 
 LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
@@ -50,8 +50,8 @@ LOG_LEVEL_STYLES: Final = {
 class ProgressDisplay:
     """The progress of one request."""
 
-    def __init__(self, page: CommandOutput, *, lines: bool = False) -> None:
-        self._output = page
+    def __init__(self, output: CommandOutput, *, lines: bool = False) -> None:
+        self._output = output
         self._lines = lines
         self._bar: Progress | None = None
         self._task: Any = None
@@ -79,28 +79,30 @@ class ProgressDisplay:
         if self._bar is None:
             self._output.print_note(text, style=style)
             return
-        from rich.text import Text  # noqa: PLC0415 - there is a bar already
+        from rich.text import Text  # noqa: PLC0415 - the bar has loaded rich
 
         self._bar.console.print(Text(escape_control_characters(text), style=style or ""))
 
     @contextmanager
     def pause(self) -> Generator[None]:
         """Hide the bar during a prompt."""
-        with ExitStack() as stack:
-            if self._bar is not None:
-                self._bar.stop()
-                stack.callback(self._bar.start)
+        if self._bar is not None:
+            self._bar.stop()
+        try:
             yield
+        finally:
+            if self._bar is not None:
+                self._bar.start()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
 def format_progress(params: ProgressParams) -> str:
-    """Progress on one line, such as `1/3 half done`."""
+    """Format progress on one line, such as `1/3 half done`."""
     total = "" if params.total is None else f"/{_clamp_number(params.total):g}"
     return " ".join([f"{_clamp_number(params.progress):g}{total}", *(params.message or "").split()])
 
@@ -111,99 +113,88 @@ def _clamp_number(number: Number) -> Number:
 
 def add_log_level_option(function: F) -> F:
     """Add the option `--log-level`, as the argument `log_level`."""
-    text = "Ask for log messages of this level and graver ones."
+    text = "Minimum level of log messages."
     return click.option("--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help=text)(function)
 
 
 def format_log_line(line: LogParams) -> str:
-    """A line of a server's log."""
+    """Format a log message of a server."""
     data = line.data if isinstance(line.data, str) else msgspec.json.encode(line.data).decode()
     return f"{line.level}: {f'{line.logger}: ' if line.logger else ''}{data}"
 
 
-@contextmanager
-def open_prompter(reach: TargetConnector) -> "Generator[TerminalPrompter]":
-    """A prompter and its progress display, closed at the end."""
-    prompter = TerminalPrompter(ProgressDisplay(reach.output, lines=reach.verbose), reach.is_interactive)
-    try:
-        yield prompter
-    finally:
-        prompter.threads.close()
-        prompter.progress.close()
-
-
 class TerminalPrompter:
-    """Asks the person at the terminal, if there is one."""
+    """Prompts the user at the terminal, if there is one, and shows progress."""
 
-    def __init__(self, progress: ProgressDisplay, interactive: bool) -> None:
-        self.progress = progress
-        self._interactive = interactive
-        self.threads = ThreadPool(1)  # for what waits for a person, while the conversation goes on
+    def __init__(self, target: TargetConnector) -> None:
+        self.progress = ProgressDisplay(target.output, lines=target.verbose)
+        self.target = target
+        self.threads = ThreadPool(1)  # for prompts, which must not block the event loop
+
+    def close(self) -> None:
+        """End the thread, and remove the progress bar."""
+        self.threads.close()
+        self.progress.close()
 
     def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
-        """Parse the words behind the name, and ask for required arguments that are missing."""
+        """Parse the words after the name, and prompt for missing required arguments."""
         ctx = form.parse_words(words)
-        typed = form.collect_arguments(ctx, args)
-        missing = find_missing(form.fields, typed.arguments)
-        if missing and not self._interactive:
+        arguments, options = form.collect_arguments(ctx, args)
+        missing = find_missing(form.fields, arguments)
+        if missing and not self.target.is_interactive:
             names = ", ".join(f"--{each.name}" for each in missing)
-            raise click.UsageError(f"{form.name} needs {names}", ctx)
+            raise click.UsageError(f"{form.name} requires {names}", ctx)
         for each in missing:
             if each.description:
                 click.echo(f"  {each.description}", err=True)
-            set_argument(typed.arguments, each, _prompt_list(each) if each.many else _prompt_value(each))
-        return typed
+            set_argument(arguments, each, _prompt_argument(each))
+        return arguments, options
 
     def client_options(self) -> dict[str, Any]:
-        """Options for a client that sends elicitations here."""
+        """Return client options that handle elicitations here."""
         both = ElicitationCapability(form={}, url={})
         return {
-            "on_elicitation": self.elicit if self._interactive else self.decline,
+            "on_elicitation": self.elicit if self.target.is_interactive else self.decline,
             "capabilities": ClientCapabilities(elicitation=both),
         }
 
     def elicit(self, params: ElicitParams) -> ElicitResult:
-        """Ask the person."""
+        """Ask the user."""
         with self.progress.pause():
             return terminal(params)
 
     async def decline(self, params: ElicitParams) -> ElicitResult:
-        """Decline, with a note of what was asked."""
+        """Decline, and note the question."""
         where = f" (at {params.url})" if params.url else ""
-        asked = f"The server asks: {params.message}{where}"
-        self.progress.print_note(f"{asked}\nDeclined: there is no terminal to ask on.")
+        question = f"The server asks: {params.message}{where}"
+        self.progress.print_note(f"{question}\nDeclined: there is no terminal.")
         return ElicitResult(action="decline")
 
     def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:
-        """Send the person to pages that have to be visited first. Returns whether all were."""
-        if not self._interactive or not elicitations:
+        """Send the user to required pages. Returns whether the user accepted all of them."""
+        if not self.target.is_interactive or not elicitations:
             return False
         for each in elicitations:
             if self.elicit(ElicitParams(each["message"], mode="url", url=each["url"])).action != "accept":
                 return False
-        click.prompt("Press Enter when you are done there", default="", show_default=False, err=True)
+        click.prompt("Press Enter when you are done", default="", show_default=False, err=True)
         return True
 
 
-def _prompt_value(field: SchemaField) -> Any:
-    kind = "" if isinstance(field.kind, click.Choice) else f" ({_describe_type(field)})"
-    return click.prompt(f"{escape_control_characters(field.name)}{kind}", type=field.kind, err=True)
-
-
-def _describe_type(field: SchemaField) -> str:
-    return "yes or no" if field.kind is click.BOOL else escape_control_characters(field.kind.name)
-
-
-def _prompt_list(field: SchemaField) -> list[Any]:
-    """The items of a list, until an empty line."""
+def _prompt_argument(field: SchemaField) -> Any:
+    """Prompt for the value of a field. The items of a list end with an empty line."""
+    name = escape_control_characters(field.name)
+    kind = "yes or no" if field.kind is click.BOOL else escape_control_characters(field.kind.name)
+    if not field.many:
+        label = name if isinstance(field.kind, click.Choice) else f"{name} ({kind})"
+        return click.prompt(label, type=field.kind, err=True)
     found: list[Any] = []
 
     def parse_item(word: str) -> Any:
         return None if word == "" else field.kind.convert(word, None, None)
 
     while True:
-        name = escape_control_characters(field.name)
-        label = f"{name}, {len(found) + 1}. ({_describe_type(field)}; nothing to end)"
+        label = f"{name}, {len(found) + 1}. ({kind}; empty to finish)"
         value = click.prompt(label, default="", show_default=False, value_proc=parse_item, err=True)
         if value is None or value == "":
             return found

@@ -10,29 +10,32 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from toolpost.channel import mark_unattended
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.reconnect import Backoff
-from toolpost.client.subscriptions import FINAL_ERRORS, ChangeListener, NotificationObserver, Subscription
+from toolpost.client.subscriptions import (
+    FINAL_ERRORS,
+    LISTS,
+    ChangeKind,
+    ChangeListener,
+    NotificationObserver,
+    Subscription,
+    make_filter,
+)
 from toolpost.errors import CapabilityNotDeclared, MCPError
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.methods import PROMPTS_LIST_CHANGED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED
-from toolpost.types.notifications import ResourceUpdatedParams, SubscriptionFilter
+from toolpost.types.notifications import ResourceUpdatedParams
 
 if TYPE_CHECKING:
     from toolpost.client.connection.dispatcher import Dispatcher
     from toolpost.client.connection.session import ClientSession
 
 
-ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
-
-MAX_PENDING_CHANGES: Final = 1000
-"""How many different changes may be pending. Beyond that a part of a resource counts as the whole."""
-
-UNSUBSCRIBE_TIMEOUT: Final = 2.0
-"""Seconds that unsubscribing may take."""
+MAX_PENDING_CHANGES: Final = 1000  # beyond that, a change of a part of a resource is merged into the whole
+UNSUBSCRIBE_TIMEOUT: Final = 2.0  # seconds that unsubscribing may take
 
 _LIST_NOTIFICATIONS: Final[dict[str, ChangeKind]] = {
     TOOLS_LIST_CHANGED: "tools",
@@ -49,8 +52,7 @@ class Change(NamedTuple):
     Attributes:
         kind: the list of "tools", "prompts" or "resources" (and templates), or a "resource".
         uri: which resource; None for a list.
-        missed: whether it only may have changed: the connection or the stream was lost for a while, and
-            nobody knows what happened meanwhile.
+        missed: whether it may or may not have changed: the connection or the stream was lost for a while.
 
     Examples:
         >>> change = Change("resource", "config://shop")
@@ -73,10 +75,10 @@ class ChangeFilter(NamedTuple):
     def create(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "ChangeFilter":
         """Build a filter from the arguments of `listen`."""
         if isinstance(uris, str):
-            raise TypeError(f"uris: a list of URIs, such as [{uris!r}], not a string")
-        given: dict[ChangeKind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
+            raise TypeError(f"uris must be a list of URIs, such as [{uris!r}], not a string")
+        wanted = zip(LISTS, (tools, prompts, resources), strict=True)
         return cls(
-            frozenset[ChangeKind](k for k, wanted in given.items() if wanted), tuple(dict.fromkeys(uris))
+            frozenset[ChangeKind](k for k, is_wanted in wanted if is_wanted), tuple(dict.fromkeys(uris))
         )
 
     def resolve(self, listener: ChangeListener) -> "ChangeFilter":
@@ -87,24 +89,10 @@ class ChangeFilter(NamedTuple):
             if self.uris:
                 listener.check_offered("resources.subscribe")
             return self
-        lists = frozenset[ChangeKind](
-            k for k in _LIST_NOTIFICATIONS.values() if listener.has_capability(f"{k}.list_changed")
-        )
+        lists = frozenset[ChangeKind](k for k in LISTS if listener.has_capability(f"{k}.list_changed"))
         if not lists:
-            raise CapabilityNotDeclared(
-                "list_changed", "the server does not tell when one of its lists changes"
-            )
+            raise CapabilityNotDeclared("list_changed", "the server does not report list changes")
         return ChangeFilter(lists, ())
-
-    @property
-    def subscription_filter(self) -> SubscriptionFilter:
-        """The same filter in the form of the stateless era."""
-        return SubscriptionFilter(
-            tools_list_changed=True if "tools" in self.lists else None,
-            prompts_list_changed=True if "prompts" in self.lists else None,
-            resources_list_changed=True if "resources" in self.lists else None,
-            resource_subscriptions=list(self.uris) or None,
-        )
 
     def find_subscribed_uri(self, uri: str) -> str | None:
         """Return the watched resource that this one is, or is a part of."""
@@ -113,55 +101,25 @@ class ChangeFilter(NamedTuple):
         return next((each for each in self.uris if uri.startswith(each.rstrip("/") + "/")), None)
 
 
-class _EraSubscription:
-    """What the subscriptions of both eras have in common."""
+class _SessionSubscription:
+    """A subscription in a session: one request per resource; changes of lists come without one."""
 
-    def __init__(
-        self, listener: ChangeListener, wanted: ChangeFilter, observer: NotificationObserver
-    ) -> None:
+    def __init__(self, listener: ChangeListener, observer: NotificationObserver) -> None:
         self._listener = listener
-        self._filter = wanted
         self._observer = observer
         self._acquired_uris: list[str] = []
 
-
-class _StatelessSubscription(_EraSubscription):
-    """A subscription in the stateless era: a request of its own, whose stream carries the changes."""
-
-    _subscription: Subscription
-
-    async def open(self, limits: CallLimits) -> list[str]:
-        """Subscribe; return the resources that the server refuses to watch (SUB-5)."""
-        self._subscription = await self._listener.subscriptions.open(
-            self._filter.subscription_filter, self._observer, limits
-        )
-        honoured = self._subscription.acknowledgement.result().resource_subscriptions or ()
-        return [uri for uri in self._filter.uris if uri not in honoured]
-
-    async def wait_ended(self) -> None:
-        """Wait until the subscription has ended."""
-        await asyncio.wait([self._subscription.call.answer])
-
-    async def close(self) -> None:
-        """Cancel the subscription."""
-        self._subscription.cancel("nobody listens any more")
-
-
-class _SessionSubscription(_EraSubscription):
-    """A subscription in a session: one request per resource; changes of lists come without one."""
-
-    async def open(self, limits: CallLimits) -> list[str]:
+    async def open(self, uris: Iterable[str], limits: CallLimits) -> None:
         """Subscribe; a server refuses with an error."""
         self._listener.observers.add(self._observer)
         try:
-            for uri in self._filter.uris:
+            for uri in uris:
                 await self._listener.acquire_uri(uri, limits)
                 self._acquired_uris.append(uri)
-        except BaseException:  # also when the caller no longer waits: nobody hears any more
+        except BaseException:  # also a cancellation: no reader is left
             self._listener.observers.discard(self._observer)
             self._listener.dispatcher.spawn(self.close())
             raise
-        return []
 
     async def wait_ended(self) -> None:
         """Wait until the connection has ended."""
@@ -176,15 +134,15 @@ class _SessionSubscription(_EraSubscription):
 
 
 class ChangeStream:
-    """What has changed on a server, one change after the other: `async for change in client.listen(…):`.
+    """The changes on a server, one after the other: `async for change in client.listen(…):`.
 
-    As a context manager it listens from the beginning of the block, so that nothing that is read inside of it
-    can change unheard. It is for one loop: afterwards it is over.
+    As a context manager it subscribes at the beginning of the block, so that no change of a list that is read
+    inside goes unnoticed. It serves one loop.
     """
 
     def __init__(self, session: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
         self._session = session
-        self._filter = wanted
+        self._requested_filter = self._filter = wanted
         self._limits = limits
         self._pending: dict[tuple[ChangeKind, str | None], bool] = {}
         self._changed = asyncio.Event()
@@ -193,7 +151,7 @@ class ChangeStream:
         self._is_entered = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listen_task: asyncio.Task[None] | None = None
-        self._subscription: _StatelessSubscription | _SessionSubscription | None = None
+        self._subscription: Subscription | _SessionSubscription | None = None
 
     async def __aenter__(self) -> Self:
         """Listen from now on."""
@@ -224,25 +182,24 @@ class ChangeStream:
             if not self._is_entered:
                 await self.aclose()
 
-    async def aclose(self, *, tell: bool = True) -> None:
-        """Stop listening. Whoever iterates gets what has been heard, and then the end.
+    async def aclose(self, *, unsubscribe: bool = True) -> None:
+        """Stop listening. The loop gets the changes that have arrived, and then ends.
 
-        Args:
-            tell: whether to tell the server; the end of the connection tells it as well.
+        `unsubscribe` is not needed if the connection is about to be closed.
         """
         self._is_over = True
         self._session.change_streams.discard(self)
         if self._loop is not asyncio.get_running_loop():
-            return  # it never began, or its loop has ended, and all that was in it
+            return  # it never began, or its event loop has ended
         self._changed.set()
-        keeper, self._listen_task = self._listen_task, None
-        standing, self._subscription = self._subscription, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
-        if standing is not None and tell:
-            with contextlib.suppress(MCPError):  # the server has gone, or does not care
-                await standing.close()
+        task, self._listen_task = self._listen_task, None
+        subscription, self._subscription = self._subscription, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if subscription is not None and unsubscribe:
+            with contextlib.suppress(MCPError):  # the server is gone, or has no such subscription
+                await subscription.close()
 
     # ----------------------------------------------------------------- listening
 
@@ -252,34 +209,37 @@ class ChangeStream:
         self._loop = asyncio.get_running_loop()
         try:
             await self._session.run_with_retry(self._subscribe_first, self._limits, safe=True)
-        except BaseException:  # also when the caller no longer waits: nobody listens
+        except BaseException:  # also a cancellation: no reader is left
             await self.aclose()
             raise
         self._session.change_streams.add(self)
         self._listen_task = self._loop.create_task(self._keep_subscribed(), name="toolpost changes")
 
     async def _subscribe_first(self, dispatcher: "Dispatcher", _limits: CallLimits) -> None:
-        wanted, self._filter = self._filter, self._filter.resolve(self._session.listener)
-        try:
-            self._session.listener.check_none_refused(await self._subscribe(dispatcher))
-        except BaseException:  # whatever it was: the next try may find a server that offers something else
-            self._filter = wanted
-            raise
+        # Each try resolves it again: the next server may offer something else.
+        self._filter = self._requested_filter.resolve(self._session.listener)
+        self._session.listener.check_none_refused(await self._subscribe(dispatcher))
 
     async def _subscribe(self, dispatcher: "Dispatcher") -> list[str]:
         """Subscribe over a connection; return the resources that the server does not watch."""
-        kind = _StatelessSubscription if dispatcher.connection.revision.stateless else _SessionSubscription
-        standing = kind(self._session.listener, self._filter, self._on_notification)
-        refused = await standing.open(self._limits)
-        self._subscription = standing
-        return refused
+        listener, wanted = self._session.listener, self._filter
+        if not dispatcher.connection.revision.stateless:
+            subscription = _SessionSubscription(listener, self._on_notification)
+            await subscription.open(wanted.uris, self._limits)
+            self._subscription = subscription
+            return []
+        self._subscription = subscription = await listener.open(
+            make_filter(wanted.lists, wanted.uris), self._limits, self._on_notification
+        )
+        watched = subscription.acknowledgement.result().resource_subscriptions or ()
+        return [uri for uri in wanted.uris if uri not in watched]
 
     async def _keep_subscribed(self) -> None:
         """Subscribe again whenever the subscription ends."""
         backoff = Backoff()
         try:
             while self._subscription is not None:
-                backoff.mark_working(self._now())
+                backoff.mark_working(asyncio.get_running_loop().time())
                 await self._subscription.wait_ended()
                 self._subscription = None
                 await self._resubscribe(backoff)
@@ -288,30 +248,28 @@ class ChangeStream:
                     self._record_change(kind, None, missed=True)
                 for uri in self._filter.uris:
                     self._record_change("resource", uri, missed=True)
-        except Exception as error:  # noqa: BLE001 - whoever iterates hears of it, or would wait for ever
+        except Exception as error:  # noqa: BLE001 - the loop raises it instead of waiting without end
             self._error = error
             self._is_over = True
             self._changed.set()
 
     async def _resubscribe(self, backoff: Backoff) -> None:
         while True:
-            await asyncio.sleep(backoff.next_delay(self._now()))
+            await asyncio.sleep(backoff.next_delay(asyncio.get_running_loop().time()))
             try:
                 with mark_unattended():
-                    refused = await self._subscribe(await self._session.ensure_connected(self._limits))
+                    await self._session.wait_connected(self._limits)
+                    refused = await self._subscribe(self._session.dispatcher)
             except FINAL_ERRORS:
                 raise
             except MCPError as error:
-                if not self._session.can_reconnect:
+                if not self._session.reconnector.can_reconnect:
                     raise
-                logger.info("changes are not heard of at the moment: %s", error)
+                logger.info("not receiving change notifications at the moment: %s", error)
             else:
                 if refused:
-                    logger.warning("the server does not watch %s any more", ", ".join(refused))
+                    logger.warning("the server no longer watches %s", ", ".join(refused))
                 return
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
     def _on_notification(self, event: NotificationReceived) -> None:
         if isinstance(event.params, ResourceUpdatedParams):

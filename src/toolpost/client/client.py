@@ -4,11 +4,14 @@ Holds the public methods, except those about tools, and the constructor with all
 left to `toolpost.connect`, requests to `client.connection.session`.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, Self, cast
 
+from toolpost import types
 from toolpost.client.callbacks import (
+    PROTOCOL_METHODS,
     CustomRequestCallback,
     ElicitationCallback,
     RequestCallbacks,
@@ -20,7 +23,8 @@ from toolpost.client.changes import ChangeFilter, ChangeStream
 from toolpost.client.connection.pending import NO_LIMITS
 from toolpost.client.connection.session import ClientSession
 from toolpost.client.connection.status import ConnectionEvents, State, StateCallback, Stats
-from toolpost.client.listing import PROMPTS, RESOURCES, TEMPLATES, read_all_pages
+from toolpost.client.listing import PROMPTS, RESOURCES, TEMPLATES
+from toolpost.client.multi_round import MultiRoundCall
 from toolpost.client.options import (
     ClientOptions,
     EventCallbacks,
@@ -30,8 +34,11 @@ from toolpost.client.options import (
     check_mapping,
     make_reference,
 )
-from toolpost.client.tools import ToolMethods, decode_value
+from toolpost.client.tools import RequestResult, ToolMethods, decode_value
 from toolpost.errors import CapabilityNotDeclared
+from toolpost.protocol.connection import LOG_LEVEL_RANKS
+from toolpost.protocol.extension import Extension
+from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import (
     COMPLETION_COMPLETE,
@@ -39,104 +46,68 @@ from toolpost.protocol.methods import (
     PROMPTS_GET,
     RESOURCES_READ,
     ROOTS_LIST_CHANGED,
-    ROWS,
     Row,
 )
-from toolpost.protocol.send import LOG_LEVEL_RANKS
 from toolpost.types.base import JSON, RequestId, Result, Unset, WireStruct
-from toolpost.types.client_requests import ClientRequestParams
-from toolpost.types.initialize import (
-    ClientCapabilities,
-    DiscoverResult,
-    Implementation,
-    InitializeResult,
-    LogLevel,
-    ServerCapabilities,
-)
-from toolpost.types.notifications import NotificationParams
-from toolpost.types.prompts import (
-    CompleteParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    CompletionContext,
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    Prompt,
-    Reference,
-)
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-)
 from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
 
-T = TypeVar("T")
-
-_PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
-
 
 class ServerFacts:
-    """What a client knows about its server and its connection; shared by `Client` and `SyncClient`."""
+    """Facts about the server and the connection, shared by `Client` and `SyncClient`."""
 
     _session: ClientSession
 
     @property
     def connected(self) -> bool:
-        """Whether there is a conversation."""
-        return self._session.is_connected
+        """Whether the client is connected."""
+        return self._session.reconnector.is_connected
 
     @property
     def state(self) -> State:
-        """Where the connection stands: "connecting", "ready", "backoff" (lost, tried again) or "closed"."""
+        """The state of the connection: "connecting", "ready", "backoff" (lost, to be retried) or "closed"."""
         return self._session.connection_state.state
 
     @property
     def revision(self) -> str:
-        """The protocol revision that is spoken, or was spoken last."""
+        """The protocol revision in use, or the last one used."""
         return self._session.last_connection.revision.date
 
     @property
     def era(self) -> Literal["session", "stateless"]:
-        """How the conversation is held."""
+        """The era of the revision: with a session, or stateless."""
         return self._session.last_connection.revision.era
 
     @property
-    def capabilities(self) -> ServerCapabilities:
-        """What the server can do."""
+    def capabilities(self) -> types.ServerCapabilities:
+        """The capabilities of the server."""
         return self._session.last_connection.result.capabilities
 
     @property
-    def server_info(self) -> Implementation | None:
-        """The name tag of the server. Nothing may depend on it (META-17)."""
+    def server_info(self) -> types.Implementation | None:
+        """The name and version of the server. Nothing may depend on them (META-17)."""
         opened = self._session.last_connection
-        if isinstance(opened.result, InitializeResult):
+        if isinstance(opened.result, types.InitializeResult):
             return opened.result.server_info
         peer = opened.dispatcher.connection.peer
         return None if peer is None else peer.info
 
     @property
     def instructions(self) -> str | None:
-        """How the server wants to be used."""
+        """The server's instructions on how to use it."""
         return self._session.last_connection.result.instructions
 
     @property
-    def discover_result(self) -> DiscoverResult | None:
-        """What the server said of itself in the stateless era; None in a session."""
+    def discover_result(self) -> types.DiscoverResult | None:
+        """The server's description of itself in the stateless era; None in a session."""
         result = self._session.last_connection.result
-        return result if isinstance(result, DiscoverResult) else None
+        return result if isinstance(result, types.DiscoverResult) else None
 
     @property
     def stats(self) -> Stats:
-        """What was seen so far, as numbers: requests, time-outs, notices, discarded messages and more."""
+        """Statistics so far: requests, time-outs, notifications, discarded messages and more."""
         return self._session.stats
 
 
@@ -144,47 +115,48 @@ class Client(ServerFacts, ToolMethods):
     """A client of one server.
 
     Use it as `async with Client(target) as client:`, or call `connect` and `close`. Every method may be
-    called from any task. After `close` it may be connected again, if its target can be opened again.
+    called from any task. After `close` it can connect again, if its target can be opened again.
 
     Args:
         target: a command as a list, a `Stdio`, a server object, a path to an `mcp.json` or an entry of one, a
             URL, an `Http`, or a `Channel`. A string is a URL if it starts like one, a path if it ends in
             `.json`, and else a command line, split into words as a shell would.
-        server: which server of an `mcp.json` with several.
-        headers: what to send with each HTTP request, such as `{"Authorization": "Bearer …"}`.
-        http: what carries HTTP requests: "aiohttp" (the default) or "httpx2", a session of the one or an
-            async client of the other that you have configured (and close), or an ASGI application.
-        auth: who you are, over HTTP: a token, a function that gives one (sync or async; asked again when the
-            server refuses the token), `OAuth(…)` or another grant, or an object that keeps their promise.
-        name: what to call this client.
+        server: the name of one server of an `mcp.json` with several.
+        headers: headers to send with each HTTP request, such as `{"Authorization": "Bearer …"}`.
+        http: the HTTP library: "aiohttp" (the default) or "httpx2", an aiohttp session or an httpx2 async
+            client that you have configured (and close), or an ASGI application.
+        auth: the credentials for HTTP: a token, a function that returns one (sync or async; called again when
+            the server rejects the token), `OAuth(…)` or another grant, or an object with the same methods.
+        name: the name of this client.
         version: its version.
-        title: its name for people.
-        revision: the protocol revision to speak. By default it is found out.
-        timeout: seconds to wait for an answer, None for ever; progress starts it anew, and while a callback
-            answers the server it stands still.
+        title: its display name.
+        revision: the protocol revision to use. By default it is negotiated.
+        timeout: seconds to wait for an answer, None without limit. Progress restarts it; it is paused while a
+            callback answers the server.
         max_timeout: seconds to wait in all, whatever the progress and in how many rounds; 300 if there is a
             time-out.
-        connect_timeout: seconds to reach the server and agree with it.
-        probe_timeout: seconds to wait for the answer to the first question, which old servers may not give.
-        heartbeat: seconds between two questions whether the server still answers; if it does not within the
-            same time, the connection counts as lost. By default none are asked.
-        retries: how often a request is sent once more that was lost: one that was not sent, that only reads,
-            or of a tool that is idempotent; and what a server that is busy wants to have later.
-        on_sampling: asks the model when the server wants it asked. Declares `sampling`.
-        on_elicitation: asks the user when the server wants them asked. Declares `elicitation`, for forms. For
-            scripts there is `toolpost.prompting.terminal`.
-        on_roots: the places that the user has opened, or a function that tells them. Declares `roots`.
-        on_log: hears the server's log: what it chooses to tell in a session, from "info" on in the stateless
-            era. `set_log_level` changes that, until the client is closed.
-        on_state: hears when the connection is made, lost, tried again or closed; see `events`.
-        on_progress: hears of the progress of requests that have no callback of their own.
-        on_notification: hears all other notices: method and params. In the stateless era it is also what
-            makes the client ask to hear of lists that change.
-        request_handlers: answers to methods of the server's own, by name.
-        capabilities: more about what is declared: elicitation by URL, sampling with tools, extensions.
-        strict: raise where a list has an item that cannot be read, instead of leaving it out.
-        cache: keep lists and resources as long as a server of the stateless era says that they are fresh, and
-            until it says that they have changed.
+        connect_timeout: seconds to reach the server and to negotiate with it.
+        probe_timeout: seconds to wait for the answer to the first request, which old servers may not send.
+        heartbeat: seconds between two pings; without an answer within the same time, the connection counts as
+            lost. By default no pings are sent.
+        retries: how often a lost request is sent again: one that was not sent, that only reads, or that calls
+            an idempotent tool; also how often one is repeated that a busy server has postponed.
+        on_sampling: asks the model on behalf of the server. Declares `sampling`.
+        on_elicitation: asks the user on behalf of the server. Declares `elicitation`, for forms. For scripts
+            there is `toolpost.prompting.terminal`.
+        on_roots: the folders that the user has opened, or a function that returns them. Declares `roots`.
+        on_log: receives log messages: in a session those that the server chooses, in the stateless era those
+            from "info" on. `set_log_level` changes that, until the client is closed.
+        on_state: receives each transition: the connection is made, lost, retried or closed; see `events`.
+        on_progress: receives the progress of requests that have no callback of their own.
+        on_notification: receives all other notifications: method and params. In the stateless era it also
+            makes the client subscribe to changes of lists.
+        request_handlers: callbacks for methods that the protocol does not define, by name.
+        capabilities: details of the declared capabilities: elicitation by URL, sampling with tools.
+        extensions: the protocol extensions that this client supports.
+        strict: raise if an item of a list cannot be decoded, instead of leaving it out.
+        cache: cache lists and resources as long as a server of the stateless era declares them fresh, and
+            until it announces a change.
 
     A callback is sync or async. A sync one runs in a thread; all of them may call the client.
 
@@ -227,15 +199,16 @@ class Client(ServerFacts, ToolMethods):
         on_progress: ProgressCallback | None = None,
         on_notification: NotificationCallback | None = None,
         request_handlers: Mapping[str, CustomRequestCallback] | None = None,
-        capabilities: ClientCapabilities | None = None,
+        capabilities: types.ClientCapabilities | None = None,
+        extensions: Sequence[Extension] = (),
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
     ) -> None:
-        from toolpost.connect import make_connector  # noqa: PLC0415 - it knows the transports, which this ring may not
+        from toolpost.connect import TargetOptions, make_connector  # noqa: PLC0415 - it knows the transports, which this ring must not
 
         if revision is not None and revision not in DATES:
             raise ValueError(
-                f"revision: {revision!r} is not a protocol revision; there are {', '.join(DATES)}"
+                f"revision: {revision!r} is not a protocol revision; use one of {', '.join(DATES)}"
             )
         answers = RequestCallbacks(
             sampling=on_sampling,
@@ -245,12 +218,14 @@ class Client(ServerFacts, ToolMethods):
             declared=capabilities,
         )
         self._local_peer = LocalPeer(
-            Implementation(name=name, version=version, title=title),
+            types.Implementation(name=name, version=version, title=title),
             answers.capabilities,
             supported=DATES if revision is None else (revision,),
+            extensions=extensions,
+            rows=answers.custom_rows,
         )
         self._session = ClientSession(
-            make_connector(target, server, headers=headers, http=http, auth=auth),
+            make_connector(target, TargetOptions(server, headers, http, auth)),
             self._local_peer,
             answers,
             EventCallbacks(on_log, on_progress, on_notification, on_state),
@@ -258,35 +233,38 @@ class Client(ServerFacts, ToolMethods):
                 timeout, max_timeout, connect_timeout, probe_timeout, heartbeat, retries, strict, cache
             ),
         )
+        self._session.result_resolvers = {
+            kind: partial(resolve, self) for each in extensions for kind, resolve in each.resolvers.items()
+        }
         self._make_limits = self._session.make_limits
 
     def __repr__(self) -> str:
         state = f"connected, {self.revision}" if self.connected else "not connected"
-        return f"<Client of {self._session.name}: {state}>"
+        return f"<Client for {self._session.name}: {state}>"
 
     # ----------------------------------------------------------------- the connection
 
     async def connect(self) -> Self:
-        """Connect to the server, unless that was done; the client itself.
+        """Connect to the server, unless connected; return the client itself.
 
         Raises:
-            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
-            AuthError: the server wants other credentials than we have or get.
+            ConnectFailed: the server cannot be reached, or there is no common revision.
+            AuthError: the server rejects the credentials, or none could be obtained.
         """
         await self._session.open()
         return self
 
     async def close(self) -> None:
-        """Leave the server. Whoever waits for an answer gets `ChannelClosed`. Closing twice is fine.
+        """Close the connection. Requests in flight fail with `ChannelClosed`. Closing twice is fine.
 
-        `on_log` and `on_notification` hear first what has arrived, if that does not take too long.
+        Notifications that have arrived are delivered first, if that does not take too long.
         """
         await self._session.close()
 
     async def __aenter__(self) -> Self:
         try:
             return await self.connect()
-        except BaseException:  # also when the caller no longer waits, and it has just come about
+        except BaseException:  # also a cancellation just after the connection was made
             await self.close()
             raise
 
@@ -295,45 +273,39 @@ class Client(ServerFacts, ToolMethods):
     ) -> None:
         await self.close()
 
-    # ----------------------------------------------------------------- the server
-
     def events(self) -> ConnectionEvents:
-        """The transitions of the connection from now on, each with its cause: `async for event in …:`.
+        """Iterate over the transitions of the connection from now on: `async for event in …:`.
 
-        Watching costs nothing and changes nothing. It ends when the client is closed.
+        Each has its cause. The iteration ends when the client is closed.
         """
         return self._session.connection_state.watch()
 
     @property
     def pending(self) -> Mapping[RequestId, str]:
         """The requests in flight: id → method. `cancel` takes an id."""
-        return self._session.dispatcher.pending
+        return {request_id: call.method for request_id, call in self._session.dispatcher.calls.items()}
 
     # ----------------------------------------------------------------- resources
 
-    async def list_resources(self, *, timeout: float | None = None) -> list[Resource]:
-        """The resources, all pages of them."""
-        pages = await read_all_pages(lambda: self.list_resources_pages(timeout=timeout))
-        return [item for page in pages for item in page.resources]
+    async def list_resources(self, *, timeout: float | None = None) -> list[types.Resource]:
+        """Return all resources."""
+        return await self._session.reader.read_list(RESOURCES, self._make_limits(timeout))
 
-    async def list_resources_pages(
+    def list_resources_pages(
         self, *, timeout: float | None = None
-    ) -> AsyncIterator[ListResourcesResult]:
-        """The resources, page by page."""
-        async for page in self._session.reader.iter_pages(RESOURCES, self._make_limits(timeout)):
-            yield page
+    ) -> AsyncIterator[types.ListResourcesResult]:
+        """Iterate over the pages of the list of resources."""
+        return self._session.reader.iter_pages(RESOURCES, self._make_limits(timeout))
 
-    async def list_resource_templates(self, *, timeout: float | None = None) -> list[ResourceTemplate]:
-        """The resource templates, all pages of them."""
-        pages = await read_all_pages(lambda: self.list_resource_templates_pages(timeout=timeout))
-        return [item for page in pages for item in page.resource_templates]
+    async def list_resource_templates(self, *, timeout: float | None = None) -> list[types.ResourceTemplate]:
+        """Return all resource templates."""
+        return await self._session.reader.read_list(TEMPLATES, self._make_limits(timeout))
 
-    async def list_resource_templates_pages(
+    def list_resource_templates_pages(
         self, *, timeout: float | None = None
-    ) -> AsyncIterator[ListResourceTemplatesResult]:
-        """The resource templates, page by page."""
-        async for page in self._session.reader.iter_pages(TEMPLATES, self._make_limits(timeout)):
-            yield page
+    ) -> AsyncIterator[types.ListResourceTemplatesResult]:
+        """Iterate over the pages of the list of resource templates."""
+        return self._session.reader.iter_pages(TEMPLATES, self._make_limits(timeout))
 
     async def read_resource(
         self,
@@ -342,43 +314,42 @@ class Client(ServerFacts, ToolMethods):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
-    ) -> ReadResourceResult:
-        """What a resource holds.
+    ) -> types.ReadResourceResult:
+        """Return the contents of a resource.
 
         Raises:
-            ResourceNotFound: there is none of this URI (`InvalidParams` from a server of the stateless era).
+            ResourceNotFound: no resource has this URI (`InvalidParams` from a server of the stateless era).
         """
         limits = self._make_limits(timeout, progress)
         if progress is None and meta is None:
             return await self._session.reader.read_resource(uri, limits)
-        params = ReadResourceParams(uri=uri)
-        return await self._session.multi_round.request(
-            ReadResourceResult, RESOURCES_READ, params, limits, meta
-        )
+        params = types.ReadResourceParams(uri=uri)
+        call = MultiRoundCall(self._session, RESOURCES_READ, params, limits, meta)
+        return await call.finish(types.ReadResourceResult)
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
-        """Ask to hear when a resource changes; `on_notification` does.
+        """Subscribe to changes of a resource; `on_notification` receives them.
 
         Raises:
             CapabilityNotDeclared: the server does not offer it.
         """
-        await self._session.watch(uri, self._make_limits(timeout))
+        session, limits = self._session, self._make_limits(timeout)
+        await session.run_with_retry(lambda _, left: session.listener.watch(uri, left), limits, safe=True)
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
-        """Ask to hear no more of a resource."""
-        await self._session.unwatch(uri, self._make_limits(timeout))
+        """Unsubscribe from a resource."""
+        session, limits = self._session, self._make_limits(timeout)
+        await session.run_with_retry(lambda _, left: session.listener.unwatch(uri, left), limits, safe=True)
 
     # ----------------------------------------------------------------- prompts
 
-    async def list_prompts(self, *, timeout: float | None = None) -> list[Prompt]:
-        """The prompts, all pages of them."""
-        pages = await read_all_pages(lambda: self.list_prompts_pages(timeout=timeout))
-        return [item for page in pages for item in page.prompts]
+    async def list_prompts(self, *, timeout: float | None = None) -> list[types.Prompt]:
+        """Return all prompts."""
+        return await self._session.reader.read_list(PROMPTS, self._make_limits(timeout))
 
-    async def list_prompts_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListPromptsResult]:
-        """The prompts, page by page."""
-        async for page in self._session.reader.iter_pages(PROMPTS, self._make_limits(timeout)):
-            yield page
+    def list_prompts_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListPromptsResult]:
+        """Iterate over the pages of the list of prompts."""
+        return self._session.reader.iter_pages(PROMPTS, self._make_limits(timeout))
 
     async def get_prompt(
         self,
@@ -388,44 +359,43 @@ class Client(ServerFacts, ToolMethods):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
-    ) -> GetPromptResult:
-        """A prompt, filled in."""
-        params = GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
+    ) -> types.GetPromptResult:
+        """Return a prompt, filled in with its arguments."""
+        params = types.GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
         limits = self._make_limits(timeout, progress)
-        return await self._session.multi_round.request(GetPromptResult, PROMPTS_GET, params, limits, meta)
+        call = MultiRoundCall(self._session, PROMPTS_GET, params, limits, meta)
+        return await call.finish(types.GetPromptResult)
 
     async def complete(
         self,
-        ref: Reference | Prompt | ResourceTemplate | str,
+        ref: types.Reference | types.Prompt | types.ResourceTemplate | str,
         argument: str,
         value: str = "",
         *,
         context: Mapping[str, str] | None = None,
         timeout: float | None = None,
-    ) -> Completion:
-        """How an argument might go on.
+    ) -> types.Completion:
+        """Return completions for the value of an argument.
 
         Args:
-            ref: the prompt or the template that it belongs to. A string with `://` or `{` is the URI of a
-                template, one without a colon the name of a prompt.
-            argument: its name.
-            value: what has been typed.
-            context: the arguments that are known already.
+            ref: the prompt or the template that the argument belongs to. A string with `://` or `{` is the
+                URI of a template, one without a colon the name of a prompt.
+            argument: the name of the argument.
+            value: the text typed so far.
+            context: the other arguments that are known already.
             timeout: seconds to wait.
 
         Raises:
             ValueError: `ref` is a string that may be either.
         """
         known = check_mapping("context", context)
-        params = CompleteParams(
+        params = types.CompleteParams(
             ref=make_reference(ref),
-            argument=CompletionArgument(name=argument, value=value),
-            context=CompletionContext(known) if known else None,
+            argument=types.CompletionArgument(name=argument, value=value),
+            context=types.CompletionContext(known) if known else None,
         )
-        limits = self._make_limits(timeout)
-        return (
-            await self._session.multi_round.request(CompleteResult, COMPLETION_COMPLETE, params, limits)
-        ).completion
+        call = MultiRoundCall(self._session, COMPLETION_COMPLETE, params, self._make_limits(timeout))
+        return (await call.finish(types.CompleteResult)).completion
 
     # ----------------------------------------------------------------- changes
 
@@ -438,126 +408,136 @@ class Client(ServerFacts, ToolMethods):
         uris: Iterable[str] = (),
         timeout: float | None = None,
     ) -> ChangeStream:
-        """The changes on the server as they happen: `async for change in client.listen(tools=True):`.
+        """Iterate over changes on the server: `async for change in client.listen(tools=True):`.
 
-        It ends when the client is closed; leaving the loop ends it as well. A connection or a stream that is
-        lost is opened again, and then all that is listened to counts as changed (`change.missed`). As
-        `async with client.listen(…) as changes:` it begins to listen before the block does, so that a list
-        that is read first is followed without a gap.
+        It ends when the client is closed or the loop is left. A lost connection or stream is opened again,
+        and then everything that is watched counts as changed (`change.missed`). As
+        `async with client.listen(…) as changes:` it subscribes before the block begins, so that a list that
+        is read inside is followed without a gap.
 
         Args:
-            tools: hear when the list of tools changes.
-            prompts: hear when the list of prompts changes.
-            resources: hear when the list of resources or of templates changes.
-            uris: the resources to watch. Without any of these every list that the server tells of.
-            timeout: seconds that the server may take to agree.
+            tools: watch the list of tools.
+            prompts: watch the list of prompts.
+            resources: watch the lists of resources and of templates.
+            uris: the resources to watch. Without any of these, every list that the server announces.
+            timeout: seconds to wait for the server's acknowledgement.
         """
         wanted = ChangeFilter.create(uris, tools=tools, prompts=prompts, resources=resources)
         return ChangeStream(self._session, wanted, self._make_limits(timeout))
 
     # ----------------------------------------------------------------- log, ping, roots
 
-    async def set_log_level(self, level: LogLevel, *, timeout: float | None = None) -> None:
-        """Ask for log messages of this level and graver ones; `on_log` hears them.
+    async def set_log_level(self, level: types.LogLevel, *, timeout: float | None = None) -> None:
+        """Request log messages of this level and above; `on_log` receives them.
 
         Raises:
             CapabilityNotDeclared: the server does not offer a log.
         """
         if level not in LOG_LEVEL_RANKS:
-            raise ValueError(f"level: {level!r} is not a log level; there are {', '.join(LOG_LEVEL_RANKS)}")
+            raise ValueError(f"level: {level!r} is not a log level; use one of {', '.join(LOG_LEVEL_RANKS)}")
         await self._session.set_log_level(level, self._make_limits(timeout))
 
     async def ping(self, *, timeout: float | None = None) -> None:
-        """Return if the server answers. In the stateless era it is asked what it is.
+        """Check that the server answers; in the stateless era by `server/discover`.
 
         Raises:
             RequestTimeout: it did not answer in time.
         """
-        await self._session.ping(self._make_limits(timeout))
+        await self._session.run_with_retry(self._session.ping, self._make_limits(timeout), safe=True)
 
     async def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
-        """Give up a request of ours; False if there is none of this id. Whoever waits for it gets `MCPError`.
+        """Cancel a request, which then fails with `MCPError`; False if there is none of this id.
 
         Args:
             request_id: one of `pending`.
-            reason: what the server is told.
+            reason: the reason to send to the server.
         """
         return self._session.dispatcher.cancel(request_id, reason)
 
     async def notify_roots_changed(self) -> None:
-        """Tell the server that the roots have changed. In the stateless era it asks each time it needs them.
+        """Notify the server that the roots have changed. A stateless server asks whenever it needs them.
 
         Raises:
             CapabilityNotDeclared: this client has no roots.
         """
         if not self._local_peer.has_capability("roots"):
             raise CapabilityNotDeclared("roots", "this client does not declare 'roots'")
-        await self._session.notify_if_session(ROOTS_LIST_CHANGED)
+        await self._session.wait_connected(NO_LIMITS)
+        if not self._session.last_connection.revision.stateless:
+            await self.notify(ROOTS_LIST_CHANGED)
 
     # ----------------------------------------------------------------- any method
 
-    @overload
     async def request(
         self,
         method: str,
         params: WireStruct | Mapping[str, JSON] | None = None,
         *,
-        result_type: type[T],
+        result_type: type[RequestResult] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
         retry: bool | None = None,
-    ) -> T: ...
-
-    @overload
-    async def request(
-        self,
-        method: str,
-        params: WireStruct | Mapping[str, JSON] | None = None,
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        retry: bool | None = None,
-    ) -> Result: ...
-
-    async def request(
-        self,
-        method: str,
-        params: WireStruct | Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[Any] | None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        retry: bool | None = None,
-    ) -> Any:
-        """The answer to any request, be it one of the protocol or not.
+    ) -> RequestResult:
+        """Send any request, of the protocol or not, and return its result.
 
         Args:
             method: its name.
             params: its parameters.
-            result_type: what to make of the result, such as `dict`; by default a `Result`, `raw` included.
+            result_type: the type of the result, such as `dict`; by default a `Result`, `raw` included.
             timeout: seconds to wait.
-            progress: hears how far it has come.
-            meta: what to put into `_meta`.
-            retry: whether it may be sent once more although the server may have got it; by default if it is a
-                method of the protocol that only reads.
+            progress: receives the progress of the request.
+            meta: members of `_meta`.
+            retry: whether to send it again although the server may have received it; by default only methods
+                of the protocol that only read.
 
         Raises:
             LocalProtocolError: the method is one of the protocol, and may not be sent in this revision.
         """
-        row = method if method in _PROTOCOL_METHODS else Row(method, ClientRequestParams, Result)
+        known, own = method in PROTOCOL_METHODS, self._local_peer.extra_rows.get(method)
+        row = method if known or own else Row(method, types.ClientRequestParams, Result)
+        retry = True if retry is None and own is not None and own.repeatable else retry
         limits = self._make_limits(timeout, progress)
         result = await self._session.request(row, params, limits, meta, retry=retry)
         if result_type is None or type(result) is result_type:
-            return result
+            return cast("RequestResult", result)
         return decode_value(result.raw or b"{}", result_type, f"the result of {method}")
 
+    async def forward(
+        self,
+        method: str,
+        params: bytes = b"{}",
+        *,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        retry: bool | None = None,
+    ) -> ForwardedResult:
+        """Send a request whose parameters are JSON already, and return its result as it came.
+
+        For gateways: nothing is decoded, checked against a schema or cached. Members of `_meta` that describe
+        the sender are replaced by our own. `Handler.forward_request` and `ProxyEntry` return the result to
+        their own client.
+
+        Args:
+            method: its name.
+            params: its parameters, a JSON object.
+            timeout: seconds to wait.
+            progress: receives the progress of the request.
+            retry: whether to send it again if the connection is lost; by default if it only reads.
+
+        Raises:
+            RPCError: the server answered with an error.
+            LocalProtocolError: the parameters are not a JSON object.
+        """
+        row = make_raw_row(method, self._local_peer.extra_rows.get(method))
+        limits = self._make_limits(timeout, progress)
+        retry = row.repeatable or None if retry is None else retry
+        result = await self._session.request(row, read_members(params), limits, retry=retry)
+        return ForwardedResult(result.raw or b"{}", result.result_type or "complete", self.revision)
+
     async def notify(
-        self, method: str, params: NotificationParams | Mapping[str, JSON] | None = None
+        self, method: str, params: types.NotificationParams | Mapping[str, JSON] | None = None
     ) -> None:
-        """Say anything to the server, be it a notice of the protocol or not."""
-        row = method if method in _PROTOCOL_METHODS else Row(method, NotificationParams)
+        """Send any notification, of the protocol or not."""
+        row = method if method in PROTOCOL_METHODS else Row(method, types.NotificationParams)
         await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)

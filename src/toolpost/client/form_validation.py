@@ -6,12 +6,12 @@ one that a server wrote may take exponential time to match. Errors do not repeat
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from itertools import islice
 from typing import Final
 from urllib.parse import urlsplit
 
 from toolpost.json_schema import (
     TYPE_NAMES,
-    Choices,
     as_list,
     as_object,
     check_bounds,
@@ -25,38 +25,34 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader, shorten
 from toolpost.types.base import JSON
 
-MAX_LISTED_CHOICES: Final = 8
-"""How many of the allowed values an error names."""
+MAX_LISTED_CHOICES: Final = 8  # how many of the allowed values an error lists
 
 _COUNTED: Final = {"string": "characters", "array": "choices"}
 _FIELD_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "array"})
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 
-def parse_fields(schema: Mapping[str, JSON] | None) -> dict[str, dict[str, JSON]]:
-    """Return the fields of a form by name; those whose schema is not an object are left out."""
-    return get_properties(schema or {})
-
-
 def fill_defaults(schema: Mapping[str, JSON] | None, content: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the content of a form, with the form's defaults where a field was left out (ELIC-15)."""
-    defaults = {name: field["default"] for name, field in parse_fields(schema).items() if "default" in field}
+    fields = get_properties(schema or {}).items()
+    defaults = {name: field["default"] for name, field in fields if "default" in field}
     return {**defaults, **content}
 
 
 def find_form_error(schema: Mapping[str, JSON] | None, content: Mapping[str, JSON]) -> str | None:
-    """Return what is wrong with the content of a form, naming the field; None if it fits (ELIC-42).
+    """Return the error in the content of a form, naming the field; None if it fits (ELIC-42).
 
     The form's own defaults are not judged: they are the server's business.
     """
     given = _OBJECT(jsonrpc.encode(content))  # as the server will read it
-    schema, fields = schema or {}, parse_fields(schema)
+    schema = schema or {}
+    fields = get_properties(schema)
     closed = schema.get("additionalProperties") is False
     for name, value in given.items():
         if name in fields:
             wrong = find_field_error(fields[name], value)
         else:
-            wrong = "is no field of the form" if closed else None
+            wrong = "is not a field of the form" if closed else None
         if wrong:
             return f"{_quote(name)} {wrong}"
     for name in as_list(schema.get("required")):
@@ -66,36 +62,36 @@ def find_form_error(schema: Mapping[str, JSON] | None, content: Mapping[str, JSO
 
 
 def find_field_error(field: Mapping[str, JSON], value: JSON) -> str | None:
-    """Return what is wrong with the value of one field, as the rest of a sentence; None if it fits."""
+    """Return the error in the value of one field, as the rest of a sentence; None if it fits."""
     kind: JSON = field.get("type")
     if not isinstance(kind, str) or kind not in _FIELD_TYPES:
         return None
     if not is_type_allowed(field, get_json_type(value)):
-        return f"has to be {TYPE_NAMES[kind]}"
+        return f"must be {TYPE_NAMES[kind]}"
     if kind in {"integer", "number"}:
         bounds = {key: field[key] for key in ("minimum", "maximum") if key in field}
-        return next((f"has to be {limit}" for limit in check_bounds(value, bounds)), None)
+        return next((f"must be {limit}" for limit in check_bounds(value, bounds)), None)
     if kind not in _COUNTED:
         return None
-    choices = parse_choices(as_object(field.get("items")) if kind == "array" else field)
-    if choices is not None:
-        allowed = frozenset(choices.values)
-        if not all(
-            isinstance(each, str) and each in allowed for each in (value if kind == "array" else [value])
-        ):
-            more = ", …" if len(choices.values) > MAX_LISTED_CHOICES else ""
-            return f"has to be one of {', '.join(map(_quote, choices.values[:MAX_LISTED_CHOICES]))}{more}"
+    choices = parse_choices(field)
+    if choices:
+        chosen = value if kind == "array" else [value]
+        if not all(isinstance(each, str) and each in choices for each in chosen):
+            more = ", …" if len(choices) > MAX_LISTED_CHOICES else ""
+            return f"must be one of {', '.join(map(_quote, islice(choices, MAX_LISTED_CHOICES)))}{more}"
         if kind == "string":
             return None
     for limit in check_size(value, field):
-        return f"has to have {limit} {_COUNTED[kind]}"
-    return _check_format(field, value) if kind == "string" else None
+        return f"must have {limit} {_COUNTED[kind]}"
+    is_valid, name = _FORMATS.get(str(field.get("format")), (None, ""))
+    return None if kind != "string" or is_valid is None or is_valid(value) else f"must be {name}"
 
 
-def parse_choices(field: Mapping[str, JSON]) -> Choices | None:
-    """Return the strings that a field, or an item of it, offers for choice; None if it does not."""
+def parse_choices(field: Mapping[str, JSON]) -> dict[str, str]:
+    """Return the strings that a field, or an item of its list, offers for choice, with their titles."""
+    field = as_object(field.get("items")) if field.get("type") == "array" else field
     choices = read_choices(field, ("oneOf", "anyOf", "enum"))
-    return choices if choices and all(isinstance(value, str) for value in choices.values) else None
+    return choices if all(isinstance(value, str) for value in choices) else {}
 
 
 def _quote(name: str) -> str:
@@ -103,12 +99,6 @@ def _quote(name: str) -> str:
 
 
 # --------------------------------------------------------------------- formats
-
-
-def _check_format(field: Mapping[str, JSON], value: str) -> str | None:
-    wanted: JSON = field.get("format")
-    is_valid, name = _FORMATS.get(wanted if isinstance(wanted, str) else "", (None, ""))
-    return None if is_valid is None or is_valid(value) else f"has to be {name}"
 
 
 def _is_email(value: str) -> bool:

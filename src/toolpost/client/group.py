@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from toolpost.client.client import Client
 from toolpost.client.connection.reconnect import MAX_BACKOFF, Backoff
 from toolpost.client.connection.status import State
 from toolpost.client.options import ProgressCallback
-from toolpost.client.tools import ToolResult
+from toolpost.client.tools import R, ToolResult
 from toolpost.errors import (
     AuthError,
     AuthorizationRequired,
@@ -36,28 +36,24 @@ if TYPE_CHECKING:
     from toolpost.connect import Target
 
 
-MAX_TOOL_NAMES: Final = 10_000
-"""How many names are kept, of tools that are there and that were: beyond that only of those that are."""
-
-T = TypeVar("T")
-
+MAX_TOOL_NAMES: Final = 10_000  # beyond that, names of tools that no longer exist are dropped
+# Errors that all servers may raise alike, the most specific first.
 _COMMON_ERRORS: Final = (AuthorizationRequired, TokenRejected, InsufficientScope, AuthError)
-"""What all servers may say alike, the most telling first."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
 class ClientGroup(Mapping[str, Client]):
-    """The clients of several servers, by name; a server that is not there leaves the others alone.
+    """The clients of several servers, by name; a server that cannot be reached does not affect the others.
 
     Use it as `async with ClientGroup("mcp.json") as group:`. All servers are started at the same time. One
-    that cannot be reached is tried again and again in the background, and its tools are there once it is.
+    that cannot be reached is retried in the background, and its tools appear once it is connected.
 
     A tool keeps its own name if no other server has one of that name; those that share a name are called
-    `server_tool`. A name that was given once stays, whichever servers come and go.
+    `server_tool`. A name stays the same, whichever servers come and go.
 
     Args:
-        servers: the path of an `mcp.json`, what is in one, or a mapping of names to targets or clients.
+        servers: the path of an `mcp.json`, the content of one, or a mapping of names to targets or clients.
             A file is read when the group connects.
         client_factory: makes the client of a target: `functools.partial(Client, on_log=print)` passes
             options to each of them.
@@ -105,7 +101,7 @@ class ClientGroup(Mapping[str, Client]):
             except MCPError as error:
                 where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
                 error.peer = where if error.peer is None else f"{where}, {error.peer}"
-                logger.warning("left out: %s", error)
+                logger.warning("skipped: %s", error)
                 self._failures[name] = error
             except (TypeError, ValueError) as error:
                 error.add_note(f"server {name!r}")
@@ -122,26 +118,26 @@ class ClientGroup(Mapping[str, Client]):
 
     def __repr__(self) -> str:
         states = ", ".join(f"{name}: {state}" for name, state in self.states.items())
-        return f"<ClientGroup of {states}>"
+        return f"<ClientGroup: {states}>"
 
     @property
     def states(self) -> dict[str, State]:
-        """Where each connection stands."""
+        """The state of each connection."""
         return {name: client.state for name, client in self._clients.items()}
 
     @property
     def failures(self) -> dict[str, Exception]:
-        """Why servers could not be reached or could not list their tools, the last time that was tried."""
+        """The last error of each server that could not be reached or could not list its tools."""
         return dict(self._failures)
 
     # ----------------------------------------------------------------- the connections
 
     async def connect(self) -> Self:
-        """Connect to all servers at once; the group itself.
+        """Connect to all servers at once; return the group itself.
 
         Raises:
-            ConnectFailed: not one of them can be reached, or the file describes none.
-            AuthError: all of them are there, and not one of them lets us in.
+            ConnectFailed: none of them can be reached, or the file describes none.
+            AuthError: all of them reject the credentials.
         """
         if self._path is not None:
             self._add_clients(await asyncio.to_thread(mcp_json.read_servers, self._path))
@@ -155,22 +151,22 @@ class ClientGroup(Mapping[str, Client]):
             failures = [*self._failures.values()]
             for kind in _COMMON_ERRORS:
                 if all(isinstance(error, kind) for error in failures):
-                    raise kind(f"no server lets us in: {each}")
-            raise ConnectFailed(f"no server can be reached: {each}")
-        kept = {keeper.get_name() for keeper in self._reconnect_tasks}
+                    raise kind(f"all servers rejected the credentials: {each}")
+            raise ConnectFailed(f"could not connect to any server: {each}")
+        kept = {task.get_name() for task in self._reconnect_tasks}
         for name in self._clients.keys() - kept:
-            keeper = asyncio.get_running_loop().create_task(self._keep_connected(name), name=name)
-            self._reconnect_tasks.add(keeper)
-            keeper.add_done_callback(self._reconnect_tasks.discard)
+            task = asyncio.get_running_loop().create_task(self._keep_connected(name), name=name)
+            self._reconnect_tasks.add(task)
+            task.add_done_callback(self._reconnect_tasks.discard)
         return self
 
     async def close(self) -> None:
-        """Leave all servers. Closing twice is fine."""
-        keepers = [*self._reconnect_tasks]
-        for keeper in keepers:
-            keeper.cancel()
-        if keepers:
-            await asyncio.wait(keepers)
+        """Close all connections. Closing twice is fine."""
+        tasks = [*self._reconnect_tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         closing = (client.close() for client in self._clients.values())
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
@@ -179,7 +175,7 @@ class ClientGroup(Mapping[str, Client]):
     async def __aenter__(self) -> Self:
         try:
             return await self.connect()
-        except BaseException:  # also when the caller no longer waits: some may have connected
+        except BaseException:  # also a cancellation: some may have connected
             await self.close()
             raise
 
@@ -191,10 +187,10 @@ class ClientGroup(Mapping[str, Client]):
     async def _try_connect(self, name: str) -> None:
         try:
             await self._clients[name].connect()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one server, the others are well
+        except Exception as error:  # noqa: BLE001 - an error of one server must not affect the others
             again = str(self._failures.get(name)) == str(error)
             logger.log(
-                logging.DEBUG if again else logging.WARNING, "server %r cannot be reached: %s", name, error
+                logging.DEBUG if again else logging.WARNING, "could not connect to server %r: %s", name, error
             )
             self._failures[name] = error
         else:
@@ -203,13 +199,13 @@ class ClientGroup(Mapping[str, Client]):
     async def _keep_connected(self, name: str) -> None:
         """Reconnect a server however long it was away, unless its client was closed by the user."""
         client, backoff, loop = self._clients[name], Backoff(), asyncio.get_running_loop()
-        while not client.connected and client.state == "closed":  # it never was there
+        while not client.connected and client.state == "closed":  # it never connected
             await asyncio.sleep(backoff.next_delay(loop.time()))
             await self._try_connect(name)
         events = client.events()
         while client.state != "closed":
             try:
-                # It tries a few times by itself, and then waits for somebody to ask.
+                # A client reconnects a few times in the background, and then only on demand.
                 async with asyncio.timeout(None if client.connected else MAX_BACKOFF):
                     event = await anext(events, None)
             except TimeoutError:
@@ -225,9 +221,9 @@ class ClientGroup(Mapping[str, Client]):
     # ----------------------------------------------------------------- the tools
 
     async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
-        """The tools of all servers that are there, under the names that `call_tool` takes.
+        """Return the tools of all connected servers, under the names that `call_tool` takes.
 
-        A server that is lost at the moment or fails is left out; `states` and `failures` say why.
+        A server that is not connected or fails is left out; `states` and `failures` have the reason.
 
         Args:
             timeout: seconds to wait for each page of each server.
@@ -242,7 +238,7 @@ class ClientGroup(Mapping[str, Client]):
         try:
             tools = await self._clients[name].list_tools(timeout=timeout)
         except MCPError as error:
-            logger.warning("server %r cannot list its tools: %s", name, error)
+            logger.warning("could not list the tools of server %r: %s", name, error)
             self._failures[name] = error
             return []
         self._failures.pop(name, None)
@@ -267,53 +263,27 @@ class ClientGroup(Mapping[str, Client]):
             self._names[server, tool] = name
             self._tools_by_name[name] = server, tool
 
-    @overload
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, JSON] | None = None,
         *,
-        result_type: type[T],
+        result_type: type[R] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         raise_on_error: bool = True,
         retry: bool | None = None,
-    ) -> ToolResult[T]: ...
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        raise_on_error: bool = True,
-        retry: bool | None = None,
-    ) -> ToolResult[JSON]: ...
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[Any] | None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        raise_on_error: bool = True,
-        retry: bool | None = None,
-    ) -> ToolResult[Any]:
-        """What a tool says, whichever server has it. For more options call it on its client: `group["name"]`.
+    ) -> ToolResult[R]:
+        """Call a tool of any server. For more options call it on its client: `group["name"]`.
 
         Args:
-            name: the tool, as `list_tools` calls it.
-            arguments: what to call it with.
-            result_type: what to make of its data.
+            name: the name of the tool, as in `list_tools`.
+            arguments: its arguments.
+            result_type: the type of its data.
             timeout: seconds to wait, instead of the client's.
-            progress: hears how far the tool has come.
-            raise_on_error: whether a tool that says that it failed is an exception.
-            retry: whether it may be sent once more although the server may have got it.
+            progress: receives the progress of the call.
+            raise_on_error: whether a failure that the tool reports is an exception.
+            retry: whether to send it again although the server may have received it.
 
         Raises:
             LocalProtocolError: no server has a tool of this name.
@@ -339,6 +309,6 @@ class ClientGroup(Mapping[str, Client]):
         """Return a hint for an unknown tool name."""
         meant = [known for known, (_, tool) in self._tools_by_name.items() if tool == name]
         if meant:
-            return f"several servers have one: {', '.join(meant)}"
+            return f"several servers have it: {', '.join(meant)}"
         away = [server for server, state in self.states.items() if state != "ready"]
-        return f"not there at the moment: {', '.join(away)}" if away else None
+        return f"not connected: {', '.join(away)}" if away else None

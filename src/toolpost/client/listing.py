@@ -1,21 +1,22 @@
 """Reads lists page by page, and resources, from a server or from the cache.
 
-Owns what was learnt on the current connection: cached answers, output schemas, and the parameters that HTTP
-repeats in headers; a notification or a gap makes it stale. An item that cannot be decoded costs that item,
+Owns facts learnt on the current connection: cached answers, output schemas, and the parameters that HTTP
+repeats in headers; a notification or a gap makes them stale. An item that cannot be decoded costs that item,
 not the list. Sending is left to the session.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from toolpost import types
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import Stats
+from toolpost.client.multi_round import MultiRoundCall
 from toolpost.client.output_schemas import OutputSchemas
 from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, SessionLost
 from toolpost.protocol.events import NotificationReceived
@@ -35,27 +36,15 @@ from toolpost.protocol.methods import (
     Row,
 )
 from toolpost.types.base import Raw, Result, WireStruct
-from toolpost.types.initialize import CacheableResult, PaginatedRequestParams, PaginatedResult
-from toolpost.types.notifications import ResourceUpdatedParams
-from toolpost.types.prompts import ListPromptsResult, Prompt
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-)
-from toolpost.types.tools import ListToolsResult, Tool
 
 if TYPE_CHECKING:
     from toolpost.client.connection.dispatcher import Dispatcher
     from toolpost.client.connection.session import ClientSession
 
-MAX_PAGES: Final = 1000
-"""How many pages a list may have, so that a server cannot send pages without end."""
+MAX_PAGES: Final = 1000  # pages of a list, so that a server cannot send pages without end
 
-P = TypeVar("P", bound=PaginatedResult)
+P = TypeVar("P", bound=types.PaginatedResult)
+Item = TypeVar("Item", bound=WireStruct)
 
 
 class StaleCursor(MCPError):
@@ -64,34 +53,36 @@ class StaleCursor(MCPError):
     retry_safe = True
 
 
-class ListMethod(Generic[P]):
+class ListMethod(Generic[P, Item]):
     """One of the four lists. Its row decodes pages only; the items in `member` are decoded one by one."""
 
-    def __init__(self, method: str, member: str, page: type[P], item: type[WireStruct]) -> None:
+    def __init__(self, method: str, member: str, page: type[P], item: type[Item]) -> None:
         (row,) = (row for row in ROWS if row.name == method)
-        raw_page = msgspec.defstruct(f"Raw{page.__name__}", [(member, list[Raw])], bases=(PaginatedResult,))
+        raw_page = msgspec.defstruct(
+            f"Raw{page.__name__}", [(member, list[Raw])], bases=(types.PaginatedResult,)
+        )
         self.row: Final = Row(
             method,
-            PaginatedRequestParams,
-            cast("type[PaginatedResult]", raw_page),
+            types.PaginatedRequestParams,
+            cast("type[types.PaginatedResult]", raw_page),
             client=row.client,
             needs=row.needs,
             needs_since=row.needs_since,
         )
-        self._member = member
+        self.member: Final = member
         self._page = page
-        self._item: JSONReader[Any] = JSONReader(item)
+        self._item: JSONReader[Item] = JSONReader(item)
 
-    def read(self, loose: PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
+    def read(self, loose: types.PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
         """Decode the items of a page; `report` is called for each that cannot be decoded."""
-        items: list[Any] = []
-        for index, raw in enumerate(getattr(loose, self._member)):
+        items: list[Item] = []
+        for index, raw in enumerate(getattr(loose, self.member)):
             try:
                 items.append(self._item(raw))
             except InvalidJSONValue as error:
-                report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be read: {error}"))
+                report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be decoded: {error}"))
         page = self._page(
-            **{self._member: items},
+            **{self.member: items},
             next_cursor=loose.next_cursor,
             ttl_ms=loose.ttl_ms,
             cache_scope=loose.cache_scope,
@@ -102,34 +93,18 @@ class ListMethod(Generic[P]):
         return page
 
 
-TOOLS: Final = ListMethod(TOOLS_LIST, "tools", ListToolsResult, Tool)
-RESOURCES: Final = ListMethod(RESOURCES_LIST, "resources", ListResourcesResult, Resource)
+TOOLS: Final = ListMethod(TOOLS_LIST, "tools", types.ListToolsResult, types.Tool)
+RESOURCES: Final = ListMethod(RESOURCES_LIST, "resources", types.ListResourcesResult, types.Resource)
 TEMPLATES: Final = ListMethod(
-    RESOURCES_TEMPLATES_LIST, "resource_templates", ListResourceTemplatesResult, ResourceTemplate
+    RESOURCES_TEMPLATES_LIST, "resource_templates", types.ListResourceTemplatesResult, types.ResourceTemplate
 )
-PROMPTS: Final = ListMethod(PROMPTS_LIST, "prompts", ListPromptsResult, Prompt)
+PROMPTS: Final = ListMethod(PROMPTS_LIST, "prompts", types.ListPromptsResult, types.Prompt)
 
 
-async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
-    """Read all pages; from the start again if that breaks off after the first (CACHE-16, PAGE-6)."""
-    pages: list[P] = []
-    try:
-        async for page in start():
-            pages.append(page)  # noqa: PERF401 - the error has to know whether there was one
-    except (StaleCursor, InvalidParams, SessionLost):
-        if not pages:
-            raise
-        return [page async for page in start()]
-    return pages
+# --------------------------------------------------------------------- the cache
 
-
-# --------------------------------------------------------------------- what was learnt
-
-MAX_CACHE_ENTRIES: Final = 512
-"""How many answers are cached: all lists of a large server and the resources in use."""
-
-MAX_CACHE_TTL: Final = 24 * 60 * 60.0
-"""Seconds that an answer is fresh at most, whatever the server says."""
+MAX_CACHE_ENTRIES: Final = 512  # answers: all lists of a large server and the resources in use
+MAX_CACHE_TTL: Final = 24 * 60 * 60.0  # seconds that an answer stays fresh, whatever the server states
 
 _STALE_METHODS: Final = {
     TOOLS_LIST_CHANGED: (TOOLS_LIST,),
@@ -139,45 +114,41 @@ _STALE_METHODS: Final = {
 """The methods whose answers a notification makes stale."""
 
 
-class _CachedResponse(NamedTuple):
-    raw: bytes
-    until: float
-
-
 class ResponseCache:
     """The cached answers of one client (CACHE-7 … CACHE-17), least recently used first. Has no clock."""
 
     def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
         self._limit = limit
-        self._entries: OrderedDict[tuple[str, str | None], _CachedResponse] = OrderedDict()
-        self.version = 0
-        """Grows when something becomes stale; an answer that was requested before is not stored then."""
+        self._entries: OrderedDict[tuple[str, str | None], tuple[bytes, float]] = OrderedDict()
+        self.version = 0  # grows when something becomes stale: answers requested before are not stored
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
         """Return the bytes of a fresh result, or None. `which` is the cursor or the URI."""
         key = (method, which)
-        entry = self._entries.get(key)
-        if entry is None:
+        if key not in self._entries:
             return None
-        if now >= entry.until:
+        raw, fresh_until = self._entries[key]
+        if now >= fresh_until:
             del self._entries[key]
             return None
         self._entries.move_to_end(key)
-        return entry.raw
+        return raw
 
-    def store(self, method: str, which: str | None, result: CacheableResult, now: float, turn: int) -> None:
+    def store(
+        self, method: str, which: str | None, result: types.CacheableResult, now: float, turn: int
+    ) -> None:
         """Store a result for its time to live, unless something has become stale since version `turn`."""
         ttl = min(result.ttl_ms or 0, MAX_CACHE_TTL * 1000) / 1000
         if ttl <= 0 or turn != self.version:
             return
-        self._entries[method, which] = _CachedResponse(result.raw or b"{}", now + ttl)
+        self._entries[method, which] = result.raw or b"{}", now + ttl
         self._entries.move_to_end((method, which))
         if len(self._entries) > self._limit:
             self._entries.popitem(last=False)
 
     def invalidate(self, event: NotificationReceived) -> None:
         """Drop what a notification makes stale (CACHE-17)."""
-        if isinstance(event.params, ResourceUpdatedParams):
+        if isinstance(event.params, types.ResourceUpdatedParams):
             self.version += 1
             changed = event.params.uri  # may be a part of a resource that was read
             for method, uri in list(self._entries):
@@ -204,37 +175,6 @@ def _contains_uri(whole: str, uri: str) -> bool:
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")
 
 
-class HeaderParameterCache:
-    """The tool parameters that HTTP repeats in headers, for tools that have been listed."""
-
-    def __init__(self) -> None:
-        self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
-        self.find = self._by_tool.get
-        """Returns the header parameters of a tool, header → path; None if it was never listed."""
-
-    def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
-        """Record tools and return the callable ones; `report` gets an error for each other (HDR-14)."""
-        usable: list[Tool] = []
-        for tool in tools:
-            try:
-                self._by_tool[tool.name] = find_annotations(tool.input_schema)
-            except ValueError as error:
-                self._by_tool.pop(tool.name, None)
-                report(RemoteProtocolError(f"tools/list: tool {tool.name!r} cannot be called: {error}"))
-            else:
-                usable.append(tool)
-        return usable
-
-    def keep_only(self, names: set[str]) -> None:
-        """Forget all other tools."""
-        for name in self._by_tool.keys() - names:
-            del self._by_tool[name]
-
-    def clear(self) -> None:
-        """Forget everything: it may be another server."""
-        self._by_tool.clear()
-
-
 # --------------------------------------------------------------------- reading
 
 logger: Final = logging.getLogger("toolpost.client")
@@ -245,29 +185,25 @@ class ServerReader:
 
     def __init__(self, session: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
         self.output_schemas = OutputSchemas(stats)
-        self.header_parameters = HeaderParameterCache()
+        self.header_parameters: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        """The parameters of listed tools that HTTP repeats in headers: header → path, by tool."""
         self._session = session
         self._stats = stats
         self._strict = strict
-        self._cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
-        self.retry_safe_tools: set[str] = set()
-        """The listed tools that their server describes as read-only or idempotent."""
+        self.cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
+        self.retry_safe_tools: set[str] = set()  # those that are read-only or idempotent
         self._relist_lock: asyncio.Lock
 
     def reset(self) -> None:
-        """Forget what was learnt: it is another connection, and maybe another server."""
+        """Forget everything: it is another connection, and maybe another server."""
         self.output_schemas.clear()
         self.header_parameters.clear()
         self._relist_lock = asyncio.Lock()
-        self.clear_cache()
-
-    def clear_cache(self) -> None:
-        """Drop cached answers: changes may have been missed."""
-        self._cache.clear()
+        self.cache.clear()
 
     def handle_notification(self, event: NotificationReceived) -> None:
         """Drop what a notification makes stale."""
-        self._cache.invalidate(event)
+        self.cache.invalidate(event)
         if event.method == TOOLS_LIST_CHANGED:
             self.output_schemas.mark_outdated()
 
@@ -275,51 +211,66 @@ class ServerReader:
         if self._strict:
             raise error
         self._stats.skipped += 1
-        logger.warning("left out: %s", error)
+        logger.warning("skipped: %s", error)
 
     # ----------------------------------------------------------------- lists
 
+    async def read_list(self, listing: ListMethod[Any, Item], limits: CallLimits) -> list[Item]:
+        """Read a whole list; start over once if it breaks off after the first page (CACHE-16, PAGE-6)."""
+        items: list[Item] = []
+        is_begun = False
+        try:
+            async for page in self.iter_pages(listing, limits):
+                items += getattr(page, listing.member)
+                is_begun = True
+        except (StaleCursor, InvalidParams, SessionLost):
+            if not is_begun:
+                raise
+            return [
+                i async for page in self.iter_pages(listing, limits) for i in getattr(page, listing.member)
+            ]
+        return items
+
     async def iter_pages(
-        self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
+        self, listing: ListMethod[P, Any], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
         """Yield the pages of a list, without items that cannot be decoded; `fresh` ignores the cache."""
-        dispatcher: Dispatcher | None = None
         cursor: str | None = None
         seen: set[str] = set()
         names: set[str] = set()
         row = listing.row
+        await self._session.wait_connected(limits)
+        dispatcher = self._session.dispatcher
         for _ in range(MAX_PAGES):
-            if dispatcher is None:
-                dispatcher = await self._session.ensure_connected(limits)
-            else:
-                self._check_same_connection(dispatcher, row)
+            self._check_same_connection(dispatcher, row)
             loose = None if fresh else self._find_cached(row, cursor)
             if loose is None:
-                stamp = self._cache.version
+                stamp = self.cache.version
                 loose, dispatcher = await self._fetch_page(row, cursor, limits, dispatcher)
                 self._store(row, cursor, loose, stamp)
-            page = listing.read(cast("PaginatedResult", loose), self._skip_item)
+            page = listing.read(cast("types.PaginatedResult", loose), self._skip_item)
             yield self._learn_tools(page, dispatcher, names)
             cursor = page.next_cursor
             if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
                 break
             if cursor in seen:
                 raise RemoteProtocolError(
-                    f"{row.name}: the server gave the same cursor twice, so the list has no end"
+                    f"{row.name}: the server returned the same cursor twice, so the list never ends"
                 )
             seen.add(cursor)
         else:
             raise RemoteProtocolError(f"{row.name}: the list has more than {MAX_PAGES} pages")
         if listing is TOOLS:
             self.output_schemas.keep_only(names)
-            self.header_parameters.keep_only(names)
+            for name in self.header_parameters.keys() - names:
+                del self.header_parameters[name]
 
     def _check_same_connection(self, dispatcher: "Dispatcher", row: Row) -> None:
         """Raise unless the connection of the first page is still open: cursors belong to it."""
-        if dispatcher.end_reason is not None and self._session.can_reconnect:
+        if dispatcher.end_reason is not None and self._session.reconnector.can_reconnect:
             raise StaleCursor(
-                f"{row.name}: the connection on which the list was begun is over",
-                hint="read it from the start",
+                f"{row.name}: the connection was lost while the list was being read",
+                hint="start again from the first page",
             )
         dispatcher.check_open()
 
@@ -327,24 +278,24 @@ class ServerReader:
         self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
     ) -> tuple[Result, "Dispatcher"]:
         """Fetch a page; return it with its connection, the only one its cursor is good for (PAGE-6)."""
-        params = PaginatedRequestParams(cursor=cursor)
-        if cursor is not None:
-            try:
-                return await self._session.send(row, params, dispatcher, limits), dispatcher
-            except InvalidParams:
-                self._cache.drop(row.name)  # CACHE-16
-                raise
+        params = types.PaginatedRequestParams(cursor=cursor)
 
-        async def first(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
+        async def fetch(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
             return await self._session.send(row, params, dispatcher, limits), dispatcher
 
-        return await self._session.run_with_retry(first, limits, safe=True)
+        if cursor is None:
+            return await self._session.run_with_retry(fetch, limits, safe=True)
+        try:
+            return await fetch(dispatcher, limits)
+        except InvalidParams:
+            self.cache.drop(row.name)  # CACHE-16
+            raise
 
     def _learn_tools(self, page: P, dispatcher: "Dispatcher", names: set[str]) -> P:
-        """Record what a page of tools tells about them; return the page."""
-        if isinstance(page, ListToolsResult):
+        """Record output schemas, headers and hints of the tools on a page; return the page."""
+        if isinstance(page, types.ListToolsResult):
             if dispatcher.has_parameter_headers and dispatcher.connection.revision.stateless:
-                page.tools = self.header_parameters.learn(page.tools, self._skip_item)
+                page.tools = [tool for tool in page.tools if self._learn_header_parameters(tool)]
             self.output_schemas.learn(page.tools)
             for tool in page.tools:
                 hints = tool.annotations
@@ -353,36 +304,45 @@ class ServerReader:
             names.update(tool.name for tool in page.tools)
         return page
 
+    def _learn_header_parameters(self, tool: types.Tool) -> bool:
+        """Record the header parameters of a tool; return whether it can be called (HDR-14)."""
+        try:
+            self.header_parameters[tool.name] = find_annotations(tool.input_schema)
+        except ValueError as error:
+            self.header_parameters.pop(tool.name, None)
+            self._skip_item(RemoteProtocolError(f"tools/list: tool {tool.name!r} cannot be called: {error}"))
+            return False
+        return True
+
     async def refresh_header_parameters(self, name: str, known: object, limits: CallLimits) -> bool:
         """List the tools again; return whether the header parameters differ from `known` (HDR-28)."""
         if not self._session.dispatcher.has_parameter_headers:
             return False
         async with self._relist_lock:
-            if (self.header_parameters.find(name) or None) == (known or None):  # no other call has done it
+            if (self.header_parameters.get(name) or None) == (known or None):  # no other call has done it
                 try:
                     async for _ in self.iter_pages(TOOLS, limits, fresh=True):
                         pass
                 except MCPError as error:
-                    logger.info("the tools could not be listed after a mismatch of headers: %s", error)
-        return (self.header_parameters.find(name) or None) != (known or None)
+                    logger.info("could not list the tools after a header mismatch: %s", error)
+        return (self.header_parameters.get(name) or None) != (known or None)
 
-    async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
+    async def read_resource(self, uri: str, limits: CallLimits) -> types.ReadResourceResult:
         """Read a resource, from the cache if that is fresh."""
         limits = await self._session.wait_connected(limits)
         row = self._session.last_connection.revision.requests[CLIENT][RESOURCES_READ]
         kept = self._find_cached(row, uri)
         if kept is not None:
-            return cast("ReadResourceResult", kept)
-        return await self._session.multi_round.request(
-            ReadResourceResult,
-            row.name,
-            ReadResourceParams(uri=uri),
-            limits,
-            plain=partial(self._store, row, uri, stamp=self._cache.version),
-        )
+            return cast("types.ReadResourceResult", kept)
+        call = MultiRoundCall(self._session, row.name, types.ReadResourceParams(uri=uri), limits)
+        stamp = self.cache.version
+        result = await call.finish(types.ReadResourceResult)
+        if not call.rounds:  # answers to questions are not part of the key
+            self._store(row, uri, result, stamp)
+        return result
 
     def _find_cached(self, row: Row, which: str | None) -> Result | None:
-        raw = self._cache.find(row.name, which, asyncio.get_running_loop().time())
+        raw = self.cache.find(row.name, which, asyncio.get_running_loop().time())
         if raw is None:
             return None
         self._stats.cached += 1
@@ -390,5 +350,5 @@ class ServerReader:
 
     def _store(self, row: Row, which: str | None, result: Result, stamp: int) -> None:
         stateless = self._session.last_connection.revision.stateless
-        if stateless and isinstance(result, CacheableResult):
-            self._cache.store(row.name, which, result, asyncio.get_running_loop().time(), stamp)
+        if stateless and isinstance(result, types.CacheableResult):
+            self.cache.store(row.name, which, result, asyncio.get_running_loop().time(), stamp)

@@ -18,18 +18,15 @@ from toolpost.errors import AuthError, ConnectFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
-_SERVER_KEYS: Final = ("mcpServers", "servers")
-"""Where the programs that read an `mcp.json` look for servers."""
+_SERVER_KEYS: Final = ("mcpServers", "servers")  # where programs list the servers in an `mcp.json`
 
-_EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
+_EXAMPLE: Final = 'example: {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
 
-OAUTH: Final = "oauth"
-"""What a configuration says for `OAuth()`. No token is that short."""
+OAUTH: Final = "oauth"  # the value of "auth" that stands for `OAuth()`; no token is that short
 
-_AUTH_HINT: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
+_AUTH_HINT: Final = 'write "oauth", in lower case, for a browser login, or a token'
 
-_EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")
-"""What may name variables of the environment. A command may have a use of its own for such words."""
+_EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")  # not "command": it may use such strings itself
 
 _VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
 
@@ -49,7 +46,7 @@ def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
     try:
         return _OBJECT(data)
     except InvalidJSONValue as error:
-        raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
+        raise ConnectFailed(f"{path} is not a valid mcp.json: {error}") from error
 
 
 def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
@@ -69,10 +66,10 @@ def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
     for key in _SERVER_KEYS:
         listed: JSON = config.get(key) or {}
         if not isinstance(listed, Mapping):
-            raise ConnectFailed(f"{key!r} is no object with a server for each name")
+            raise ConnectFailed(f"{key!r} must be an object of servers by name")
         found.update(cast("Mapping[str, Any]", listed))
     if not found:
-        raise ConnectFailed("no server is described there", hint=_EXAMPLE)
+        raise ConnectFailed("no servers are defined", hint=_EXAMPLE)
     return found
 
 
@@ -82,21 +79,21 @@ def choose_server(config: Mapping[str, JSON], server: str | None) -> tuple[str, 
     if server is None and len(found) == 1:
         (server,) = found
     if server not in found:
-        what = "there are several servers" if server is None else f"there is no server {server!r}"
-        raise ConnectFailed(what, hint=f"pass server=, one of: {', '.join(found)}")
+        problem = "several servers are defined" if server is None else f"unknown server {server!r}"
+        raise ConnectFailed(problem, hint=f"pass server=, one of: {', '.join(found)}")
     entry = found[server]
     if not isinstance(entry, Mapping):
-        raise ConnectFailed(f"server {server!r} is described by no object", hint=_EXAMPLE)
+        raise ConnectFailed(f"server {server!r} must be an object", hint=_EXAMPLE)
     return server, cast("Mapping[str, JSON]", entry)
 
 
 @contextmanager
-def error_context(what: str) -> Generator[None]:
+def error_context(context: str) -> Generator[None]:
     """Name what an error is about; contexts nest."""
     try:
         yield
     except (AuthError, ConnectFailed) as error:
-        error.peer = what if error.peer is None else f"{what}, {error.peer}"
+        error.peer = context if error.peer is None else f"{context}, {error.peer}"
         raise
 
 
@@ -125,8 +122,8 @@ def _expand(text: str, where: str) -> str:
         value = os.environ.get(name) if otherwise is None else os.environ.get(name) or otherwise
         if value is None:
             raise ConnectFailed(
-                f"{where} needs the variable {name}, which is not set in the environment",
-                hint=f"set it, or write ${{{name}:-…}} with what to take otherwise",
+                f"{where} requires the environment variable {name}, which is not set",
+                hint=f"set it, or write ${{{name}:-…}} with a default",
             )
         return value
 
@@ -138,18 +135,18 @@ def _check_auth(entry: Mapping[str, JSON]) -> None:
     for key in ("auth", "oauth"):
         if isinstance(entry.get(key), Mapping):  # some programs keep their settings there
             raise ConnectFailed(
-                f'"{key}": an object is not understood',
-                hint='for a login with the browser write "auth": "oauth"; what else there is to say, as '
-                "client_id, says OAuth(…) in the program: Client(…, auth=OAuth(…))",
+                f'"{key}" must not be an object',
+                hint='for a browser login write "auth": "oauth"; pass other settings, such as client_id, '
+                "in the program: Client(…, auth=OAuth(…))",
             )
     auth = entry.get("auth")
     if auth is None:
         return
     if "url" not in entry:
-        raise ConnectFailed('"auth" is for a server with a "url"', hint='a command gets secrets by "env"')
+        raise ConnectFailed('"auth" requires a "url"', hint='pass secrets to a command in "env"')
     if not isinstance(auth, str):
         raise ConnectFailed(
-            f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH_HINT
+            f'"auth" must be a string, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH_HINT
         )
     if auth != OAUTH and auth.lower().startswith(OAUTH):
         raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH_HINT)

@@ -20,29 +20,27 @@ from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceR
 from toolpost.types.resources import ResourceTemplate
 
 
-def check_seconds(what: str, value: Any) -> None:
+def check_seconds(name: str, value: Any) -> None:
     """Check that a value is None or a positive number of seconds."""
     if value is None:
         return
     if not isinstance(value, int | float):
-        raise TypeError(f"{what}: a number of seconds or None, not {value!r}")
+        raise TypeError(f"{name} must be a number of seconds or None, not {value!r}")
     if not value > 0:
-        raise ValueError(f"{what}: more than 0 seconds, not {value!r}")
+        raise ValueError(f"{name} must be more than 0 seconds, not {value!r}")
 
 
-def check_mapping(what: str, value: Any) -> dict[str, Any]:
+def check_mapping(name: str, value: Any) -> dict[str, Any]:
     """Return a mapping of names to values as a dict, empty for None. Raises `TypeError` for anything else."""
     if value is None:
         return {}
-    # Nearly all are plain dicts; to ask the abstract class takes four times as long.
+    # Nearly all are plain dicts, and the abstract class is slow to ask.
     if type(value) is not dict and not isinstance(value, Mapping):
-        raise TypeError(
-            f'{what}: a mapping of names to values, such as {{"name": value}}, not a {type(value).__name__}'
-        )
+        raise TypeError(f'{name} must be a mapping, such as {{"name": value}}, not a {type(value).__name__}')
     plain: dict[Any, Any] = {**value}
     for key in plain:
         if not isinstance(key, str):
-            raise TypeError(f"{what}: names are strings, not {key!r}")
+            raise TypeError(f"{name}: names must be strings, not {key!r}")
     return plain
 
 
@@ -53,7 +51,7 @@ def encode_arguments(tool: str, arguments: Any) -> Raw:
         plain = check_mapping("arguments", arguments)
     for key in plain:
         if type(key) is not str:
-            plain = check_mapping("arguments", plain)  # which says what is wrong with it
+            plain = check_mapping("arguments", plain)  # raises an error that names the key
             break
     try:
         return Raw(jsonrpc.encode(plain))
@@ -80,22 +78,21 @@ def make_reference(ref: JSON) -> Reference:
         return ResourceReference(uri=ref.uri_template)
     if not isinstance(ref, str):
         raise TypeError(
-            f"ref: a prompt, a resource template, a reference or a string, not a {type(ref).__name__}"
+            f"ref must be a prompt, a resource template, a reference or a string, not a {type(ref).__name__}"
         )
     if "{" in ref or "://" in ref:
         return ResourceReference(uri=ref)
     if ":" in ref:
         raise ValueError(
-            f"ref: {ref!r} may be a prompt or a template: "
-            f"give PromptReference(name={ref!r}) or ResourceReference(uri={ref!r})"
+            f"ref {ref!r} may be a prompt or a template: "
+            f"pass PromptReference(name={ref!r}) or ResourceReference(uri={ref!r})"
         )
     return PromptReference(name=ref)
 
 
 # --------------------------------------------------------------------- options
 
-DEFAULT_MAX_TIMEOUT: Final = 300.0
-"""Seconds that a request with progress may take in all, unless `max_timeout` is given."""
+DEFAULT_MAX_TIMEOUT: Final = 300.0  # seconds for a request with progress in all, without `max_timeout`
 
 ProgressCallback: TypeAlias = Callable[[ProgressParams], object]
 LogCallback: TypeAlias = Callable[[LogParams], object]
@@ -116,31 +113,21 @@ class EventCallbacks(NamedTuple):
 class ClientOptions:
     """What a user of a client can tune. All times are in seconds."""
 
-    timeout: float | None = 60.0
-    """How long to wait for an answer; progress restarts it. None waits without limit."""
-    max_timeout: float | Unset | None = UNSET
-    """How long to wait in all, whatever the progress: `DEFAULT_MAX_TIMEOUT` if unset, None for no limit."""
-    connect_timeout: float | None = 30.0
-    """How long opening a connection may take, negotiation included."""
-    probe_timeout: float = 5.0
-    """How long to wait for the answer to the first request, which old servers may not send."""
-    heartbeat: float | None = None
-    """The interval between two pings; None sends none."""
-    retries: int = 2
-    """How often a request that was lost is sent again."""
-    strict: bool = False
-    """Whether an item of a list that cannot be decoded is an error, instead of being left out."""
-    cache: bool = True
-    """Whether to cache lists and resources as long as a stateless server allows."""
+    timeout: float | None = 60.0  # for an answer; progress restarts it; None waits without limit
+    max_timeout: float | Unset | None = UNSET  # in all; `DEFAULT_MAX_TIMEOUT` if unset, None for no limit
+    connect_timeout: float | None = 30.0  # for opening a connection, negotiation included
+    probe_timeout: float = 5.0  # for the answer to the first request, which old servers may not send
+    heartbeat: float | None = None  # between two pings; None sends none
+    retries: int = 2  # how often a request that was lost is sent again
+    strict: bool = False  # whether an item of a list that cannot be decoded is an error, not left out
+    cache: bool = True  # whether to cache lists and resources as long as a stateless server allows
 
     def __post_init__(self) -> None:
         for name in ("timeout", "max_timeout", "connect_timeout", "probe_timeout", "heartbeat"):
             seconds = getattr(self, name)
             check_seconds(name, None if seconds is UNSET else seconds)
         if not isinstance(self.retries, int) or self.retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - users err
-            raise ValueError(
-                f"retries: how often a request is sent once more, 0 or more, not {self.retries!r}"
-            )
+            raise ValueError(f"retries must be 0 or more, not {self.retries!r}")
 
     @property
     def effective_probe_timeout(self) -> float:

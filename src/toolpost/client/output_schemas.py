@@ -1,8 +1,8 @@
 """The output schemas of a server's tools, and the validation of results against them.
 
 Validation needs jsonschema-rs, which the extra `toolpost[schema]` installs; without it results pass and are
-counted. A schema is compiled when its tool is first called. Dialects: 2020-12 unless `$schema` says
-otherwise, and 4, 6, 7 and 2019-09.
+counted. A schema is compiled when its tool is first called. Dialects: 2020-12 by default, and
+4, 6, 7 and 2019-09 by `$schema`.
 """
 
 import logging
@@ -17,12 +17,11 @@ from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
 ResultCheck: TypeAlias = Callable[[CallToolResult], None]
-"""Returns if a result keeps to its schema, raises `RemoteProtocolError` otherwise."""
+"""Raises `RemoteProtocolError` if a result does not fit its schema."""
 
-MAX_ERROR_TEXT: Final = 500
-"""Characters of a validator's message that are repeated: it quotes the value, which may be large."""
+MAX_ERROR_TEXT: Final = 500  # characters of a validator's message: it quotes the value, which may be large
 
-_HINT: Final = "pass validate=False to have the result as it is"
+_HINT: Final = "pass validate=False to skip validation"
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -32,8 +31,7 @@ class OutputSchemas:
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
-        self.schemas: dict[str, dict[str, JSON]] = {}
-        """The schemas by the names of the tools."""
+        self.schemas: dict[str, dict[str, JSON]] = {}  # the schemas by the names of the tools
         self._checks: dict[str, ResultCheck] = {}
         self._is_outdated = False
 
@@ -88,12 +86,12 @@ class OutputSchemas:
             validator = make_validator(schema)
         except ValueError as error:
             raise RemoteProtocolError(
-                f"the output schema of tool {name!r} cannot be used: {_shorten_message(error)}",
+                f"tool {name!r} has an invalid output schema: {_shorten_message(error)}",
                 hint="nothing was sent; pass validate=False to call it without validation",
             ) from error
         if validator is None:
             logger.info(
-                "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
+                "results are not validated: jsonschema-rs is not installed (pip install 'toolpost[schema]')"
             )
 
         def check(result: CallToolResult) -> None:
@@ -101,7 +99,7 @@ class OutputSchemas:
                 return
             if result.structured_content is UNSET:
                 raise RemoteProtocolError(
-                    f"tool {name!r} declares an output schema and gave no structured content", hint=_HINT
+                    f"tool {name!r} declares an output schema but returned no structured content", hint=_HINT
                 )
             if validator is None:
                 self._count_unchecked(result)
@@ -111,7 +109,7 @@ class OutputSchemas:
             except ValueError as error:
                 path = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
                 raise RemoteProtocolError(
-                    f"tool {name!r} gave structured content{path} against its output schema: "
+                    f"tool {name!r} returned structured content{path} that violates its output schema: "
                     f"{_shorten_message(error)}",
                     hint=_HINT,
                 ) from error

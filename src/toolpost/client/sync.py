@@ -6,7 +6,6 @@ there and waits. Threads that were not closed are closed when the interpreter ex
 
 import asyncio
 import atexit
-import contextlib
 import logging
 import threading
 import time
@@ -30,26 +29,22 @@ from toolpost.client.connection.status import Transition
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
 
-CANCEL_TIMEOUT: Final = 5.0
-"""Seconds that tasks have to end when they are cancelled: a process needs some to be ended in order."""
-
-EXIT_TIMEOUT: Final = 5.0
-"""Seconds that an interpreter which exits waits for all homes to be left in order, before it insists."""
+CANCEL_TIMEOUT: Final = 5.0  # seconds for cancelled tasks to end: ending a child process takes a while
+EXIT_TIMEOUT: Final = 5.0  # seconds for all clients to close when the interpreter exits
 
 T = TypeVar("T")
 CoroutineFactory: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 logger: Final = logging.getLogger("toolpost.client")
 
-_LOOP_THREADS: Final[set["LoopThread"]] = set()
-"""Those with a thread. A script may have forgotten its client, which is not left all the same."""
+_LOOP_THREADS: Final[set["LoopThread"]] = set()  # those that run: a script may not have closed its client
 
 
 class LoopThread:
-    """A thread with an event loop. `parting` is run last."""
+    """A thread with an event loop. `cleanup` runs last."""
 
-    def __init__(self, parting: CoroutineFactory[None]) -> None:
-        self._cleanup = parting
+    def __init__(self, cleanup: CoroutineFactory[None]) -> None:
+        self._cleanup = cleanup
         self._lock = threading.Lock()
         self.is_closing = False
         self._is_closed = False
@@ -66,15 +61,28 @@ class LoopThread:
         with self._lock:
             return None if self.is_closing else self._submit_to_loop(work)
 
+    def run(self, work: CoroutineFactory[T]) -> tuple[T] | None:
+        """Run some work and wait for it; None if the thread is closing."""
+        future = self.submit(work)
+        if future is None:
+            return None
+        try:
+            return (future.result(),)
+        except CancelledError:
+            raise ChannelClosed("the client was closed") from None
+        except BaseException:  # an interrupt, or an error of the work
+            future.cancel()  # also cancels the request at the server
+            raise
+
     def close(self) -> None:
         """Run the clean-up and end the thread. Several threads may close it at once."""
         self._check_thread()
-        parting = self.start_closing()
+        cleanup = self.start_closing()
         try:
-            if parting is not None:
-                parting.result()
+            if cleanup is not None:
+                cleanup.result()
         except CancelledError:
-            pass  # somebody else was faster
+            pass  # another thread has closed it first
         finally:
             self.stop()
             self.thread.join()
@@ -87,12 +95,12 @@ class LoopThread:
 
     def stop(self) -> None:
         """Cancel all tasks, and let the thread end."""
-        with contextlib.suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self.thread:
-            raise LocalProtocolError("an async callback cannot use a SyncClient, which would wait for itself")
+            raise LocalProtocolError("a SyncClient would deadlock in an async callback; use a Client there")
 
     def _submit_to_loop(self, work: CoroutineFactory[T]) -> "Future[T]":
         future = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -110,7 +118,7 @@ class LoopThread:
                     loop.run_until_complete(main)
                 except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
                     # A task has ended with it, or a callback stopped the loop. The others go on.
-                    logger.debug("the thread of a client goes on after %r", error)
+                    logger.debug("the client thread continues after %r", error)
         finally:
             with self._lock:
                 self.is_closing = self._is_closed = True
@@ -120,31 +128,31 @@ class LoopThread:
             _LOOP_THREADS.discard(self)
 
     async def _main(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError):
             await self._stop_requested.wait()
         with self._lock:
             self.is_closing = self._is_closed = True
-        await asyncio.sleep(0)  # what was handed over last becomes a task
+        await asyncio.sleep(0)  # work that was submitted last becomes a task
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
             _, stuck = await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)
             if stuck:
-                logger.warning("%d tasks refuse to end, and are left alone", len(stuck))
+                logger.warning("%d tasks did not stop and were abandoned", len(stuck))
         await self._loop.shutdown_asyncgens()
 
 
 @atexit.register
 def _close_all() -> None:
     """Close all threads at once, in bounded time: a server that ignores the end of its stdin would stay."""
-    homes = [home for home in list(_LOOP_THREADS) if home.thread.is_alive()]  # none is after a fork
+    running = [each for each in list(_LOOP_THREADS) if each.thread.is_alive()]  # none is after a fork
     deadline = time.monotonic() + EXIT_TIMEOUT + CANCEL_TIMEOUT
-    wait([parting for home in homes if (parting := home.start_closing())], EXIT_TIMEOUT)
-    for home in homes:
-        home.stop()
-    for home in homes:
-        home.thread.join(max(0.0, deadline - time.monotonic()))
+    wait([cleanup for each in running if (cleanup := each.start_closing())], EXIT_TIMEOUT)
+    for each in running:
+        each.stop()
+    for each in running:
+        each.thread.join(max(0.0, deadline - time.monotonic()))
 
 
 # --------------------------------------------------------------------- the client
@@ -171,6 +179,13 @@ def _make_blocking(
     return call
 
 
+def _like(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[[Callable[..., Any]], Callable[Concatenate["SyncClient", P], T]]:
+    """Replace a stub by the blocking version of a generic method: pyrefly binds `self` only for a `def`."""
+    return lambda _stub: _make_blocking(method)
+
+
 def _make_blocking_iterator(
     method: Callable[Concatenate[Client, P], AsyncIterable[T]], *, ends: bool = False
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
@@ -178,27 +193,7 @@ def _make_blocking_iterator(
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        steps: AsyncIterator[T] | None = None
-
-        async def step(client: Client) -> T | None:
-            nonlocal steps
-            if steps is None:
-                steps = aiter(method(client, *args, **kwargs))
-            return await anext(steps, None)
-
-        async def stop(_: Client) -> None:
-            if isinstance(steps, AsyncGenerator):
-                await steps.aclose()
-
-        try:
-            while (item := self._run(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
-                yield item
-        except ChannelClosed:
-            if not ends or steps is None or not self._is_closing:  # pyright: ignore[reportPrivateUsage] - a method
-                raise
-        finally:
-            with suppress(ChannelClosed, LocalProtocolError):  # it is over, or left in the client's thread
-                self._run(stop)  # pyright: ignore[reportPrivateUsage] - a method
+        return self._iterate(lambda client: method(client, *args, **kwargs), ends=ends)  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 
@@ -235,8 +230,8 @@ class SyncClient(ServerFacts):
         with self._lock:
             self._connecting += 1
         try:
-            while _run_in_loop(home := self._get_loop_thread(), self._client.connect) is None:
-                home.thread.join()  # it is being left; the client moves only when that is done
+            while (loop_thread := self._get_loop_thread()).run(self._client.connect) is None:
+                loop_thread.thread.join()  # it is closing; only then the client can use another one
         except BaseException:  # also an interrupt: the thread must not stay behind
             self._abort_connect()
             raise
@@ -246,13 +241,8 @@ class SyncClient(ServerFacts):
 
     def close(self) -> None:
         """Leave the server and end the thread. Closing twice is fine."""
-        home = self._loop_thread
-        if home is not None:
-            home.close()
-
-    @property
-    def _is_closing(self) -> bool:
-        return self._loop_thread is None or self._loop_thread.is_closing
+        if self._loop_thread is not None:
+            self._loop_thread.close()
 
     def _get_loop_thread(self) -> LoopThread:
         """Return the thread of the client, started if there is none."""
@@ -265,11 +255,11 @@ class SyncClient(ServerFacts):
         """Close the thread after a failed connect, unless another thread connects or has connected."""
         with self._lock:
             self._connecting -= 1
-            home = self._loop_thread
-            if home is None or self._connecting or self._client.connected:
+            loop_thread = self._loop_thread
+            if loop_thread is None or self._connecting or self._client.connected:
                 return
-            home.start_closing()  # now, so that whoever connects from here on does so in the next home
-        home.close()
+            loop_thread.start_closing()  # now, so that the next connect uses another thread
+        loop_thread.close()
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -281,12 +271,36 @@ class SyncClient(ServerFacts):
 
     def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run some work on the client in its thread. Raises `ChannelClosed` if it is not connected."""
-        home = self._loop_thread
-        done = None if home is None else _run_in_loop(home, lambda: work(self._client))
+        done = None if self._loop_thread is None else self._loop_thread.run(lambda: work(self._client))
         if done is None:
             hint = "use `with client:`, or `client.connect()`"
             raise ChannelClosed("the client is not connected", sent=False, hint=hint)
         return done[0]
+
+    def _iterate(self, begin: Callable[[Client], AsyncIterable[T]], *, ends: bool = False) -> Iterator[T]:
+        """Iterate over what `begin` returns; with `ends`, stop when the client is closed."""
+        steps: AsyncIterator[T] | None = None
+
+        async def step(client: Client) -> T | None:
+            nonlocal steps
+            if steps is None:
+                steps = aiter(begin(client))
+            return await anext(steps, None)
+
+        async def stop(_: Client) -> None:
+            if isinstance(steps, AsyncGenerator):
+                await steps.aclose()
+
+        try:
+            while (item := self._run(step)) is not None:
+                yield item
+        except ChannelClosed:
+            is_closing = self._loop_thread is None or self._loop_thread.is_closing
+            if not ends or steps is None or not is_closing:
+                raise
+        finally:
+            with suppress(ChannelClosed, LocalProtocolError):  # closed, or left in the client's own thread
+                self._run(stop)
 
     # ----------------------------------------------------------------- the server
 
@@ -301,15 +315,11 @@ class SyncClient(ServerFacts):
 
     def events(self) -> Iterator[Transition]:
         """The transitions of the connection from now on, each with its cause, until the client is closed."""
-        events = self._client.events()  # from now on, and not from the first look
-
-        async def step(_: Client) -> Transition | None:
-            return await anext(events, None)
+        events = self._client.events()  # from now on, and not from the first step
 
         def each() -> Iterator[Transition]:
             with suppress(ChannelClosed):
-                while (event := self._run(step)) is not None:
-                    yield event
+                yield from self._iterate(lambda _: events)
 
         return each()
 
@@ -317,9 +327,6 @@ class SyncClient(ServerFacts):
 
     list_tools = _make_blocking(Client.list_tools)
     list_tools_pages = _make_blocking_iterator(Client.list_tools_pages)
-    call_tool = _make_blocking(Client.call_tool)
-    begin_call = _make_blocking(Client.begin_call)
-    resume = _make_blocking(Client.resume)
     list_resources = _make_blocking(Client.list_resources)
     list_resources_pages = _make_blocking_iterator(Client.list_resources_pages)
     list_resource_templates = _make_blocking(Client.list_resource_templates)
@@ -336,19 +343,21 @@ class SyncClient(ServerFacts):
     ping = _make_blocking(Client.ping)
     cancel = _make_blocking(Client.cancel)
     notify_roots_changed = _make_blocking(Client.notify_roots_changed)
-    request = _make_blocking(Client.request)
     notify = _make_blocking(Client.notify)
+    forward = _make_blocking(Client.forward)
 
+    @_like(Client.call_tool)
+    def call_tool(self) -> Any:
+        """As `Client.call_tool`."""
 
-def _run_in_loop(home: LoopThread, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
-    """Run some work and wait for it; None if the thread is closing."""
-    future = home.submit(work)
-    if future is None:
-        return None
-    try:
-        return (future.result(),)
-    except CancelledError:
-        raise ChannelClosed("the client was closed") from None
-    except BaseException:  # an interrupt, or what the work raised
-        future.cancel()  # the server is told, too
-        raise
+    @_like(Client.begin_call)
+    def begin_call(self) -> Any:
+        """As `Client.begin_call`."""
+
+    @_like(Client.resume)
+    def resume(self) -> Any:
+        """As `Client.resume`."""
+
+    @_like(Client.request)
+    def request(self) -> Any:
+        """As `Client.request`."""

@@ -6,57 +6,54 @@ left to `multi_round`, output schemas to `output_schemas`.
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from copy import copy
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from toolpost.client.callbacks import Answer, parse_questions
+from toolpost import types
+from toolpost.client.callbacks import Answer
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.session import ClientSession
-from toolpost.client.listing import TOOLS, read_all_pages
+from toolpost.client.listing import TOOLS
 from toolpost.client.multi_round import InputCallback, MultiRoundCall, PausedCall
 from toolpost.client.options import ProgressCallback, check_mapping, encode_arguments
 from toolpost.client.output_schemas import ResultCheck
-from toolpost.errors import LocalProtocolError, MCPError, RemoteProtocolError, ToolError
+from toolpost.errors import HeaderMismatch, LocalProtocolError, MCPError, RemoteProtocolError, ToolError
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import TOOLS_CALL
-from toolpost.types.base import (
-    JSON,
-    UNSET,
-    InputRequiredResult,
-    Meta,
-    OpenUnion,
-    Struct,
-    Unset,
-    dec_hook,
-)
-from toolpost.types.content import Content, TextContent
-from toolpost.types.initialize import ClientCapabilities, ElicitationCapability
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
+from toolpost.types.base import JSON, UNSET, Meta, OpenUnion, Raw, Result, Struct, Unset, dec_hook
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _DefaultTypeVar  # part of every type checker
 
+    # The type that `result_type` names, and the default without it.
+    R = _DefaultTypeVar("R", default=JSON)
+    RequestResult = _DefaultTypeVar("RequestResult", default=Result)
+else:
+    R = TypeVar("R")
+    RequestResult = TypeVar("RequestResult")
+
+# In `_meta`: the value is not an object, and was wrapped in one because this revision demands it.
 _WRAPPED_META_KEY: Final = "toolpost/wrapped"
-"""In `_meta`: the value is no object, and stands in one only because this revision allows nothing else."""
-_WRAPPER_FIELD: Final = "result"
-"""Where it stands there."""
+_WRAPPER_FIELD: Final = "result"  # the only member of an object that wraps another value
 
 
 class ToolResult(Struct, Generic[T], frozen=True):
-    """What a tool said.
+    """The result of a tool.
 
     Attributes:
-        data: what the tool returned, the same in every revision that has structured content: a value that is
-            no object, such as a list, is taken out of the object that older ones of these revisions demand.
-            Without structured content it is `text`, or None if there is no text either. With `result_type=`
-            it is of that type, and read from the JSON in the text where nothing else is there.
+        data: the value that the tool returned, the same in every revision with structured content: a value
+            such as a list is taken out of the object that older ones of these revisions demand. Without
+            structured content it is `text`, or None without text. With `result_type=` it is of that type, and
+            parsed from the JSON in the text if there is nothing else.
         content: the blocks: text, images, audio, resources.
-        structured_content: the structured result as it came; `UNSET` if there is none.
-        is_error: whether the tool says that it failed; only with `raise_on_error=False`.
+        structured_content: the structured result as received; `UNSET` if there is none.
+        is_error: whether the tool reports a failure; only with `raise_on_error=False`.
         meta: its `_meta`; None if there is none.
-        raw: the bytes as they came, with all that nobody here knows.
+        raw: the bytes as received, with all unknown members.
         text: the text blocks, joined by line breaks; empty if there is none.
 
     Examples:
@@ -71,7 +68,7 @@ class ToolResult(Struct, Generic[T], frozen=True):
     """
 
     data: T
-    content: list[Content]
+    content: list[types.Content]
     structured_content: JSON | Unset
     is_error: bool
     meta: Meta | None
@@ -83,44 +80,40 @@ class ToolResult(Struct, Generic[T], frozen=True):
         return join_text(self.content)
 
 
-def join_text(content: list[Content]) -> str:
+def join_text(content: list[types.Content]) -> str:
     """Join the text blocks by line breaks."""
-    if len(content) == 1 and type(content[0]) is TextContent:  # the usual case
+    if len(content) == 1 and type(content[0]) is types.TextContent:  # the usual case
         return content[0].text
-    return "\n".join([block.text for block in content if isinstance(block, TextContent)])
+    return "\n".join([block.text for block in content if isinstance(block, types.TextContent)])
 
 
 def make_tool_result(
-    name: str, result: CallToolResult, kind: type[T] | None, *, wrapped: bool = False
+    name: str, result: types.CallToolResult, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
     """Build the result of a tool, with its data converted to `kind` if one is given.
 
-    What does not fit is unwrapped: the JSON in a text, the value in an object with nothing but a `result`.
-    `wrapped` says that the output schema describes such an object.
+    Data that does not fit is unwrapped: the JSON in a string, the value in an object with only a `result`.
+    `wrapped` is whether the output schema describes such an object.
     """
     structured, failed = result.structured_content, bool(result.is_error)
     look_into = _unwrap
     data: JSON = structured
     if structured is UNSET:
-        data = None if failed else _text_or_none(result.content)
+        has_text = any(isinstance(block, types.TextContent) for block in result.content)
+        data = join_text(result.content) if has_text and not failed else None
         look_into = _parse_json
     elif wrapped or (result.meta is not None and _has_wrapped_mark(result.meta)):
         data = _unwrap(structured)
     if kind is not None and not failed:
-        what = f"the result of tool {name!r}"
+        label = f"the result of tool {name!r}"
         try:
-            data = convert_value(data, kind, what)
+            data = convert_value(data, kind, label)
         except RemoteProtocolError:
             inner = look_into(data)
             if inner is data:
                 raise
-            data = convert_value(inner, kind, what)
+            data = convert_value(inner, kind, label)
     return ToolResult(data, result.content, structured, failed, result.meta, result.raw)
-
-
-def _text_or_none(content: list[Content]) -> str | None:
-    """Return the text; None if there is no text block."""
-    return join_text(content) if any(isinstance(block, TextContent) for block in content) else None
 
 
 def _has_wrapped_mark(meta: Meta) -> bool:
@@ -150,22 +143,22 @@ def _parse_json(text: JSON) -> JSON:
         return text
 
 
-def convert_value(value: JSON, kind: type[T], what: str) -> T:
+def convert_value(value: JSON, kind: type[T], label: str) -> T:
     """Convert JSON to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
         name = getattr(kind, "__name__", str(kind))
-        raise RemoteProtocolError(f"{what} is not a {name}: {error}") from error
+        raise RemoteProtocolError(f"{label} is not a {name}: {error}") from error
 
 
-def decode_value(raw: bytes, kind: type[T], what: str) -> T:
+def decode_value(raw: bytes, kind: type[T], label: str) -> T:
     """Decode JSON and convert it to a type. Raises `RemoteProtocolError` if it does not fit."""
     try:
         value = _ANY_JSON(raw)
     except InvalidJSONValue as error:
-        raise RemoteProtocolError(f"{what} cannot be read: {error}") from error
-    return convert_value(value, kind, what)
+        raise RemoteProtocolError(f"{label} cannot be read: {error}") from error
+    return convert_value(value, kind, label)
 
 
 def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
@@ -175,201 +168,186 @@ def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
         return validate(value)
     if issubclass(kind, OpenUnion):
         return dec_hook(kind, value)
-    raise MCPError(f"result_type: a {kind.__name__} cannot be made from JSON")
+    raise MCPError(f"result_type: cannot convert JSON to {kind.__name__}")
 
 
 # --------------------------------------------------------------------- tools
 
 
-class _OutputInfo(NamedTuple):
-    """What the list of tools tells about the results of one tool."""
+class _ToolCall(MultiRoundCall, Generic[T]):
+    """A call of a tool: pauses for questions, and converts the result."""
 
+    result_type: type[T] | None = None
+    raise_on_error: bool = True
+    validate: bool = True
+    is_prepared: bool = False
     is_wrapped: bool = False
     check: ResultCheck | None = None
 
+    async def run(self) -> ToolResult[T] | PausedCall:
+        """Send the call; return its result, or the call itself if the server asks something."""
+        assert isinstance(self.params, types.CallToolParams), "it calls a tool"
+        reader, name = self.session.reader, self.params.name
+        if self.retry is None and name in reader.retry_safe_tools:
+            self.retry = True
+        if reader.output_schemas.schemas and not self.is_prepared:
+            await self._prepare(name)
+        header_parameters = reader.header_parameters.get(name)
+        try:
+            result = await self.advance()
+        except HeaderMismatch:
+            # A tool whose headers have changed is called once more (HDR-28).
+            if not await reader.refresh_header_parameters(name, header_parameters, self.limits):
+                raise
+            result = await self.advance()
+        if isinstance(result, types.InputRequiredResult):
+            return self._pause(self.params, result)
+        assert isinstance(result, types.CallToolResult), "the row says so"
+        if result.is_error and self.raise_on_error:
+            raise self._make_tool_error(name, result)
+        if self.check is not None:
+            self.check(result)
+        return make_tool_result(name, result, self.result_type, wrapped=self.is_wrapped)
 
-_NO_OUTPUT_INFO: Final = _OutputInfo()
+    async def _prepare(self, name: str) -> None:
+        """Look up the output schema before the call: the list may be forgotten in the meantime."""
+        self.is_prepared = True
+        self.limits = await self.session.wait_connected(self.limits)  # a new connection forgets the schemas
+        outputs = self.session.reader.output_schemas
+        self.is_wrapped = outputs.is_wrapped(name)
+        if self.validate and self.session.last_connection.revision.structured is not None:
+            self.check = outputs.get_check(name)
+
+    def _pause(self, params: types.CallToolParams, result: types.InputRequiredResult) -> PausedCall:
+        """Build the paused call. Raises `RemoteProtocolError` if the server must not ask this."""
+        paused = PausedCall(
+            name=params.name,
+            encoded_arguments=params.arguments or Raw(b"{}"),
+            input_requests=result.input_requests or {},
+            state=result.request_state,
+            rounds=self.rounds,
+            spent=self.elapsed,
+            meta=check_mapping("meta", self.meta) or None,
+            capabilities=self.capabilities,
+            raise_on_error=self.raise_on_error,
+            validate=self.validate,
+        )
+        self.session.request_callbacks.check_questions(paused.questions, self.capabilities)
+        return paused
+
+    def _make_tool_error(self, name: str, result: types.CallToolResult) -> ToolError:
+        """Build the error of a failed tool. A note is for people: models read the text."""
+        error = ToolError(join_text(result.content) or f"tool {name!r} failed without a message")
+        note = self.session.last_connection.dispatcher.stderr_hint
+        if note is not None:
+            error.add_note(note)
+        return error
 
 
 class ToolMethods:
-    """What a client can do with tools."""
+    """The methods of a client about tools."""
 
     _session: ClientSession
     _local_peer: LocalPeer
     _make_limits: Callable[..., CallLimits]
 
-    async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
-        """The tools, all pages of them. From then on results are validated against their output schemas."""
-        pages = await read_all_pages(lambda: self.list_tools_pages(timeout=timeout))
-        return [tool for page in pages for tool in page.tools]
+    async def list_tools(self, *, timeout: float | None = None) -> list[types.Tool]:
+        """Return all tools. From then on results are validated against their output schemas."""
+        return await self._session.reader.read_list(TOOLS, self._make_limits(timeout))
 
-    async def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListToolsResult]:
-        """The tools, page by page."""
-        async for page in self._session.reader.iter_pages(TOOLS, self._make_limits(timeout)):
-            yield page
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[T],
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-        on_input: InputCallback | None = None,
-        capabilities: ClientCapabilities | None = None,
-        retry: bool | None = None,
-    ) -> ToolResult[T]: ...
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-        on_input: InputCallback | None = None,
-        capabilities: ClientCapabilities | None = None,
-        retry: bool | None = None,
-    ) -> ToolResult[JSON]: ...
+    def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[types.ListToolsResult]:
+        """Iterate over the pages of the list of tools."""
+        return self._session.reader.iter_pages(TOOLS, self._make_limits(timeout))
 
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, JSON] | None = None,
         *,
-        result_type: type[Any] | None = None,
+        result_type: type[R] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
         raise_on_error: bool = True,
         validate: bool = True,
         on_input: InputCallback | None = None,
-        capabilities: ClientCapabilities | None = None,
+        capabilities: types.ClientCapabilities | None = None,
         retry: bool | None = None,
-    ) -> ToolResult[Any]:
-        """What a tool says.
+    ) -> ToolResult[R]:
+        """Call a tool and return its result.
 
         Args:
-            name: the tool.
-            arguments: what to call it with.
-            result_type: what to make of its data: a type that msgspec knows, or a pydantic model. A server of
-                a revision without structured content has its data read from the JSON in its text.
-            timeout: seconds to wait, instead of the client's; `math.inf` waits for ever. The time that a
+            name: the name of the tool.
+            arguments: its arguments.
+            result_type: the type of its data: one that msgspec supports, or a pydantic model. From a server
+                without structured content the data is parsed from the JSON in its text.
+            timeout: seconds to wait, instead of the client's; `math.inf` waits without limit. The time that a
                 callback takes to answer the server is not counted.
-            progress: hears how far the tool has come; all of it before this returns.
-            meta: what to put into `_meta`.
-            raise_on_error: whether a tool that says that it failed is an exception.
-            validate: whether to hold the data against the tool's output schema. That needs the extra
+            progress: receives the progress of the call; all of it before this returns.
+            meta: members of `_meta`.
+            raise_on_error: whether a failure that the tool reports is an exception.
+            validate: whether to validate the data against the tool's output schema. That needs the extra
                 `toolpost[schema]`, and that the tools have been listed on this connection.
-            on_input: answers the questions of this call, all of a round at once: is given the `PausedCall`
-                and returns the answers by key. The client's callbacks answer what it leaves out. In a session
-                a server asks otherwise, and only the client's callbacks answer.
+            on_input: answers the questions of this call, all of a round at once: receives the `PausedCall`
+                and returns the answers by key. The client's callbacks answer the others. In a session only
+                the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
                 elicitation by form.
-            retry: whether it may be sent once more although the server may have got it; by default if the
-                list of tools, which must have been read, says that the tool only reads or is idempotent.
+            retry: whether to send it again although the server may have received it; by default only a
+                listed tool that is described as read-only or idempotent.
 
         Raises:
-            TypeError: the arguments are no mapping.
-            LocalProtocolError: one of them cannot be written as JSON, or an answer is not what the server's
-                form allows; that was not sent.
-            ToolError: the tool says that it failed; the text is what it said.
-            RPCError: the server refused the call; `InvalidParams` if there is no such tool.
+            TypeError: the arguments are not a mapping.
+            LocalProtocolError: one of them cannot be encoded as JSON, or an answer does not fit the server's
+                form; nothing was sent.
+            ToolError: the tool reports a failure; the text is the tool's.
+            RPCError: the server refused the call; `InvalidParams` if it has no such tool.
             RemoteProtocolError: the data breaks the output schema, or is not of `result_type`.
-            RequestTimeout: no answer came in time. The server was told.
+            RequestTimeout: no answer came in time. The request was cancelled.
         """
         if on_input is None and capabilities is not None:
-            raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        party = None if on_input is None else self._build_local_peer(capabilities)
-        params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
+            raise ValueError("capabilities= requires on_input=; callbacks use the client's capabilities")
+        params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._make_limits(timeout, progress, extendable=True)
-        call = MultiRoundCall(TOOLS_CALL, params, limits, meta, party=party, retry=retry)
-        known = _NO_OUTPUT_INFO
-        if self._session.reader.output_schemas.schemas:
-            known = await self._find_output_info(call, name, validate=validate)
-        rounds = self._session.multi_round
-        while isinstance(result := await rounds.advance(call), InputRequiredResult):
-            if on_input is None:
-                questions, given = parse_questions(result.input_requests or {}), {}
-            else:
-                paused = self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
-                questions, given = paused.questions, await rounds.call_input_callback(on_input, paused)
-            await rounds.answer_questions(call, result.request_state, questions, given)
-        assert isinstance(result, CallToolResult), "the row says so"
-        if result.is_error or known is not _NO_OUTPUT_INFO:
-            self._check_result(name, result, known, raise_on_error=raise_on_error)
-        return make_tool_result(name, result, result_type, wrapped=known.is_wrapped)
-
-    @overload
-    async def begin_call(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[T],
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-        capabilities: ClientCapabilities | None = None,
-        retry: bool | None = None,
-    ) -> ToolResult[T] | PausedCall: ...
-
-    @overload
-    async def begin_call(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-        capabilities: ClientCapabilities | None = None,
-        retry: bool | None = None,
-    ) -> ToolResult[JSON] | PausedCall: ...
+        party = None if on_input is None else self._build_local_peer(capabilities)
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        while isinstance(outcome := await call.run(), PausedCall):
+            given: dict[str, Answer] = {}
+            if on_input is not None:
+                answers = await self._session.request_callbacks.run_callback(on_input, outcome)
+                given = check_mapping("on_input", answers)
+            await call.answer(outcome.state, outcome.questions, given)
+        return outcome
 
     async def begin_call(
         self,
         name: str,
         arguments: Mapping[str, JSON] | None = None,
         *,
-        result_type: type[Any] | None = None,
+        result_type: type[R] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
         raise_on_error: bool = True,
         validate: bool = True,
-        capabilities: ClientCapabilities | None = None,
+        capabilities: types.ClientCapabilities | None = None,
         retry: bool | None = None,
-    ) -> ToolResult[Any] | PausedCall:
-        """What a tool says, or the call itself, `PausedCall`, if the server wants to know something first.
+    ) -> ToolResult[R] | PausedCall:
+        """Call a tool; return its result, or a `PausedCall` if the server asks for input first.
 
-        A paused call costs nothing on either side, and may wait as long as the server's state is good. In a
+        A paused call costs nothing on either side, and may wait as long as the server's state is valid. In a
         session a server asks while the call runs: the client's callbacks answer, and this is `call_tool`.
 
         Args:
-            name: the tool.
-            arguments: what to call it with.
-            result_type: what to make of its data; a call that is paused has to be told again.
+            name: the name of the tool.
+            arguments: its arguments.
+            result_type: the type of its data; a paused call does not keep it.
             timeout: seconds to wait, instead of the client's; likewise.
-            progress: hears how far the tool has come; likewise.
-            meta: what to put into `_meta`.
-            raise_on_error: whether a tool that says that it failed is an exception.
-            validate: whether to hold the data against the tool's output schema.
+            progress: receives the progress of the call; likewise.
+            meta: members of `_meta`.
+            raise_on_error: whether a failure that the tool reports is an exception.
+            validate: whether to validate the data against the tool's output schema.
             capabilities: what the call declares: by default what the client declares, and elicitation by
                 form, whether there is a callback for it or not.
             retry: as for `call_tool`.
@@ -377,162 +355,64 @@ class ToolMethods:
         Raises:
             MCPError: as `call_tool` does.
         """
-        params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
-        limits, party = (
-            self._make_limits(timeout, progress, extendable=True),
-            self._build_local_peer(capabilities),
-        )
-        call = MultiRoundCall(TOOLS_CALL, params, limits, meta, party=party, retry=retry)
-        known = await self._find_output_info(call, name, validate=validate)
-        return await self._advance(call, result_type, known, raise_on_error=raise_on_error, validate=validate)
-
-    @overload
-    async def resume(
-        self,
-        paused: PausedCall,
-        answers: Mapping[str, Answer],
-        *,
-        result_type: type[T],
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> ToolResult[T] | PausedCall: ...
-
-    @overload
-    async def resume(
-        self,
-        paused: PausedCall,
-        answers: Mapping[str, Answer],
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> ToolResult[JSON] | PausedCall: ...
+        params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
+        limits = self._make_limits(timeout, progress, extendable=True)
+        party = self._build_local_peer(capabilities)
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
+        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        return await call.run()
 
     async def resume(
         self,
         paused: PausedCall,
         answers: Mapping[str, Answer],
         *,
-        result_type: type[Any] | None = None,
+        result_type: type[R] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
-    ) -> ToolResult[Any] | PausedCall:
-        """What a tool says once it has its answers, or the call, paused again.
+    ) -> ToolResult[R] | PausedCall:
+        """Answer the questions of a paused call; return the result, or the call if it is paused again.
 
-        Any client of the same server may resume a call, in any process.
+        Any client of the same server can resume a call, in any process.
 
         Args:
-            paused: what `begin_call` or `resume` returned, or `PausedCall.from_json` read.
-            answers: an answer for each of `paused.questions`, as the callback for it might return it. What is
-                left out is asked of the client's callback.
-            result_type: what to make of the data.
+            paused: a call from `begin_call`, `resume` or `PausedCall.from_json`.
+            answers: an answer for each of `paused.questions`, as the callback for it might return it. The
+                client's callbacks answer those that are left out.
+            result_type: the type of the data.
             timeout: seconds to wait, instead of the client's.
-            progress: hears how far the tool has come.
+            progress: receives the progress of the call.
 
         Raises:
-            ValueError: an answer is missing, or one is to a question that was not asked.
-            LocalProtocolError: an answer is not what the form allows, or this is a session.
+            ValueError: an answer is missing, or answers a question that was not asked.
+            LocalProtocolError: an answer does not fit the form, or this is a session.
             MCPError: as `call_tool` does.
         """
         if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
-            raise TypeError(f"paused: a PausedCall, not a {type(paused).__name__}")
-        options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
+            raise TypeError(f"paused must be a PausedCall, not a {type(paused).__name__}")
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
-                hint="connect as the client that was paused did",
+                hint="connect with the revision of the paused client",
             )
-        call = MultiRoundCall(
-            TOOLS_CALL,
-            CallToolParams(name=paused.name, arguments=paused.encoded_arguments),
-            limits,
-            paused.meta,
-            party=self._build_local_peer(paused.capabilities),
-            rounds=paused.rounds,
-            elapsed=paused.spent,
-        )
-        known = await self._find_output_info(call, paused.name, validate=paused.validate)
-        rounds = self._session.multi_round
-        await rounds.answer_questions(call, paused.state, paused.questions, check_mapping("answers", answers))
-        return await self._advance(call, result_type, known, **options)
+        params = types.CallToolParams(name=paused.name, arguments=paused.encoded_arguments)
+        party = self._build_local_peer(paused.capabilities)
+        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, paused.meta, party)
+        call.result_type = result_type
+        call.raise_on_error, call.validate = paused.raise_on_error, paused.validate
+        call.rounds, call.elapsed = paused.rounds, paused.spent
+        await call.answer(paused.state, paused.questions, check_mapping("answers", answers))
+        return await call.run()
 
-    # ----------------------------------------------------------------- results
-
-    def _build_local_peer(self, capabilities: ClientCapabilities | None) -> LocalPeer:
+    def _build_local_peer(self, capabilities: types.ClientCapabilities | None) -> LocalPeer:
         """Return the identity for a call that accepts questions although there may be no callback."""
         if capabilities is None:
             ours = self._local_peer.capabilities
-            assert isinstance(ours, ClientCapabilities), "we are a client"
+            assert isinstance(ours, types.ClientCapabilities), "we are a client"
             capabilities = copy(ours)
             if ours.elicitation is None:
-                capabilities.elicitation = ElicitationCapability()
+                capabilities.elicitation = types.ElicitationCapability()
             elif has_capability(ours, "elicitation.url"):
-                capabilities.elicitation = ElicitationCapability(form={}, url=ours.elicitation.url)
-        return LocalPeer(self._local_peer.info, capabilities, supported=self._local_peer.supported)
-
-    async def _advance(
-        self,
-        call: MultiRoundCall,
-        result_type: type[Any] | None,
-        known: _OutputInfo,
-        *,
-        raise_on_error: bool,
-        validate: bool,
-    ) -> ToolResult[Any] | PausedCall:
-        """Send a call; return its result, or the call itself if the server asks something."""
-        result = await self._session.multi_round.advance(call)
-        if isinstance(result, InputRequiredResult):
-            return self._pause(call, result, raise_on_error=raise_on_error, validate=validate)
-        assert isinstance(result, CallToolResult), "the row says so"
-        name = cast("CallToolParams", call.params).name
-        self._check_result(name, result, known, raise_on_error=raise_on_error)
-        return make_tool_result(name, result, result_type, wrapped=known.is_wrapped)
-
-    def _pause(
-        self, call: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
-    ) -> PausedCall:
-        """Build the paused call. Raises `RemoteProtocolError` if the server may not ask this."""
-        params = cast("CallToolParams", call.params)
-        paused = PausedCall(
-            name=params.name,
-            encoded_arguments=params.arguments or encode_arguments(params.name, None),
-            input_requests=result.input_requests or {},
-            state=result.request_state,
-            rounds=call.rounds,
-            spent=call.elapsed,
-            meta=check_mapping("meta", call.meta) or None,
-            capabilities=self._session.multi_round.declared_capabilities(call),
-            raise_on_error=raise_on_error,
-            validate=validate,
-        )
-        self._session.multi_round.check_questions(call, paused.questions)
-        return paused
-
-    async def _find_output_info(self, call: MultiRoundCall, name: str, *, validate: bool) -> "_OutputInfo":
-        """Look up a tool before the call: its list may be forgotten in the meantime."""
-        outputs = self._session.reader.output_schemas
-        if not outputs.schemas:
-            return _NO_OUTPUT_INFO
-        call.limits = await self._session.wait_connected(call.limits)  # a new connection forgets the schemas
-        structured = self._session.last_connection.revision.structured is not None
-        return _OutputInfo(
-            outputs.is_wrapped(name), outputs.get_check(name) if validate and structured else None
-        )
-
-    def _check_result(
-        self, name: str, result: CallToolResult, known: "_OutputInfo", *, raise_on_error: bool
-    ) -> None:
-        """Raise `ToolError` for a tool that failed, `RemoteProtocolError` if the data breaks the schema."""
-        if result.is_error and raise_on_error:
-            raise self._make_tool_error(name, result)
-        if known.check is not None:
-            known.check(result)
-
-    def _make_tool_error(self, name: str, result: CallToolResult) -> ToolError:
-        """Build the error of a failed tool. A note is for people: models read the text."""
-        error = ToolError(join_text(result.content) or f"tool {name!r} failed and did not say why")
-        note = self._session.last_connection.dispatcher.stderr_hint
-        if note is not None:
-            error.add_note(note)
-        return error
+                capabilities.elicitation = types.ElicitationCapability(form={}, url=ours.elicitation.url)
+        return self._local_peer.with_capabilities(capabilities)

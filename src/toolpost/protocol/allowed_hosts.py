@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from toolpost.protocol.headers import quote_value
 from toolpost.protocol.urls import DEFAULT_PORTS
 
-MAX_SITE_LENGTH: Final = 300
-"""A host name of 255 characters, with a scheme and a port."""
+MAX_SITE_LENGTH: Final = 300  # a host name of 255 characters, with a scheme and a port
 
 _SITE_PATTERN: Final = re.compile(
     r"(?:([a-z][a-z0-9+.-]*)://)?(?:\[([0-9a-f:.]+)\]|([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?)(?::([0-9]{1,5}))?",
@@ -29,17 +28,17 @@ _RULE_FORMS: Final = {
 
 
 class _Site(NamedTuple):
-    """A place on the net. As a rule, None stands for any scheme or port and a leading `*.` for any names."""
+    """A host with scheme and port. As a rule, None is any scheme or port, and a leading `*.` is any names."""
 
     scheme: str | None
     host: str
     port: int | None
 
     def covers(self, other: "_Site") -> bool:
-        """Return whether this rule allows that place."""
+        """Return whether this rule allows that site."""
         by_name = other.host == self.host or (self.host[:2] == "*." and other.host.endswith(self.host[1:]))
         by_scheme = None in {self.scheme, other.scheme} or self.scheme == other.scheme
-        # A `Host` without a port means the default port of a scheme that it does not tell.
+        # A `Host` without a port means the default port of a scheme that it does not name.
         by_default = other.port is None and self.port in DEFAULT_PORTS.values()
         return by_name and by_scheme and (self.port is None or self.port == other.port or by_default)
 
@@ -52,21 +51,17 @@ class AllowedHosts(NamedTuple):
     any_host: bool
     any_origin: bool
     null_origin: bool
-    loopback: bool
 
 
 def parse_allowed_hosts(
-    public_url: str | None = None,
-    hosts: Iterable[str] = (),
-    origins: Iterable[str] = (),
-    loopback: bool = True,
+    public_url: str | None = None, hosts: Iterable[str] = (), origins: Iterable[str] = ()
 ) -> AllowedHosts:
-    """Parse what is allowed; ValueError names an entry that cannot be understood.
+    """Parse the allowed hosts and origins; ValueError names an entry that cannot be understood.
 
-    `public_url` allows its host and its origin, `loopback` allows `localhost`, 127.0.0.0/8 and `[::1]` on any
-    port. Hosts and origins take the forms of `_RULE_FORMS`; a host without a port allows any.
+    `public_url` allows its host and its origin. `localhost`, 127.0.0.0/8 and `[::1]` are allowed on any port.
+    Hosts and origins take the forms of `_RULE_FORMS`; a host without a port allows any.
     """
-    # A lone text means one entry, not its letters.
+    # A lone string means one entry, not its letters.
     names = (hosts,) if isinstance(hosts, str) else tuple(hosts)
     pages = (origins,) if isinstance(origins, str) else tuple(origins)
     public = () if public_url is None else (_parse_public_url(public_url),)
@@ -79,29 +74,28 @@ def parse_allowed_hosts(
         any_host="*" in names,
         any_origin="*" in pages,
         null_origin="null" in pages,
-        loopback=loopback,
     )
 
 
 def explain_refused_host(allowed: AllowedHosts, host: str | None) -> str | None:
-    """Return None if the `Host` header names this server, else what was refused and what to set."""
+    """Return None if the `Host` header names this server, else the refusal with its remedy."""
     if allowed.any_host:
         return None
     if host is None:
-        return "The request has no Host header, which HTTP/1.1 demands."
+        return "Missing Host header, which HTTP/1.1 requires."
     site = _parse_site(host)
     if site is None or site.scheme is not None:
-        return f"The Host header {quote_value(host)} is not a host with an optional port."
+        return f"Host {quote_value(host)} is not a valid host with an optional port."
     if _is_allowed_host(allowed, site):
         return None
     return (
-        f"The Host header {quote_value(host)} is not a name of this server. If it should be,"
-        f" set allowed_hosts=[{quote_value(host)}], or public_url= to the URL that clients use."
+        f"Host {quote_value(host)} is not allowed. To allow it, set allowed_hosts=[{quote_value(host)}],"
+        " or public_url= to the URL that clients use."
     )
 
 
 def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str | None) -> str | None:
-    """Return None if the `Origin` header is fine, else what was refused and what to set (HTTP-1).
+    """Return None if the `Origin` header is fine, else the refusal with its remedy (HTTP-1).
 
     A page may call the host that it came from, if that host is allowed by name: `*` proves nothing, since a
     rebound name is its own origin.
@@ -111,14 +105,12 @@ def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str 
     site = _parse_site(origin)
     if origin != "null":
         if site is None or site.scheme is None:
-            return (
-                f"The Origin header {quote_value(origin)} is not an origin such as https://app.example.com."
-            )
+            return f"Origin {quote_value(origin)} is not a valid origin, such as https://app.example.com."
         if _is_allowed_origin(allowed, site, host):
             return None
     return (
-        f"Pages of the origin {quote_value(origin)} may not call this server. If they should,"
-        f" set allowed_origins=[{quote_value(origin)}], or public_url= if the page is the server's own."
+        f"Origin {quote_value(origin)} is not allowed. To allow it, set allowed_origins="
+        f"[{quote_value(origin)}], or public_url= if this server serves the page."
     )
 
 
@@ -128,15 +120,15 @@ def _is_allowed_origin(allowed: AllowedHosts, origin: _Site, host: str | None) -
     if origin.scheme not in DEFAULT_PORTS:
         return False
     is_own = host is not None and _parse_site(f"{origin.scheme}://{host}") == origin
-    return _is_allowed_loopback(allowed, origin) or (is_own and _is_allowed_host(allowed, origin))
+    return _is_loopback(origin) or (is_own and _is_allowed_host(allowed, origin))
 
 
 def _is_allowed_host(allowed: AllowedHosts, site: _Site) -> bool:
-    return _is_allowed_loopback(allowed, site) or any(rule.covers(site) for rule in allowed.hosts)
+    return _is_loopback(site) or any(rule.covers(site) for rule in allowed.hosts)
 
 
-def _is_allowed_loopback(allowed: AllowedHosts, site: _Site) -> bool:
-    return allowed.loopback and _LOOPBACK_PATTERN.fullmatch(site.host) is not None
+def _is_loopback(site: _Site) -> bool:
+    return _LOOPBACK_PATTERN.fullmatch(site.host) is not None
 
 
 def _parse_site(text: str) -> _Site | None:
@@ -160,7 +152,7 @@ def _parse_rule(setting: str, text: str) -> _Site:
     name = tail.removeprefix("*.")
     site = _parse_site(head + mark + name)
     if site is None or (site.scheme is None) != (setting == "allowed_hosts"):
-        raise ValueError(f"{setting}: {text!r} cannot be understood; write {_RULE_FORMS[setting]}")
+        raise ValueError(f"{setting}: invalid value {text!r}; expected {_RULE_FORMS[setting]}")
     return site if name == tail else site._replace(host=f"*.{site.host}")
 
 
@@ -171,6 +163,6 @@ def _parse_public_url(url: str) -> _Site:
     if site is None:
         # The value is not repeated: it may hold a password.
         raise ValueError(
-            "public_url is not an http or https URL without user name, such as https://mcp.example.com"
+            "public_url must be an http or https URL without a user name, such as https://mcp.example.com"
         )
     return site

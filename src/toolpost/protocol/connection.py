@@ -2,7 +2,7 @@
 
 A `Connection` remembers the requests in flight in both directions and refuses what the protocol forbids. It
 does no I/O, has no clock and starts nothing: its owner moves the bytes, runs the requests and decides when to
-give up. `receive` and `send` hold the rules of the two directions, `eras` what differs between the eras.
+give up. `receive` handles received messages, `eras` what differs between the eras, `lifecycle` the handshake.
 
     receive(data)  →  InboundRequest          a request; answer it with `reply` or `fail`
                       NotificationReceived    a notification
@@ -15,131 +15,51 @@ give up. `receive` and `send` hold the rules of the two directions, `eras` what 
     request(…)     →  OutboundRequest         send its `data`; an event will carry it again
     notify(…)      →  bytes                   send them
 
-The request tells which era it belongs to. A server may hold a session and serve stateless requests at the
-same time; a client is set to one revision, which `switch_revision` changes. Ids differ by type (1 is not
-"1"), and a request that was answered or cancelled is forgotten. The session era has a handshake:
-
-    server   new ─ initialize received → opening ─ answered → greeted ─ initialized received → ready
-    client   new ─ initialize sent ────→ opening ─ answered → ready
-    either   opening ─ initialize refused → new;   any state ─ closed → closed
+A request names its era. A server may hold a session and serve stateless requests at the same time; a client
+is set to one revision, which `switch_revision` changes. Ids differ by type (1 is not "1"), and a request that
+was answered or cancelled is forgotten.
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from math import isfinite
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
-from toolpost.errors import (
-    CapabilityNotDeclared,
-    ChannelClosed,
-    InvalidRequest,
-    LocalProtocolError,
-    RemoteProtocolError,
-    RPCError,
-)
-from toolpost.protocol import eras, jsonrpc, send
+from toolpost.errors import CapabilityNotDeclared, LocalProtocolError, RemoteProtocolError, RPCError
+from toolpost.protocol import eras, jsonrpc
 from toolpost.protocol import receive as receive_module
 from toolpost.protocol.downgrade import downgrade_value
-from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, is_task_request, prepare_params
+from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, prepare_params
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
-from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, shorten
+from toolpost.protocol.forward import ForwardedResult, find_error_code, restamp_result
+from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
+from toolpost.protocol.lifecycle import Lifecycle, LifecycleState
 from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import CANCELLED, CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
-from toolpost.protocol.revisions import Revision
-from toolpost.types.base import (
-    JSON,
-    UNSET,
-    Number,
-    Params,
-    Raw,
-    RequestId,
-    Result,
-    Struct,
-    Unset,
-    WireStruct,
+from toolpost.protocol.methods import (
+    CANCELLED,
+    CLIENT,
+    INITIALIZE,
+    LOG_MESSAGE,
+    PROGRESS,
+    SERVER,
+    SUBSCRIPTIONS_LISTEN,
+    Role,
+    Row,
+    suggest_method,
 )
-from toolpost.types.initialize import LogLevel
-from toolpost.types.notifications import CancelledParams, NotificationParams
+from toolpost.protocol.revisions import LATEST, Revision
+from toolpost.types.base import JSON, UNSET, Number, Params, Raw, RequestId, Result, Struct, Unset, WireStruct
+from toolpost.types.initialize import SUBSCRIPTION_ID, LogLevel
+from toolpost.types.notifications import CancelledParams, LogParams, NotificationParams, ProgressParams
 
-LifecycleState: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
-LifecycleEvent: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
-
-_TRANSITIONS: Final[dict[tuple[Role, LifecycleState, LifecycleEvent], LifecycleState]] = {
-    (SERVER, "new", INITIALIZE): "opening",
-    (SERVER, "opening", "answered"): "greeted",
-    (SERVER, "opening", "refused"): "new",
-    (SERVER, "greeted", "initialized"): "ready",
-    (CLIENT, "new", INITIALIZE): "opening",
-    (CLIENT, "opening", "answered"): "ready",
-    (CLIENT, "opening", "refused"): "new",
-}
-
-_STATES_OPEN_TO_PEER: Final = frozenset({"greeted", "ready"})
-"""The states in which the peer may send any request: over HTTP its next one can overtake `initialized`."""
-
-_NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
-    (SERVER, "new"): "the client has not sent initialize",
-    (SERVER, "opening"): "answer initialize: reply(id, local_peer.introduce(revision))",
-    (SERVER, "greeted"): "the client has not sent notifications/initialized",
-    (CLIENT, "new"): "send what ERAS[revision.era].open(connection) returns",
-    (CLIENT, "opening"): "the server has not answered initialize",
-}
-
-
-class Lifecycle:
-    """The handshake of a session: which event leads to which state, and what may be sent in it."""
-
-    __slots__ = ("role", "state")
-
-    def __init__(self, role: Role, state: LifecycleState = "new") -> None:
-        self.role: Role = role
-        self.state: LifecycleState = state
-
-    def move(self, event: LifecycleEvent) -> bool:
-        """Move to the next state; return False, and change nothing, if the event is not for this one."""
-        target = _TRANSITIONS.get((self.role, self.state, event))
-        if target is None:
-            return False
-        self.state = target
-        return True
-
-    def check_incoming(self, method: str) -> None:
-        """Raise InvalidRequest if the peer may not send this request now."""
-        if self.state in _STATES_OPEN_TO_PEER and method != INITIALIZE:
-            return
-        why = self._explain_refusal(method)
-        if why:
-            raise InvalidRequest(f"Invalid request: {why}")
-
-    def check_outgoing(self, method: str) -> None:
-        """Raise ChannelClosed or LocalProtocolError if we may not send this now."""
-        if self.state == "closed":
-            raise ChannelClosed("the connection is closed", sent=False)
-        why = self._explain_refusal(method)
-        if why:
-            raise LocalProtocolError(why, hint=_NEXT_STEP_HINTS.get((self.role, self.state)))
-
-    def _explain_refusal(self, method: str) -> str | None:
-        if self.state == "closed":
-            return "the connection is closed"
-        if self.state == "ready":
-            return "the session is initialized already" if method == INITIALIZE else None
-        if method == INITIALIZE:
-            return None if self.state == "new" else "the session is being initialized already"
-        if method in EARLY_REQUESTS:
-            return None
-        return f"{shorten(method)} has to wait until the session is initialized"
-
-
-MAX_PEER_NAME: Final = 60
-"""How many characters of a peer's name an error shows."""
-
-MAX_IN_FLIGHT: Final = 1024
-"""How many requests of one peer may be unanswered: far more than a host sends."""
+LOG_LEVEL_RANKS: Final[dict[str, int]] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
+MAX_PEER_NAME: Final = 60  # characters of a peer's name that an error shows
+MAX_IN_FLIGHT: Final = 1024  # unanswered requests of one peer: far more than a host sends
 
 
 class RequestForm(Struct, gc=False):
-    """What the requests of one method have in common, until the peer or the state changes.
+    """The common part of the requests of one method, until the peer or the state changes.
 
     `meta` is the `_meta` that the era demands, and `progress_meta` the same up to the progress token.
     """
@@ -152,8 +72,7 @@ class RequestForm(Struct, gc=False):
     progress_meta: bytes
 
 
-_NO_FORMS: Final[dict[str | Row, RequestForm]] = {}
-"""Shared by all servers, which keep none: an idle session must cost little."""
+_NO_FORMS: Final[dict[str | Row, RequestForm]] = {}  # of all servers, which keep none, to save memory
 
 
 class Connection:
@@ -177,22 +96,14 @@ class Connection:
         >>> asked.row.name, asked.peer.info.name
         ('tools/list', 'c')
 
-    Args:
-        party: our end.
-        revision: for a client, the revision to speak or to offer; without it the newest that we speak.
-        peer: the other end, if the handshake was done elsewhere (on another worker, or not at all).
-        state: the state of that session.
-        extra: rows of extensions, in both directions.
-        limit: how many requests of the peer may be in flight.
-        depth: how deeply a message may nest.
+    `party` is our end; `revision` is that of a client, by default the newest. `peer` is given
+    if the handshake was done elsewhere. `limit` is how many requests of the peer may be in flight.
     """
 
     __slots__ = (
         "_revision",
-        "depth",
         "dropped_counts",
         "early_cancellations",
-        "extra",
         "incoming",
         "is_unordered",
         "lifecycle",
@@ -213,27 +124,22 @@ class Connection:
         *,
         revision: Revision | None = None,
         peer: Peer | None = None,
-        state: LifecycleState | None = None,
-        extra: Mapping[str, Row] | None = None,
         limit: int = MAX_IN_FLIGHT,
-        depth: int = jsonrpc.MAX_DEPTH,
     ) -> None:
         self.local_peer = party
         self.role: Role = party.role
         self.peer_role: Role = party.peer_role
         self.peer = peer
-        self.lifecycle = Lifecycle(party.role, state or ("new" if peer is None else "ready"))
-        self.extra = extra or {}
+        self.lifecycle = Lifecycle(party.role, "new" if peer is None else "ready")
         self.log_level: LogLevel | None = None
         self.incoming: dict[RequestId, InboundRequest] = {}
         self.outgoing: dict[RequestId, OutboundRequest] = {}
         self.is_unordered = False
         """Whether messages may overtake each other, as over HTTP."""
         self.early_cancellations: dict[RequestId, None] | None = None
-        """Requests that were cancelled before they came."""
+        """Requests that were cancelled before they arrived."""
         self.dropped_counts: dict[str, int] = {}
         self.limit = limit
-        self.depth = depth
         self.request_forms: dict[str | Row, RequestForm] = {} if party.role == CLIENT else _NO_FORMS
         self.next_id = 1
         self._revision = revision or party.newest
@@ -244,7 +150,7 @@ class Connection:
         return self._revision if self.peer is None else self.peer.revision
 
     def switch_revision(self, revision: Revision) -> None:
-        """Switch to another revision, after a client found out which one its server speaks."""
+        """Switch to another revision, after a client found out which one its server supports."""
         self._revision = revision
         self.peer = None
         # The response to an abandoned handshake is late.
@@ -252,33 +158,33 @@ class Connection:
         if self.lifecycle.state != "closed":
             self.lifecycle.state = "new"
 
-    def find_request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
-        """Return the row of a request; extensions come before the protocol."""
-        extra = self.extra.get(method) if self.extra else None
-        if extra is not None and extra.result is not None and extra.is_sendable_by(by, revision.date):
+    def find_row(self, method: str, revision: Revision, by: Role, *, is_request: bool) -> Row | None:
+        """Return the row of a request or notification; extensions come before the protocol."""
+        extra = self.local_peer.extra_rows.get(method)
+        if extra is not None and extra.is_request is is_request and extra.is_sendable_by(by, revision.date):
             return extra
-        return revision.requests[by].get(method)
+        rows = revision.requests if is_request else revision.notifications
+        return rows[by].get(method)
 
-    def find_notification_row(self, method: str, revision: Revision, by: Role) -> Row | None:
-        """Return the row of a notification; extensions come before the protocol."""
-        extra = self.extra.get(method)
-        if extra is not None and extra.result is None and extra.is_sendable_by(by, revision.date):
-            return extra
-        return revision.notifications[by].get(method)
+    def _find_own_row(self, method: str | Row, revision: Revision, *, is_request: bool) -> Row:
+        """Return the row of a method that we send. Raises LocalProtocolError if the revision has none."""
+        if isinstance(method, Row):
+            return method
+        row = self.find_row(method, revision, self.role, is_request=is_request)
+        if row is None:
+            wrong = f"a {self.role} cannot send {method} in {revision.date}"
+            raise LocalProtocolError(wrong, hint=suggest_method(method))
+        return row
 
     # ----------------------------------------------------------------- receiving
 
     def receive(self, data: bytes) -> list[ConnectionEvent]:
         """Return the events for the peer's bytes: one for a message, several for a batch."""
-        if self.outgoing:
-            response = receive_module.read_plain_response(self, data)
-            if response is not None:
-                return [response]
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
-                messages = jsonrpc.decode_batch(data, depth=self.depth)
+                messages = jsonrpc.decode_batch(data)
             else:
-                return [self.receive_message(jsonrpc.decode(data, depth=self.depth))]
+                return [self.receive_message(jsonrpc.decode(data))]
         except RemoteProtocolError as error:
             return [receive_module.handle_invalid(self, error)]
         return [
@@ -295,34 +201,35 @@ class Connection:
     def receive_message(self, message: JSONRPCMessage) -> ConnectionEvent:
         """Return the event for a message."""
         if isinstance(message, JSONRPCRequest):
+            if self.role == CLIENT and self.revision.stateless:  # it must not answer (MSG-21, MSG-22)
+                return receive_module.drop(self, "request to a stateless client")
             return receive_module.handle_request(self, message)
         return receive_module.handle_message(self, message)
 
     # ----------------------------------------------------------------- responses
 
-    def reply(self, request_id: RequestId, result: Result | Raw) -> bytes | None:
+    def reply(self, request_id: RequestId, result: Result | ForwardedResult | Raw) -> bytes | None:
         """Return the bytes of a response; None if the request was cancelled or answered.
 
-        A `Result` is stamped as the era demands, raw bytes are sent as they are. Raises LocalProtocolError if
-        the result cannot be encoded; the request then still waits for an answer.
+        A `Result` is stamped as the era demands, a forwarded one gets the members of this connection, and raw
+        bytes are sent as they are. Raises LocalProtocolError if the result cannot be encoded; the request
+        then still waits for an answer.
         """
         incoming = self.incoming.get(request_id)
         if incoming is None:
             return None
+        if type(result) is ForwardedResult:
+            result = restamp_result(self.local_peer, incoming, result)
         if isinstance(result, Result):
             result = ERAS[incoming.peer.revision.era].stamp_result(self.local_peer, incoming, result)
         elif type(result) is not Raw:
-            raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
+            raise LocalProtocolError(f"a response must be a Result or Raw, not {type(result).__name__}")
         data = jsonrpc.encode_response(incoming.id, result)  # 1 and True are one key, but not one id
         del self.incoming[request_id]
         if incoming.row.name == INITIALIZE:
             self.lifecycle.move("answered")
             self.peer = incoming.peer
         return data
-
-    def mark_answered(self, request_id: RequestId) -> bool:
-        """Forget a request that was answered elsewhere; return whether it was in flight."""
-        return self.incoming.pop(request_id, None) is not None
 
     def fail(self, request_id: RequestId, error: RPCError) -> bytes | None:
         """Return the bytes of an error response; None if the request was cancelled or answered."""
@@ -331,11 +238,11 @@ class Connection:
             return None
         if incoming.row.name == INITIALIZE:
             self.lifecycle.move("refused")
-        code = incoming.peer.revision.translate_code(error.code)
+        code = incoming.peer.revision.translate_code(find_error_code(incoming.row.name, error))
         try:
             return jsonrpc.encode_error(incoming.id, error, code)
         except LocalProtocolError:
-            plain = RPCError("Internal error: the error cannot be written as JSON", code=code)
+            plain = RPCError("Internal error: the error cannot be encoded as JSON", code=code)
             return jsonrpc.encode_error(incoming.id, plain)
 
     # ----------------------------------------------------------------- requests
@@ -349,25 +256,19 @@ class Connection:
         progress: bool = False,
         party: LocalPeer | None = None,
     ) -> OutboundRequest:
-        """Make a request.
+        """Make a request; `method` is a row if no revision has it, `party` our end if it is another.
 
-        Args:
-            method: its name, or a row for a method that is in no revision.
-            params: its parameters.
-            meta: additional members of `_meta`.
-            progress: whether to ask for progress notifications.
-            party: our end as this request describes it, in the stateless era.
-
-        Raises:
-            LocalProtocolError: this revision or this state forbids it.
-            CapabilityNotDeclared: the peer did not declare the capability for it.
-            ChannelClosed: the conversation is over.
+        Raises LocalProtocolError if this revision or this state forbids it, CapabilityNotDeclared if the peer
+        did not declare what it needs, ChannelClosed if the conversation is over.
         """
         form = self.request_forms.get(method)
         if form is None or form.peer is not self.peer or form.state != self.lifecycle.state:
             form = self._make_request_form(method, params)
         row, revision = form.row, form.revision
-        task = revision.tasks and is_task_request(params, revision)
+        task = False  # whether it asks to be run as a task (TASK-4)
+        if revision.tasks:
+            wanted = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
+            task = wanted is not None
         if task:
             self._check_declared(row, revision, params, task=True)
         request_id = self.next_id
@@ -380,7 +281,7 @@ class Connection:
             for key in meta or ():
                 wrong = eras.explain_invalid_meta_key(key)
                 if wrong:
-                    raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
+                    raise LocalProtocolError(f"invalid key in _meta: {wrong}")
             stamp = ERAS[revision.era].stamp_request(party or self.local_peer, revision, meta, token)
             whole = prepare_params(params, stamp, revision)
         data = jsonrpc.encode_request(request_id, row.name, whole)
@@ -398,27 +299,19 @@ class Connection:
         The parameters of a server's requests decide which capability they need, so it keeps none.
         """
         revision = self.revision
-        row = method if isinstance(method, Row) else self.find_request_row(method, revision, self.role)
-        if row is None:
-            raise send.make_unsendable_error(self, str(method), revision)
+        row = self._find_own_row(method, revision, is_request=True)
         if self.role == SERVER and revision.stateless:
-            raise LocalProtocolError(f"{row.name} cannot be sent: there is no session with a client")
+            raise LocalProtocolError(f"cannot send {row.name}: there is no session with the client")
         if not revision.stateless or self.lifecycle.state == "closed":
             self.lifecycle.check_outgoing(row.name)
         if row.result is None:
-            raise LocalProtocolError(f"{row.name} is a notice, not a request")
+            raise LocalProtocolError(f"{row.name} is a notification, not a request")
         self._check_declared(row, revision, params)
         facts = ERAS[revision.era].stamp_request(self.local_peer, revision, None, None)
         encoded = jsonrpc.encode(facts or {})
         members = encoded[:-1] + b"," if facts else encoded[:-1]
-        form = RequestForm(
-            row,
-            revision,
-            self.peer,
-            self.lifecycle.state,
-            Raw(encoded) if facts else UNSET,
-            members + b'"progressToken":',
-        )
+        meta, state = Raw(encoded) if facts else UNSET, self.lifecycle.state
+        form = RequestForm(row, revision, self.peer, state, meta, members + b'"progressToken":')
         if self.role == CLIENT and self.peer is not None and row is not method:
             self.request_forms[row.name] = form
         return form
@@ -431,6 +324,8 @@ class Connection:
         gated = row.needs and row.name not in revision.ungated
         missing = find_missing_capability(declared, row, params) if gated else None
         why = f"does not offer {missing!r}, which {row.name} needs"
+        if row.extension is not None and row.extension not in (declared.extensions or {}):
+            missing, why = f"extensions.{row.extension}", f"does not offer the extension {row.extension}"
         if missing is None and task and row.task_needs and not has_capability(declared, row.task_needs):
             missing, why = row.task_needs, f"does not run {row.name} as a task"
         if missing is not None:
@@ -441,10 +336,8 @@ class Connection:
         """The peer's name for errors, printable and shortened."""
         if self.peer is None or self.peer.info is None:
             return None
-        name = self.peer.info.name[: 4 * MAX_PEER_NAME]
-        return jsonrpc.shorten(
-            name if name.isprintable() else "".join(filter(str.isprintable, name)), MAX_PEER_NAME
-        )
+        name = filter(str.isprintable, self.peer.info.name[: 4 * MAX_PEER_NAME])
+        return jsonrpc.shorten("".join(name), MAX_PEER_NAME)
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
         """Forget a request of ours; return the cancellation to send, or None if it was answered.
@@ -473,19 +366,47 @@ class Connection:
         *,
         to: InboundRequest | None = None,
     ) -> bytes:
-        """Return the bytes of a notification.
+        """Return the bytes of a notification; `to` is its request, which a stateless peer demands.
 
-        Args:
-            method: its name, or a row for a method that is in no revision.
-            params: its parameters.
-            to: the request that it belongs to, which a stateless peer demands.
-
-        Raises:
-            LocalProtocolError: this revision or this state forbids it.
-            CapabilityNotDeclared: we did not declare the capability for it.
-            ChannelClosed: the conversation is over.
+        Raises as `request` does; the capability is one that we have to declare.
         """
-        return send.build_notification(self, method, params, to)
+        revision = self.revision if to is None else to.peer.revision
+        row = self._find_own_row(method, revision, is_request=False)
+        if row.result is not None:
+            raise LocalProtocolError(f"{row.name} is a request, not a notification")
+        if self.lifecycle.state == "closed":
+            self.lifecycle.check_outgoing(row.name)
+        if to is None:
+            self._check_unrelated(row, revision)
+        elif revision.stateless:
+            self._check_related(row, to)
+        if row.needs and row.name not in revision.ungated and not self.local_peer.has_capability(row.needs):
+            raise CapabilityNotDeclared(
+                row.needs, f"this {self.role} does not declare {row.needs!r}, which {row.name} needs"
+            )
+        meta = None
+        if to is not None and to.row.name == SUBSCRIPTIONS_LISTEN:
+            meta = {SUBSCRIPTION_ID: to.id}  # META-19
+        return jsonrpc.encode_notification(row.name, prepare_params(params, meta, revision))
+
+    def _check_unrelated(self, row: Row, revision: Revision) -> None:
+        """Refuse a notification without a request if there is no session; a stateless client may cancel."""
+        if self.role == SERVER and revision.stateless:
+            raise LocalProtocolError(
+                f"{row.name} must belong to a request: there is no session with the client",
+                hint="pass the request: notify(…, to=incoming)",
+            )
+        if not revision.stateless and not row.early:
+            self.lifecycle.check_outgoing(row.name)
+
+    def _check_related(self, row: Row, to: InboundRequest) -> None:
+        """Refuse a notification that is not of this stateless request, or is late (SUB-10, STDIO-11)."""
+        if self.incoming.get(to.id) is not to:
+            raise LocalProtocolError(f"cannot send {row.name}: the request {to.id!r} has ended")
+        listens = to.row.name == SUBSCRIPTIONS_LISTEN
+        known = LATEST.notifications[SERVER].get(row.name) is row
+        if known and row.listened is not listens:
+            raise LocalProtocolError(f"{row.name} does not belong to {to.row.name}")
 
     def report_progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
@@ -494,7 +415,18 @@ class Connection:
 
         None if the peer did not ask for it, has its answer, or has the same progress (PROG-3 … PROG-6).
         """
-        return send.build_progress(self, request_id, progress, total, message)
+        incoming = self.incoming.get(request_id)
+        if incoming is None or incoming.token is None or incoming.row.name == SUBSCRIPTIONS_LISTEN:
+            return None
+        if not isinstance(progress, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
+            raise LocalProtocolError(f"progress must be a number, not {progress!r}")
+        if not _is_finite(progress) or (incoming.progress is not None and progress <= incoming.progress):
+            return None
+        shown = total if _is_finite(total) else None
+        params = ProgressParams(incoming.token, progress, shown, message)
+        data = jsonrpc.encode_notification(PROGRESS, params)
+        incoming.progress = progress
+        return data
 
     def log(
         self, level: LogLevel, data: JSON, *, logger: str | None = None, to: InboundRequest | None = None
@@ -503,7 +435,20 @@ class Connection:
 
         A stateless client wants only those of a request that asked for logs; before a session there are none.
         """
-        return send.build_log_message(self, level, data, logger, to)
+        if to is not None and to.peer.revision.stateless:
+            listens = to.row.name == SUBSCRIPTIONS_LISTEN
+            is_over = self.incoming.get(to.id) is not to
+            threshold = None if listens or is_over else to.peer.log_level
+            is_wanted = threshold is not None
+        else:
+            threshold = self.log_level
+            is_wanted = self.peer is not None and not self.revision.stateless
+        if level not in LOG_LEVEL_RANKS:
+            names = ", ".join(LOG_LEVEL_RANKS)
+            raise LocalProtocolError(f"unknown log level {level!r}", hint=f"use one of {names}")
+        if not is_wanted or (threshold is not None and LOG_LEVEL_RANKS[level] < LOG_LEVEL_RANKS[threshold]):
+            return None
+        return self.notify(LOG_MESSAGE, LogParams(level, data, logger), to=to)
 
     def close(self) -> list[OutboundRequest]:
         """End the conversation; return our requests that will not be answered."""
@@ -512,3 +457,8 @@ class Connection:
         self.outgoing.clear()
         self.incoming.clear()
         return lost
+
+
+def _is_finite(number: Number | None) -> bool:
+    """Return whether JSON can hold the number; an integer may have more digits than a float."""
+    return not isinstance(number, float) or isfinite(number)

@@ -1,11 +1,12 @@
 """Translate values for a peer of an older revision.
 
 A content block that the revision lacks becomes text, and so does structured output; members that it does not
-have are left out. What the peer understands passes untouched, and nothing is changed in place. Also checks
-the order of tool calls and results in a sampling conversation.
+have are left out. All else passes untouched, and nothing is changed in place. Also checks the
+order of tool calls and results in a sampling conversation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import is_
 from typing import Any, Final, TypeVar, cast
 
@@ -14,8 +15,12 @@ from msgspec.structs import replace
 from toolpost import types
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.revisions import Revision
-from toolpost.types import JSON, UNSET, Content
+from toolpost.types import JSON, UNSET, Content, Raw
+
+_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
+_OBJECT_TYPE: Final = Raw(b'"object"')
 
 V = TypeVar("V")
 W = TypeVar("W", bound=types.WireStruct)
@@ -66,15 +71,13 @@ def _downgrade_blocks(blocks: list[Content], kinds: frozenset[str], revision: Re
 def _downgrade_block(block: Content, kinds: frozenset[str], revision: Revision) -> Content:
     """Return the block, or its text if the peer lacks the type; types unknown to us pass."""
     tag = _TAG_BY_TYPE[type(block)]
-    if tag in kinds:
-        return (
-            _downgrade_tool_result(block, revision) if isinstance(block, types.ToolResultContent) else block
-        )
-    if isinstance(block, types.UnknownContent):
+    if tag in kinds and isinstance(block, types.ToolResultContent):
+        return _downgrade_tool_result(block, revision)
+    if tag in kinds or isinstance(block, types.UnknownContent):
         return block
     if tag is None:
         raise LocalProtocolError(
-            f"content is made of content blocks, not of {type(block).__name__}",
+            f"content must consist of content blocks, not {type(block).__name__}",
             hint='such as content=[TextContent("hello")]',
         )
     text = _spell_out_block(block)
@@ -142,27 +145,38 @@ def _downgrade_call(params: types.CallToolParams, revision: Revision) -> types.C
 
 def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:
     """Remove the input responses of a retry, which sessions do not have."""
-    if revision.stateless:
-        return params
-    return _replace_members(params, input_responses=None, request_state=None)
+    dropped = {} if revision.stateless else {"input_responses": None, "request_state": None}
+    return _replace_members(params, **dropped)
 
 
 def _downgrade_tools(value: ToolsT, revision: Revision) -> ToolsT:
     """Translate the tools of a list or of a sampling request."""
     if not value.tools:
         return value
-    tools = [_downgrade_tool(tool, revision) for tool in value.tools]
-    return _replace_members(value, tools=_keep_if_unchanged(value.tools, tools))
+    listed: list[Any] = value.tools
+    tools = [_downgrade_tool(tool, revision) for tool in listed]
+    return _replace_members(value, tools=_keep_if_unchanged(listed, tools))
 
 
-def _downgrade_tool(tool: types.Tool, revision: Revision) -> types.Tool:
+def _downgrade_tool(tool: types.Tool | Raw, revision: Revision) -> types.Tool | Raw:
     """Translate a tool. Before structured output could be anything, its schema had to describe an object."""
+    if isinstance(tool, Raw):  # of another server, passed on as it came
+        return _downgrade_raw_tool(tool, revision)
     if tool.output_schema is None and tool.execution is None:
         return tool
     schema = tool.output_schema
-    if schema is not None and revision.structured != "any" and schema.get("type") != "object":
-        schema = None
+    if schema is not None and revision.structured != "any":
+        schema = schema if revision.structured and schema.get("type") == "object" else None
     return _replace_members(tool, output_schema=schema, execution=tool.execution if revision.tasks else None)
+
+
+def _downgrade_raw_tool(tool: Raw, revision: Revision) -> Raw:
+    members = {} if revision.structured == "any" else _MEMBERS_READER(tool)
+    schema = members.pop("outputSchema", None)
+    with suppress(InvalidJSONValue):  # the schema is not an object
+        if schema is None or (revision.structured and _MEMBERS_READER(schema).get("type") == _OBJECT_TYPE):
+            return tool
+    return Raw(jsonrpc.encode(members))
 
 
 # --------------------------------------------------------------------- conversations
@@ -209,28 +223,25 @@ def _split_turns(content: types.Blocks, revision: Revision) -> list[types.Blocks
 
 def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> ClientRequestT:
     """Remove what only other revisions have. Inside a result there is no `_meta`."""
-    return _replace_members(
-        params,
-        task=params.task if revision.tasks else None,
-        meta=None if revision.stateless else params.meta,
-    )
+    task, meta = params.task if revision.tasks else None, None if revision.stateless else params.meta
+    return _replace_members(params, task=task, meta=meta)
 
 
 # --------------------------------------------------------------------- forms
 
 
 def _downgrade_elicitation(params: types.ElicitParams, revision: Revision) -> types.ElicitParams:
-    """Translate an elicitation. What the first forms could not ask is refused, titles become `enumNames`."""
+    """Translate an elicitation. Fields that older forms lack are refused, titles become `enumNames`."""
     if params.mode == "url":
         date = revision.date
         if not revision.rich_forms:
-            raise CapabilityNotDeclared("elicitation.url", f"a user cannot be asked to visit a URL in {date}")
+            raise CapabilityNotDeclared("elicitation.url", f"URL elicitation is not supported in {date}")
         if not revision.stateless and params.elicitation_id is None:
-            raise LocalProtocolError(f"a URL that is to be visited needs an elicitation_id in {date}")
+            raise LocalProtocolError(f"URL elicitation requires an elicitation_id in {date}")
         if not params.url:
-            raise LocalProtocolError("a user cannot be asked to visit a URL without a `url`")  # ELIC-13
+            raise LocalProtocolError("URL elicitation requires a `url`")  # ELIC-13
     elif params.requested_schema is None:
-        raise LocalProtocolError("a user cannot be asked by a form without a `requested_schema`")  # ELIC-12
+        raise LocalProtocolError("form elicitation requires a `requested_schema`")  # ELIC-12
     schema = params.requested_schema
     if schema is not None and not revision.rich_forms:
         schema = _downgrade_form_schema(schema, revision)
@@ -244,7 +255,7 @@ def _downgrade_elicitation(params: types.ElicitParams, revision: Revision) -> ty
 def _downgrade_form_schema(schema: dict[str, JSON], revision: Revision) -> dict[str, JSON]:
     fields = schema.get("properties", {})
     if not isinstance(fields, dict):
-        raise LocalProtocolError("the `properties` of a form are an object: name and schema of each field")
+        raise LocalProtocolError("the `properties` of a form must map field names to schemas")
     before = cast("dict[str, JSON]", fields)
     after = {name: _downgrade_field(name, field, revision) for name, field in before.items()}
     return schema if all(map(is_, before.values(), after.values())) else {**schema, "properties": after}
@@ -254,7 +265,7 @@ def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
     match schema:
         case {"type": "array"}:
             raise CapabilityNotDeclared(
-                "elicitation", f"the field {name!r} takes several values, which {revision.date} cannot ask"
+                "elicitation", f"the field {name!r} is a list, which {revision.date} does not support"
             )
         case {"oneOf": [*choices], **others}:
             titled = [_read_choice(name, choice) for choice in choices]
@@ -264,8 +275,8 @@ def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
             return schema
         case _:
             raise LocalProtocolError(
-                f"the field {name!r} has a schema that cannot be asked",
-                hint='a schema is an object such as {"type": "string"}, `oneOf` is a list of choices',
+                f"the field {name!r} has an invalid schema",
+                hint='a schema is an object such as {"type": "string"}, and `oneOf` is a list of choices',
             )
 
 
@@ -278,7 +289,7 @@ def _read_choice(name: str, choice: JSON) -> tuple[str, str]:
             return value, value
         case _:
             raise LocalProtocolError(
-                f"the field {name!r} has a choice that is no text with a title",
+                f"the field {name!r} has a choice that is not a string with a title",
                 hint='such as {"const": "r", "title": "Red"}',
             )
 
@@ -301,21 +312,21 @@ _DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
 
 
 def explain_invalid_tool_turns(messages: Iterable[types.SamplingMessage]) -> str | None:
-    """Return what is wrong with the order of tool calls and results, or None (SAMP-6, SAMP-7)."""
+    """Return the problem with the order of tool calls and results, or None (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):
         content = message.content
         blocks: Sequence[object] = content if isinstance(content, list) else (content,)
         results = [block for block in blocks if isinstance(block, types.ToolResultContent)]
         if results and (message.role != "user" or len(results) < len(blocks)):
-            return f"message {number}: results of tools stand alone, in a message of the user"
+            return f"message {number}: tool results must be the only content of a user message"
         answered = {block.tool_use_id for block in results}
         if answered != used:
             expected, got = _format_ids(used), _format_ids(answered)
-            return f"message {number}: results for {expected} are due here, not for {got}"
+            return f"message {number}: expected results for {expected}, got {got}"
         used = {block.id for block in blocks if isinstance(block, types.ToolUseContent)}
     if used:
-        return f"the last message uses tools, and nothing answers {_format_ids(used)}"
+        return f"the last message uses tools, but no result follows for {_format_ids(used)}"
     return None
 
 

@@ -1,17 +1,17 @@
-"""The two eras of the protocol behind one interface of six hooks.
+"""The two eras of the protocol, each a class with the same five hooks.
 
 `SessionEra`: a handshake, then both sides may send requests. `StatelessEra`: every request carries its own
-facts in `_meta`, and a server asks for input by its result. Owns what `_meta` holds, and which keys in it are
-valid. Knows nothing of transports.
+facts in `_meta`, and a server asks for input by its result. Owns the keys of `_meta`. Knows no transports.
 """
 
 import re
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
+from toolpost import types
 from toolpost.errors import (
     CapabilityNotDeclared,
     ClientCapabilityNotDeclared,
@@ -30,38 +30,8 @@ from toolpost.protocol.methods import (
     SUBSCRIPTIONS_LISTEN,
     Row,
 )
-from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import (
-    JSON,
-    UNSET,
-    InputRequest,
-    InputRequiredResult,
-    Meta,
-    ProgressToken,
-    Raw,
-    Result,
-    Struct,
-    Unset,
-    WireStruct,
-)
-from toolpost.types.client_requests import CreateMessageParams, ElicitParams
-from toolpost.types.initialize import (
-    CLIENT_CAPABILITIES,
-    CLIENT_INFO,
-    LOG_LEVEL,
-    PROTOCOL_VERSION,
-    RELATED_TASK,
-    SERVER_INFO,
-    SUBSCRIPTION_ID,
-    CacheableResult,
-    ClientCapabilities,
-    Implementation,
-    InitializeParams,
-    LogLevel,
-    RequestMeta,
-)
-from toolpost.types.notifications import ListenParams, SubscriptionFilter
-from toolpost.types.resources import SubscribeParams
+from toolpost.protocol.revisions import REVISIONS, Revision
+from toolpost.types.base import JSON, UNSET, Meta, Raw, Result, Struct, Unset, WireStruct
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
@@ -71,19 +41,18 @@ if TYPE_CHECKING:
 
 DEFINED_META_KEYS: Final = frozenset(
     {
-        PROTOCOL_VERSION,
-        CLIENT_CAPABILITIES,
-        CLIENT_INFO,
-        LOG_LEVEL,
-        SERVER_INFO,
-        SUBSCRIPTION_ID,
-        RELATED_TASK,
+        types.PROTOCOL_VERSION,
+        types.CLIENT_CAPABILITIES,
+        types.CLIENT_INFO,
+        types.LOG_LEVEL,
+        types.SERVER_INFO,
+        types.SUBSCRIPTION_ID,
+        types.RELATED_TASK,
         "io.modelcontextprotocol/model-immediate-response",
     }
 )
 """The reserved keys that a revision gives a meaning."""
 
-# `re` compiles these on first use.
 _KEY_LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _KEY_PREFIX: Final = rf"{_KEY_LABEL}(?:\.{_KEY_LABEL})*"
 _KEY_NAME: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
@@ -91,17 +60,17 @@ _RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
 
 
 def explain_invalid_meta_key(key: str, *, extension: bool = False) -> str | None:
-    """Return what is wrong with a key, or None (META-2, META-3, META-5, META-6).
+    """Return the problem with a key, or None (META-2, META-3, META-5, META-6).
 
     An extension is identified by such a key, which then needs a prefix (VER-4).
     """
     prefix, slash, name = key.rpartition("/")
     if slash and not re.fullmatch(_KEY_PREFIX, prefix):
-        return f"{key!r}: a prefix is labels of letters, digits and hyphens, joined by dots"
+        return f"{key!r}: a prefix must be labels of letters, digits and hyphens, joined by dots"
     if not re.fullmatch(_KEY_NAME, name):
-        return f"{key!r}: a name starts and ends with a letter or digit; between them may stand - _ and ."
+        return f"{key!r}: a name must start and end with a letter or digit; only - _ and . are also allowed"
     if extension:
-        return None if slash and name else f"{key!r}: an extension is named by a prefix, a slash and a name"
+        return None if slash and name else f"{key!r}: an extension name must be a prefix, a slash and a name"
     if _RESERVED_LABELS.intersection(prefix.split(".")[1:2]) and key not in DEFINED_META_KEYS:
         return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
     return None
@@ -115,15 +84,15 @@ class Peer(Struct):
 
     revision: Revision
     capabilities: Capabilities | None = None
-    info: Implementation | None = None
-    log_level: LogLevel | None = None
+    info: types.Implementation | None = None
+    log_level: types.LogLevel | None = None
 
 
 class _ParamsWithRequestMeta(Struct, rename={"meta": "_meta"}):
-    meta: RequestMeta | None = None
+    meta: types.RequestMeta | None = None
 
 
-class _ProtocolVersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
+class _ProtocolVersionMeta(Struct, rename={"version": types.PROTOCOL_VERSION}):
     version: Raw | Unset = UNSET
 
 
@@ -131,16 +100,17 @@ class _ParamsWithVersion(Struct, rename={"meta": "_meta"}):
     meta: _ProtocolVersionMeta | None = None
 
 
+CORE_RESULT_TYPES: Final = frozenset({"complete", "input_required"})
 _CACHE_SCOPES: Final = frozenset({"public", "private"})
 _CAPABILITY_BY_METHOD: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
 """The client capability of each request that a server may send."""
-NO_META: Final = RequestMeta()
+NO_META: Final = types.RequestMeta()
 _REQUEST_META_READER: Final = JSONReader(_ParamsWithRequestMeta)
 _VERSION_READER: Final = JSONReader(_ParamsWithVersion)
-_VERSION_KEY: Final = PROTOCOL_VERSION.encode()
+_VERSION_KEY: Final = types.PROTOCOL_VERSION.encode()
 
 
-def read_meta(params: Raw | Unset) -> RequestMeta:
+def read_meta(params: Raw | Unset) -> types.RequestMeta:
     """Read the protocol's keys in the `_meta` of a request; InvalidParams if one has the wrong type."""
     if params is UNSET:
         return NO_META
@@ -158,33 +128,32 @@ def has_protocol_version(params: Raw | Unset) -> bool:
     if _VERSION_KEY not in text and b"\\" not in text:
         return False  # as nearly always in a session
     try:
-        marks = _VERSION_READER(params).meta
+        meta = _VERSION_READER(params).meta
     except InvalidJSONValue:
         return False
-    return marks is not None and marks.version is not UNSET
+    return meta is not None and meta.version is not UNSET
 
 
 def find_missing_capability(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
     """Return the client capability that a request needs and lacks; its parameters may need a finer one."""
     if capabilities is None or (row.needs and not has_capability(capabilities, row.needs)):
         return row.needs
-    if isinstance(params, ElicitParams):
+    if isinstance(params, types.ElicitParams):
         if params.mode == "url":
             return None if has_capability(capabilities, "elicitation.url") else "elicitation.url"
-        # Neither mode named means forms (REVISIONS.md §7).
-        only_url = has_capability(capabilities, "elicitation.url") and not has_capability(
-            capabilities, "elicitation.form"
-        )
-        return "elicitation.form" if only_url else None
-    with_tools = isinstance(params, CreateMessageParams) and (
-        params.tools is not None or params.tool_choice is not None
-    )
-    return "sampling.tools" if with_tools and not has_capability(capabilities, "sampling.tools") else None
+        # A client that names neither mode has forms (REVISIONS.md §7).
+        has_url, has_form = (has_capability(capabilities, f"elicitation.{mode}") for mode in ("url", "form"))
+        return "elicitation.form" if has_url and not has_form else None
+    if not isinstance(params, types.CreateMessageParams) or params.tools is params.tool_choice is None:
+        return None
+    return None if has_capability(capabilities, "sampling.tools") else "sampling.tools"
 
 
 # --------------------------------------------------------------------- parameters that we send
 
-_SENDER_META_KEYS: Final = frozenset({"progressToken", PROTOCOL_VERSION, CLIENT_CAPABILITIES, CLIENT_INFO})
+_SENDER_META_KEYS: Final = frozenset(
+    {"progressToken", types.PROTOCOL_VERSION, types.CLIENT_CAPABILITIES, types.CLIENT_INFO}
+)
 """The keys of `_meta` that only the sender of a request may set."""
 
 _NULL: Final = Raw(b"null")
@@ -194,8 +163,8 @@ _MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
     """Remove the keys that only the sender of a request may set."""
     # In a session the log level is set once, by a request of its own.
-    said = _SENDER_META_KEYS if revision.stateless else _SENDER_META_KEYS | {LOG_LEVEL}
-    return {key: value for key, value in meta.items() if key not in said}
+    dropped = _SENDER_META_KEYS if revision.stateless else _SENDER_META_KEYS | {types.LOG_LEVEL}
+    return {key: value for key, value in meta.items() if key not in dropped}
 
 
 def prepare_params(
@@ -204,7 +173,7 @@ def prepare_params(
     """Translate parameters for the peer, and merge `meta` over their own `_meta`."""
     if not isinstance(params, WireStruct):
         if not isinstance(params, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
-            raise LocalProtocolError(f"parameters are an object, not {type(params).__name__}")
+            raise LocalProtocolError(f"parameters must be an object, not {type(params).__name__}")
         if meta is None and (params is None or "_meta" not in params):
             return UNSET if params is None else params
         plain = params or {}
@@ -230,57 +199,7 @@ def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
             **(meta or {}),
         }
     except (InvalidJSONValue, AttributeError) as error:
-        raise LocalProtocolError("a request cannot carry a _meta that is no object") from error
-
-
-def is_task_request(params: WireStruct | Mapping[str, JSON] | None, revision: Revision) -> bool:
-    """Return whether a request asks to be run as a task, in the revision that has them (TASK-4)."""
-    if not revision.tasks:
-        return False
-    wish = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
-    return wish is not None
-
-
-# --------------------------------------------------------------------- eras
-
-
-class Era(Protocol):
-    """The hooks in which the eras differ."""
-
-    def open(self, connection: "Connection") -> "OutboundRequest":
-        """Make the request that opens a conversation."""
-        ...
-
-    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:
-        """Return the sender of a request; RPCError if it is not allowed now, or lacks facts."""
-        ...
-
-    def stamp_request(
-        self,
-        party: LocalPeer,
-        revision: Revision,
-        meta: Mapping[str, JSON] | None,
-        token: ProgressToken | None,
-    ) -> Meta | None:
-        """Return the `_meta` of a request of ours."""
-        ...
-
-    def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
-        """Return the result as the peer of this request expects it."""
-        ...
-
-    def make_client_request(
-        self, connection: "Connection", incoming: "InboundRequest", method: str, params: WireStruct
-    ) -> "OutboundRequest | InputRequest":
-        """Ask the client of `incoming`: a request to send, or the input request to return.
-
-        Raises CapabilityNotDeclared or, in the stateless era, ClientCapabilityNotDeclared.
-        """
-        ...
-
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
-        """Make the requests that subscribe to notifications; in a session most need none."""
-        ...
+        raise LocalProtocolError("the _meta of a request must be an object") from error
 
 
 # --------------------------------------------------------------------- the session era
@@ -292,25 +211,19 @@ class SessionEra:
     def open(self, connection: "Connection") -> "OutboundRequest":
         """Make `initialize`, offering the revision of the connection (LIFE-2, LIFE-8)."""
         party = connection.local_peer
-        assert isinstance(party.capabilities, ClientCapabilities), "only a client opens a conversation"
-        params = InitializeParams(
-            protocol_version=connection.revision.date,
-            capabilities=party.capabilities,
-            client_info=party.info,
+        capabilities = party.select_capabilities(connection.revision)
+        assert isinstance(capabilities, types.ClientCapabilities), "only a client opens a conversation"
+        params = types.InitializeParams(
+            protocol_version=connection.revision.date, capabilities=capabilities, client_info=party.info
         )
         return connection.request(INITIALIZE, params)
-
-    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
-        """Return the peer of the session; before it is open, only few requests pass (LIFE-1, LIFE-5)."""
-        connection.lifecycle.check_incoming(method)
-        return connection.peer or Peer(LATEST_SESSION)
 
     def stamp_request(
         self,
         party: LocalPeer,  # noqa: ARG002 - a hook
         revision: Revision,
         meta: Mapping[str, JSON] | None,
-        token: ProgressToken | None,
+        token: types.ProgressToken | None,
     ) -> Meta | None:
         """Return the caller's members, and the progress token if there is one."""
         stamped = drop_sender_meta(meta, revision) if meta else {}
@@ -321,38 +234,34 @@ class SessionEra:
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:  # noqa: ARG002 - a hook
         """Return the result without the members of the stateless era."""
         revision = incoming.peer.revision
-        if isinstance(result, InputRequiredResult):
+        if isinstance(result, types.InputRequiredResult):
             raise LocalProtocolError(f"a result cannot ask for input in {revision.date}")
         result = downgrade_value(result, revision)
-        if isinstance(result, CacheableResult) and (
+        if isinstance(result, types.CacheableResult) and (
             result.ttl_ms is not None or result.cache_scope is not None
         ):
             result = replace(result, ttl_ms=None, cache_scope=None)
         return result if result.result_type is None else replace(result, result_type=None)
 
     def make_client_request(
-        self,
-        connection: "Connection",
-        incoming: "InboundRequest",
-        method: str,
-        params: WireStruct,
+        self, connection: "Connection", incoming: "InboundRequest", method: str, params: WireStruct
     ) -> "OutboundRequest":
         """Make a request, to be sent on the stream of the call."""
         revision = incoming.peer.revision
         if method in _CAPABILITY_BY_METHOD and method not in revision.requests["server"]:
             raise CapabilityNotDeclared(
-                _CAPABILITY_BY_METHOD[method], f"a client of {revision.date} cannot be asked {method}"
+                _CAPABILITY_BY_METHOD[method], f"clients of {revision.date} do not support {method}"
             )
-        if isinstance(params, ElicitParams) and params.mode == "url" and not revision.rich_forms:
+        if isinstance(params, types.ElicitParams) and params.mode == "url" and not revision.rich_forms:
             raise CapabilityNotDeclared(
-                "elicitation.url", f"a client of {revision.date} has no elicitation by URL"
+                "elicitation.url", f"clients of {revision.date} do not support URL elicitation"
             )
         return connection.request(method, params)
 
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
+    def listen(self, connection: "Connection", wanted: types.SubscriptionFilter) -> "list[OutboundRequest]":
         """Make a subscription for each resource; list changes come unasked."""
         uris = wanted.resource_subscriptions or ()
-        return [connection.request(RESOURCES_SUBSCRIBE, SubscribeParams(uri=uri)) for uri in uris]
+        return [connection.request(RESOURCES_SUBSCRIBE, types.SubscribeParams(uri=uri)) for uri in uris]
 
 
 # --------------------------------------------------------------------- the stateless era
@@ -361,23 +270,18 @@ class SessionEra:
 class StatelessEra:
     """Every request carries its own facts; a server asks for input by its result."""
 
-    def check_meta(self, meta: RequestMeta) -> None:
+    def check_meta(self, meta: types.RequestMeta) -> None:
         """Raise InvalidParams if the request lacks facts (META-7, META-8, META-10)."""
         if meta.protocol_version is UNSET:
-            raise InvalidParams(f"Invalid params: _meta lacks {PROTOCOL_VERSION}")
+            raise InvalidParams(f"Invalid params: _meta lacks {types.PROTOCOL_VERSION}")
         if meta.client_capabilities is UNSET:
-            raise InvalidParams(f"Invalid params: _meta lacks {CLIENT_CAPABILITIES}")
+            raise InvalidParams(f"Invalid params: _meta lacks {types.CLIENT_CAPABILITIES}")
 
     def open(self, connection: "Connection") -> "OutboundRequest":
         """Make `server/discover`, whose result describes the server."""
         return connection.request(SERVER_DISCOVER)
 
-    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
-        """Return the sender that the request names (VER-1)."""
-        self.check_meta(meta)
-        return self.read_peer(connection.local_peer, meta)
-
-    def read_peer(self, party: LocalPeer, meta: RequestMeta) -> Peer:
+    def read_peer(self, party: LocalPeer, meta: types.RequestMeta) -> Peer:
         """Return the sender by the facts of a request; UnsupportedRevision if we lack its revision."""
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
@@ -392,7 +296,7 @@ class StatelessEra:
         party: LocalPeer,
         revision: Revision,
         meta: Mapping[str, JSON] | None,
-        token: ProgressToken | None,
+        token: types.ProgressToken | None,
     ) -> Meta:
         """Return revision, identity and capabilities, on every request (META-7 … META-9)."""
         facts = party.build_meta(revision)
@@ -406,20 +310,25 @@ class StatelessEra:
         revision = incoming.peer.revision
         result = downgrade_value(result, revision)
         kind = result.result_type or "complete"
+        if result.result_type is not None and kind not in CORE_RESULT_TYPES:
+            check_extension_result(party, incoming, kind)
         meta = party.build_meta(revision)
         if result.meta:
             meta = {**meta, **result.meta}
-        if isinstance(result, CacheableResult):
+        if isinstance(result, types.CacheableResult):
             return _add_cache_hints(result, meta, kind)
-        if isinstance(result, InputRequiredResult):
+        if isinstance(result, types.InputRequiredResult):
             if not incoming.row.can_require_input:
                 raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
             if not result.input_requests and result.request_state is None:
-                raise LocalProtocolError("a result that asks for input has questions, a state, or both")
+                raise LocalProtocolError("a result that asks for input must have questions, a state, or both")
             kind = "input_required"
         elif incoming.row.name == SUBSCRIPTIONS_LISTEN:
-            meta = {**meta, SUBSCRIPTION_ID: incoming.id}
-        return replace(result, meta=meta, result_type=kind)
+            meta = {**meta, types.SUBSCRIPTION_ID: incoming.id}
+        own: Any = result  # the type stubs of msgspec lack `__copy__`
+        stamped: Result = own.__copy__()  # it may be the author's own object
+        stamped.meta, stamped.result_type = meta, kind
+        return stamped
 
     def make_client_request(
         self,
@@ -427,42 +336,52 @@ class StatelessEra:
         incoming: "InboundRequest",
         method: str,
         params: WireStruct,
-    ) -> InputRequest:
+    ) -> types.InputRequest:
         """Make the input request to return in a result (MRTR-1, MRTR-2, MRTR-6)."""
         revision = incoming.peer.revision
         if not incoming.row.can_require_input:
             raise LocalProtocolError(f"{incoming.row.name} cannot ask the client in {revision.date}")
         row = revision.input_requests.get(method)
         if row is None:
-            raise LocalProtocolError(f"{method} cannot be asked of a client in {revision.date}")
+            raise LocalProtocolError(f"{method} cannot be sent to a client in {revision.date}")
         missing = find_missing_capability(incoming.peer.capabilities, row, params)
         if missing is not None:
             needed: JSON = {}
             for name in reversed(missing.split(".")):
                 needed = {name: needed}
             raise ClientCapabilityNotDeclared(
-                missing,
-                f"{method} needs the client capability {missing!r}",
-                {"requiredCapabilities": needed},
+                missing, f"{method} needs the client capability {missing!r}", {"requiredCapabilities": needed}
             )
-        return InputRequest(method, Raw(jsonrpc.encode(downgrade_value(params, revision))))
+        return types.InputRequest(method, Raw(jsonrpc.encode(downgrade_value(params, revision))))
 
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
+    def listen(self, connection: "Connection", wanted: types.SubscriptionFilter) -> "list[OutboundRequest]":
         """Make one long request whose stream carries all notifications."""
-        return [connection.request(SUBSCRIPTIONS_LISTEN, ListenParams(notifications=wanted))]
+        return [connection.request(SUBSCRIPTIONS_LISTEN, types.ListenParams(notifications=wanted))]
 
 
-def _add_cache_hints(result: CacheableResult, meta: Meta, kind: str) -> Result:
+def check_extension_result(party: LocalPeer, incoming: "InboundRequest", kind: str) -> None:
+    """Refuse a kind of result that no extension has, or that the client did not declare (MSG-14)."""
+    declared = (incoming.peer.capabilities and incoming.peer.capabilities.extensions) or {}
+    for extension in party.extensions if incoming.peer.revision.stateless else ():
+        if (incoming.row.name, kind) in extension.results and extension.name in declared:
+            return
+    raise LocalProtocolError(
+        f"{incoming.row.name} cannot have a result of type {jsonrpc.shorten(kind)!r}: "
+        "it belongs to no extension that server and client declare"
+    )
+
+
+def _add_cache_hints(result: types.CacheableResult, meta: Meta, kind: str) -> Result:
     """Return the result with its time to live and cache scope (CACHE-1, CACHE-2)."""
     age, scope = result.ttl_ms or 0, result.cache_scope or "private"
     if type(age) is not int or age < 0 or scope not in _CACHE_SCOPES:
         raise LocalProtocolError(
-            "a result is kept for 0 or more milliseconds, and its scope is public or private; not "
-            f"{age!r}, {scope!r}"
+            "the ttl of a result must be 0 or more milliseconds, and its scope public or private; "
+            f"not {age!r}, {scope!r}"
         )
     return replace(result, meta=meta, result_type=kind, ttl_ms=age, cache_scope=scope)
 
 
 SESSION_ERA: Final = SessionEra()
 STATELESS_ERA: Final = StatelessEra()
-ERAS: Final[dict[str, Era]] = {"session": SESSION_ERA, "stateless": STATELESS_ERA}
+ERAS: Final[dict[str, SessionEra | StatelessEra]] = {"session": SESSION_ERA, "stateless": STATELESS_ERA}

@@ -40,7 +40,7 @@ class InboundRequest(Struct, eq=False):
         try:
             return _META_READER(self.raw).meta or {}
         except InvalidJSONValue as error:
-            raise InvalidParams(f"Invalid params: _meta cannot be read: {error}") from error
+            raise InvalidParams(f"Invalid params: _meta is not valid: {error}") from error
 
 
 class OutboundRequest(Struct, eq=False, gc=False):

@@ -1,7 +1,7 @@
-"""Lines: where one message ends and the next begins on a stream of bytes.
+"""Newline framing: where one message ends and the next begins on a stream of bytes.
 
-Owns the newline framing of stdio, which sockets may use as well, and the error for a line that is too long:
-it costs its sender that one line. Knows nothing of where the bytes come from.
+Owns the lines of stdio, which sockets may use as well, and the error for a line that is too long, which costs
+its sender that one line only. Knows nothing of where the bytes come from.
 """
 
 from typing import Final
@@ -11,16 +11,11 @@ from msgspec import Struct
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import make_invalid_request, outline_envelope
 
-MAX_LINE: Final = 4 * 1024 * 1024
-"""The longest line in bytes: room for 3 MiB of picture in base64, and as long as the official TypeScript SDK
-takes; a hundred peers that never send a newline hold 400 MiB."""
-
+MAX_LINE: Final = 4 * 1024 * 1024  # bytes: room for a large picture in base64, as in the TypeScript SDK
 READ_SIZE: Final = 64 * 1024
-"""How many bytes are read at a time: as many as a pipe of Linux holds. asyncio would ask for four times as
-much, and glibc maps buffers above 128 KiB for each read and unmaps them again."""
-
-EDGE_BYTES: Final = 4096
-"""How many bytes are kept of either end of a line that is too long: the id stands in one of them."""
+"""Bytes to read at a time: a whole pipe of Linux. asyncio's default is so large that glibc maps and unmaps
+memory for each read."""
+EDGE_BYTES: Final = 4096  # bytes to keep of either end of a line that is too long: one of them has the id
 
 _CR: Final = 0x0D
 _CLOSE: Final = ord("}")
@@ -28,7 +23,7 @@ _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
 class OversizedLine(Struct, frozen=True):
-    """Stands where a line was that is over the limit; `head` and `tail` are its ends."""
+    """Stands for a line over the limit; `head` and `tail` are its ends."""
 
     size: int
     limit: int
@@ -36,8 +31,8 @@ class OversizedLine(Struct, frozen=True):
     tail: bytes
 
     def make_error(self) -> RemoteProtocolError:
-        """Return the error, with the id and the answer that the line deserves, as far as its ends tell."""
-        why = f"a message of {self.size} bytes is too long, the limit is {self.limit}"
+        """Return the error, with the id and the answer as far as the ends of the line show them."""
+        why = f"message too long: {self.size} bytes (limit: {self.limit})"
         return make_invalid_request(why, outline_envelope(self.head, self.tail))
 
 
@@ -57,10 +52,8 @@ class LineBuffer:
         self._head = b""  # how it began, once it is over the limit
         self._oversized_bytes = 0  # its size, once it is over the limit
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizedLine]:
+    def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that this chunk completes, in order and without their ends."""
-        if not isinstance(data, bytes):
-            data = bytes(data)
         end = data.find(b"\n")
         if end < 0:
             self._append(data)

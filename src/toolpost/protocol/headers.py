@@ -9,9 +9,11 @@ from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
-from toolpost.errors import HeaderMismatch
+from toolpost.errors import HeaderMismatch, RequestFailed
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.types.base import UNSET, Raw, Unset
 
 # Header names are compared in lower case on both sides (HDR-27); ASGI hands them over that way.
 VERSION: Final = "mcp-protocol-version"
@@ -21,16 +23,15 @@ NAME: Final = "mcp-name"
 PARAM_PREFIX: Final = "mcp-param-"
 LAST_EVENT: Final = "last-event-id"
 
-MAX_INTEGER: Final = 2**53 - 1
-"""The largest integer that every JSON implementation reads as the same number (HDR-10)."""
-MAX_ANNOTATION_DEPTH: Final = 32
-"""How many levels of properties may be above an annotation, which bounds the work for a path."""
-MAX_SCHEMA_NODES: Final = 100_000
-"""How many parts a schema may have; a Python object that contains itself has no end of them."""
-MAX_SESSION_ID: Final = 4096
-"""How long a session id may be: room for a signed token."""
-MAX_QUOTED_LENGTH: Final = 80
-"""How many characters of a peer's value an error repeats."""
+MAX_INTEGER: Final = 2**53 - 1  # the largest that every JSON implementation reads as the same number (HDR-10)
+MAX_ANNOTATION_DEPTH: Final = 32  # levels of properties above an annotation: bounds the work for a path
+MAX_SCHEMA_NODES: Final = 100_000  # parts of a schema: a Python object may contain itself
+MAX_SESSION_ID: Final = 4096  # characters of a session id: room for a signed token
+MAX_QUOTED_LENGTH: Final = 80  # characters of a peer's value that an error repeats
+
+
+class UnsendableRequest(RequestFailed):
+    """Headers cannot carry the values of this request. Nothing was sent, and a retry does not help."""
 
 
 def quote_value(value: object) -> str:
@@ -40,7 +41,7 @@ def quote_value(value: object) -> str:
     try:
         return _to_text(value)
     except ValueError:
-        return f"of type {type(value).__name__}, which no header can carry"
+        return f"of type {type(value).__name__}, which cannot be a header value"
 
 
 # --------------------------------------------------------------------- values
@@ -60,8 +61,8 @@ def _to_text(value: object) -> str:
         value = int(value)  # JSON has one kind of number: 42.0 is an integer
     if isinstance(value, int) and abs(value) <= MAX_INTEGER:
         return str(value)
-    takes = "a header takes a string, a boolean or an integer within ±(2^53-1)"
-    raise ValueError(f"{takes}; this is of type {type(value).__name__}")
+    expected = "a string, a boolean or an integer within ±(2^53-1)"
+    raise ValueError(f"a header value must be {expected}, not a value of type {type(value).__name__}")
 
 
 def encode_value(value: str | float) -> str:
@@ -80,11 +81,11 @@ def encode_value(value: str | float) -> str:
 def decode_value(text: str, header: str = "header") -> str:
     """Return the text that a header carries, out of its Base64 form if it has one (HDR-19, HDR-20).
 
-    Raises HeaderMismatch if a character may not stand in a header, or the Base64 is not exactly right.
+    Raises HeaderMismatch if a header does not allow a character, or the Base64 is not canonical.
     """
     text = text.strip(" \t")
     if not (text.isascii() and text.replace("\t", "").isprintable()):  # as in `encode_value`, and TAB
-        raise HeaderMismatch(f"{header}: {quote_value(text)} has characters that may not stand in a header")
+        raise HeaderMismatch(f"{header}: {quote_value(text)} has characters that a header does not allow")
     # In `=?base64?=` the markers share a character: there is no room for both, so it is literal.
     payload = text.removeprefix(_BASE64_PREFIX).removesuffix(_BASE64_SUFFIX)
     if len(text) - len(payload) < len(_BASE64_PREFIX) + len(_BASE64_SUFFIX):
@@ -95,20 +96,20 @@ def decode_value(text: str, header: str = "header") -> str:
     except ValueError as fault:
         raise HeaderMismatch(f"{header}: {quote_value(text)} is not Base64 of UTF-8 text") from fault
     if b64encode(raw).decode() != payload:  # two spellings of one value would let two readers disagree
-        raise HeaderMismatch(f"{header}: {quote_value(text)} is not the one correct Base64 form of its text")
+        raise HeaderMismatch(f"{header}: {quote_value(text)} is not canonical Base64")
     return decoded
 
 
-def check_name(header: str | None, body: str) -> None:
+def check_name(header: bytes | None, body: str) -> None:
     """Raise HeaderMismatch if `Mcp-Name` does not repeat the name, URI or task id in the body."""
     if header is None:
-        raise HeaderMismatch(f"{NAME}: the header is missing; the body says {quote_value(body)}")
-    if header == body and body.isascii() and body.isidentifier():
+        raise HeaderMismatch(f"{NAME}: the header is missing, but the body has {quote_value(body)}")
+    if body.isascii() and body.isidentifier() and header == body.encode():
         return  # most names: nothing to strip, nothing in Base64
-    text = decode_value(header, NAME)
+    text = decode_value(str(header, "latin-1"), NAME)
     if text != body:
-        says = f"the header says {quote_value(text)}"
-        raise HeaderMismatch(f"{NAME}: {says}, the body says {quote_value(body)}")
+        shown = quote_value(text)
+        raise HeaderMismatch(f"{NAME}: the header is {shown}, but the body has {quote_value(body)}")
 
 
 def is_valid_session_id(value: str) -> bool:
@@ -144,7 +145,7 @@ def find_annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     while parts:
         seen += 1
         if seen + len(parts) > MAX_SCHEMA_NODES:
-            raise ValueError(f"the schema has more than {MAX_SCHEMA_NODES} parts, or contains itself")
+            raise ValueError(f"the schema has more than {MAX_SCHEMA_NODES} parts, or is recursive")
         part, path, left = parts.popleft()
         if isinstance(part, list):
             parts.extend((item, path, left) for item in cast("list[object]", part))
@@ -162,17 +163,17 @@ def _read_header_name(
     """Return the header that an annotated part of a schema names; none of those that were found before."""
     name, kind = node[_ANNOTATION_KEY], node.get("type")
     if left or not path:
-        fault = f"only a chain of `properties` may lead to it; it stands {left or 'on the root'}"
+        fault = f"it must be reachable through `properties` alone; it is {left or 'on the root'}"
     elif not isinstance(name, str) or not name:
-        fault = "it must be a text that is not empty"
+        fault = "it must be a non-empty string"
     elif not re.fullmatch(_NAME_PATTERN, name):
         fault = (
-            f"{quote_value(name)} cannot be part of a header name; take letters, digits and !#$%&'*+-.^_`|~"
+            f"{quote_value(name)} cannot be part of a header name; use letters, digits and !#$%&'*+-.^_`|~"
         )
     elif kind not in _ANNOTATABLE_TYPES:
         fault = f"the type of the property must be exactly one of {', '.join(_ANNOTATABLE_TYPES)}"
     elif (header := PARAM_PREFIX + name.lower()) in found:
-        fault = f"{_format_path(found[header])} has it already"
+        fault = f"{_format_path(found[header])} already uses it"
     else:
         return header
     raise ValueError(f"{_ANNOTATION_KEY} on {_format_path(path)}: {fault}")
@@ -199,26 +200,46 @@ def _format_path(path: tuple[str, ...]) -> str:
     return quote_value(".".join(path)) if path else "the schema"
 
 
-def _get_at_path(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the value at a path of property names, or None."""
-    value: Any = arguments
+# One level of JSON: the members of an object stay raw.
+_LEVEL_READER: Final = JSONReader[Any](cast("Any", dict[str, Raw] | str | int | float | bool | None))
+
+Arguments: TypeAlias = Mapping[str, Any] | Raw | Unset
+"""The arguments of a call. Of JSON only the values on the paths of annotations are read."""
+
+
+def _read_level(raw: Raw | Unset, label: str) -> Any:
+    if raw is not UNSET and bytes(memoryview(raw)[:1]) == b"[":
+        return []
+    try:
+        return _LEVEL_READER(raw)
+    except InvalidJSONValue as error:
+        raise InvalidJSONValue(f"{label} cannot be read: {error}") from error
+
+
+def _get_at_path(value: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of property names, or None; InvalidJSONValue if it cannot be read."""
     for name in path:
         if not isinstance(value, Mapping):
             return None
         value = cast("Mapping[str, Any]", value).get(name)
+        if isinstance(value, Raw):
+            value = _read_level(value, f"the argument {quote_value(name)}")
     return value
 
 
-def mirror_arguments(
-    annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]
-) -> dict[str, str]:
+def _read_arguments(arguments: Arguments) -> Any:
+    return arguments if isinstance(arguments, Mapping) else _read_level(arguments, "the arguments")
+
+
+def mirror_arguments(annotated: Mapping[str, tuple[str, ...]], arguments: Arguments) -> dict[str, str]:
     """Return the `mcp-param-…` headers for these arguments (HDR-5, HDR-21); null and absent ones have none.
 
     Raises ValueError if no header can carry an argument.
     """
     headers: dict[str, str] = {}
+    members = _read_arguments(arguments)
     for header, path in annotated.items():
-        value = _get_at_path(arguments, path)
+        value = _get_at_path(members, path)
         try:
             if value is not None:
                 headers[header] = encode_value(value)
@@ -229,26 +250,27 @@ def mirror_arguments(
 
 
 def verify_arguments(
-    annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any], headers: Mapping[str, str]
+    annotated: Mapping[str, tuple[str, ...]], arguments: Arguments, headers: Mapping[str, str]
 ) -> None:
     """Raise HeaderMismatch if an annotated argument and its header disagree (HDR-22 to HDR-26).
 
     A header without its argument is a mismatch too: a proxy that routed by it saw a value that the tool never
     gets. Headers without an annotation are not checked.
     """
+    members = _read_arguments(arguments)
     for header, path in annotated.items():
-        value, sent = _get_at_path(arguments, path), headers.get(header)
+        value, sent = _get_at_path(members, path), headers.get(header)
         if value is None and sent is None:
             continue
         if value is not None and sent is not None and _is_same_value(decode_value(sent, header), value):
             continue
         argument = f"argument {_format_path(path)}"
         if value is None:
-            raise HeaderMismatch(f"{header}: the header is there, but the body has no {argument}")
+            raise HeaderMismatch(f"{header}: the header is present, but the body has no {argument}")
         if sent is None:
             raise HeaderMismatch(f"{header}: the header is missing; the {argument} is {quote_value(value)}")
-        says = f"the header says {quote_value(decode_value(sent, header))}"
-        raise HeaderMismatch(f"{header}: {says}, the {argument} is {quote_value(value)}")
+        shown = quote_value(decode_value(sent, header))
+        raise HeaderMismatch(f"{header}: the header is {shown}, but the {argument} is {quote_value(value)}")
 
 
 def _is_same_value(text: str, value: object) -> bool:

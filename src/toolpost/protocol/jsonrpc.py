@@ -15,20 +15,11 @@ from msgspec import UNSET, Raw, Struct
 from toolpost.errors import InvalidRequest, LocalProtocolError, ParseError, RemoteProtocolError, RPCError
 from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
-MAX_DEPTH: Final = 64
-"""How deeply a message may nest. Real schemas stay below 30, and code that walks values recurses."""
-
-MAX_BATCH: Final = 100
-"""How many messages a batch may hold: one line must not start unbounded work."""
-
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""How long a batch may be: its items are parsed before they are counted."""
-
-MAX_UNKNOWN_BYTES: Final = 64 * 1024
-"""How many bytes of unknown members an envelope may hold."""
-
-MAX_DECODE_ERROR_TEXT: Final = 300
-"""How many characters an error shows of what is wrong with a value."""
+MAX_DEPTH: Final = 64  # levels of a message: real schemas stay below 30, and code that walks values recurses
+MAX_BATCH: Final = 100  # messages of a batch: one line must not start unbounded work
+MAX_BATCH_BYTES: Final = 1024 * 1024  # bytes of a batch: its items are parsed before they are counted
+MAX_UNKNOWN_BYTES: Final = 64 * 1024  # bytes of unknown members in an envelope
+MAX_DECODE_ERROR_TEXT: Final = 300  # characters of an error about a value
 
 T = TypeVar("T")
 
@@ -67,8 +58,8 @@ class JSONRPCErrorResponse(Struct, frozen=True):
 
 JSONRPCMessage: TypeAlias = JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCErrorResponse
 
+# Raised by msgspec for bytes that are not JSON, or not of the wanted type.
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are not JSON, or not of the wanted type."""
 
 
 # --------------------------------------------------------------------- reading
@@ -118,10 +109,10 @@ _NULL: Final = b"null"
 
 
 def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
-    """Decode one message; raise RemoteProtocolError, whose `answer` may be sent, if it is none."""
+    """Decode one message; raise RemoteProtocolError, whose `answer` may be sent, if it is invalid."""
     try:
         if not data.isascii():
-            str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
+            str(data, "utf-8")  # msgspec checks UTF-8 in decoded values only, not in raw ones
         size = len(data)
         # A text of n bytes nests at most n/2 levels.
         if size > 2 * depth and data.count(b"[") + data.count(b"{") > depth and is_deep(data, depth):
@@ -134,8 +125,8 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
             return _read_response(data, envelope)
         if params is not UNSET and (type(identity) is int or type(identity) is str):
             # Most are requests with no room for a duplicate member.
-            inner = len(params)
-            if size - inner - len(method) < _FULL_REQUEST and inner != len(_NULL):
+            inner, id_size = len(params), len(identity if type(identity) is str else str(identity))
+            if size - inner - len(method) - id_size < _FULL_REQUEST and inner != len(_NULL):
                 return JSONRPCRequest(identity, method, params)
         return _read_request(data, envelope, method)
     except DECODE_ERRORS as error:
@@ -145,7 +136,7 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
 def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
     """Return the request or notification in an envelope that has a method."""
     if envelope.result is not UNSET or envelope.error is not UNSET:
-        raise make_invalid_request("a message has either a method or a result or an error", data)
+        raise make_invalid_request("a message must have exactly one of method, result and error", data)
     identity, params = envelope.id, envelope.params
     if identity is not UNSET and type(identity) is not int and type(identity) is not str:
         raise make_invalid_request('member "id" must be a string or an integer', data)
@@ -156,9 +147,9 @@ def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCReque
         _check_unique_members(data, envelope, params, size)
     if params is not UNSET and len(params) == len(_NULL) and bytes(params) == _NULL:
         params = UNSET  # not in the specification, but common
-    return (
-        JSONRPCNotification(method, params) if identity is UNSET else JSONRPCRequest(identity, method, params)
-    )
+    if identity is UNSET:
+        return JSONRPCNotification(method, params)
+    return JSONRPCRequest(identity, method, params)
 
 
 def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRPCErrorResponse:
@@ -166,7 +157,7 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
     result, error = envelope.result, envelope.error
     identity = None if envelope.id is UNSET else envelope.id
     if (result is UNSET) == (error is UNSET):
-        raise make_invalid_request("an answer has either a result or an error", data)
+        raise make_invalid_request("a message must have exactly one of method, result and error", data)
     if type(identity) is int or type(identity) is str:
         if result is not UNSET:
             size = _FRAME_RESPONSE + len(result)
@@ -174,8 +165,8 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
                 _check_unique_members(data, envelope, result, size)
             return JSONRPCResponse(identity, result)
     elif identity is not None or error is UNSET:
-        raise make_invalid_request('the "id" of an answer must be a string or an integer', data)
-    assert error is not UNSET, "it has one of both"
+        raise make_invalid_request('the "id" of a response must be a string or an integer', data)
+    assert error is not UNSET, "it has a result or an error"
     try:
         failure = _decode_error_object(error)
     except msgspec.ValidationError as wrong:
@@ -187,7 +178,7 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
 
 
 def _decode_error_data(data: Raw | Unset) -> JSON:
-    """Decode the data of an error; what cannot be decoded stays text."""
+    """Decode the data of an error; data that cannot be decoded stays text."""
     if data is UNSET:
         return None
     try:
@@ -197,10 +188,7 @@ def _decode_error_data(data: Raw | Unset) -> JSON:
 
 
 def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, size: int) -> None:
-    """Refuse duplicate members.
-
-    Without white space the envelope needs `size` bytes besides its id; `part` is its params, result or error.
-    """
+    """Refuse duplicate members; the envelope needs `size` bytes besides its id, `part` is its value."""
     rest = len(data) - size
     quotes = 4 if envelope.method is UNSET else 8
     if type(envelope.id) is str:
@@ -216,10 +204,10 @@ def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, s
     if quotes == data.count(b'"'):
         return  # the rest is white space behind commas and colons
     if rest > MAX_UNKNOWN_BYTES:
-        raise make_invalid_request(f"unknown members have more than {MAX_UNKNOWN_BYTES} bytes", data)
+        raise make_invalid_request(f"unknown members exceed {MAX_UNKNOWN_BYTES} bytes", data)
     names = _decode_names(data)
     if len(names) > len({str(name) for name in names}):
-        raise make_invalid_request("a member of the message stands there twice", data)
+        raise make_invalid_request("a member of the message appears twice", data)
 
 
 def is_batch(data: bytes) -> bool:
@@ -227,22 +215,20 @@ def is_batch(data: bytes) -> bool:
     return data[:1] != b"{" and data.lstrip(b" \t\r\n")[:1] == b"["
 
 
-def decode_batch(
-    data: bytes, *, depth: int = MAX_DEPTH, limit: int = MAX_BATCH
-) -> list[JSONRPCMessage | RemoteProtocolError]:
+def decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
     """Decode a batch: its messages, or an error in their place. Raises if the batch itself is invalid."""
     if len(data) > MAX_BATCH_BYTES:
-        raise make_invalid_request(f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
+        raise make_invalid_request(f"batch too large: {len(data)} bytes (limit: {MAX_BATCH_BYTES})")
     try:
         items = _decode_items(data)
     except DECODE_ERRORS as error:
         raise _make_decode_error(data, error) from error
-    if not 0 < len(items) <= limit:
-        raise make_invalid_request(f"a batch holds 1 to {limit} messages, not {len(items)}")
+    if not 0 < len(items) <= MAX_BATCH:
+        raise make_invalid_request(f"a batch must hold 1 to {MAX_BATCH} messages, not {len(items)}")
     messages: list[JSONRPCMessage | RemoteProtocolError] = []
     for item in items:
         try:
-            messages.append(decode(bytes(item), depth=depth))
+            messages.append(decode(bytes(item)))
         except RemoteProtocolError as error:
             messages.append(error)
     return messages
@@ -326,12 +312,12 @@ def _make_decode_error(data: bytes, error: Exception) -> RemoteProtocolError:
             error = worse
         else:
             if data.lstrip()[:1] == b"[":
-                return make_invalid_request("a batch cannot stand here")
+                return make_invalid_request("a batch is not allowed here")
             return make_invalid_request(f"not a JSON-RPC message: {error}", data)
     if not data.strip():
         why = "the message is empty"
     elif data.startswith(_BOM):
-        why = "text starts with a byte order mark"
+        why = "it starts with a byte order mark"
     elif isinstance(error, UnicodeDecodeError):
         why = f"not UTF-8: {error.reason} at byte {error.start}"
     elif isinstance(error, RecursionError):
@@ -347,7 +333,7 @@ def _make_decode_error(data: bytes, error: Exception) -> RemoteProtocolError:
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """Shorten a text for an error: what a peer sends must not come back in full."""
+    """Shorten a string for an error: a value of a peer must not come back in full."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -356,7 +342,7 @@ class InvalidJSONValue(ValueError):
 
 
 def describe_decode_error(error: Exception) -> str:
-    """Say what is wrong with a JSON value, by one of `DECODE_ERRORS`."""
+    """Return the text of one of `DECODE_ERRORS`: what is wrong with a JSON value."""
     return shorten(str(error), MAX_DECODE_ERROR_TEXT)
 
 
@@ -403,9 +389,9 @@ def encode(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value)
     except RecursionError as error:
-        raise LocalProtocolError("the value is nested too deeply to be written as JSON") from error
+        raise LocalProtocolError("the value is nested too deeply to be encoded as JSON") from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise LocalProtocolError(f"the value cannot be written as JSON: {error}") from error
+        raise LocalProtocolError(f"the value cannot be encoded as JSON: {error}") from error
 
 
 def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  # noqa: A002 - the protocol's word

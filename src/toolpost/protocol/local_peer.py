@@ -1,11 +1,11 @@
 """Our end of a conversation: role, name, icons, capabilities, revisions.
 
-Made once and shared by all connections of a server or client, so that what follows from it is computed once.
+Made once and shared by all connections of a server or client, so that derived values are computed once.
 """
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolpost import types
 from toolpost.errors import UnsupportedRevision
@@ -13,8 +13,11 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.headers import quote_value
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
-from toolpost.protocol.revisions import REVISIONS, Revision
+from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types.base import JSON, Icon, Meta, Raw
+
+if TYPE_CHECKING:
+    from toolpost.protocol.extension import Extension
 
 Capabilities = types.ClientCapabilities | types.ServerCapabilities
 
@@ -22,11 +25,9 @@ Capabilities = types.ClientCapabilities | types.ServerCapabilities
 class LocalPeer:
     """Our end of a conversation.
 
-    Args:
-        info: our name and version.
-        capabilities: what we declare; their type makes us a client or a server.
-        supported: the revisions that we support.
-        anonymous: leave `info` out of stateless messages (META-9, META-16).
+    The type of the capabilities makes us a client or a server. If we are `anonymous`, stateless messages do
+    not carry `info` (META-9, META-16). `rows` are custom methods, which no revision and no extension has;
+    with `forwards` we accept methods that we do not know.
     """
 
     def __init__(
@@ -36,31 +37,61 @@ class LocalPeer:
         *,
         supported: Iterable[str] = DATES,
         anonymous: bool = False,
+        extensions: "Iterable[Extension]" = (),
+        rows: Mapping[str, Row] | None = None,
+        forwards: bool = False,
     ) -> None:
         if isinstance(supported, str):
-            raise TypeError("the supported revisions are a list, also when there is only one")
+            raise TypeError("the supported revisions must be a list, even if there is only one")
         is_client = isinstance(capabilities, types.ClientCapabilities)
         self.role: Role = CLIENT if is_client else SERVER
         self.peer_role: Role = SERVER if is_client else CLIENT
         self.info = info
         self.capabilities = capabilities
-        spoken = frozenset(supported)
-        self.supported = tuple(date for date in DATES if date in spoken)
+        dates = frozenset(supported)
+        self.supported = tuple(date for date in DATES if date in dates)
         self.has_sessions = any(not REVISIONS[date].stateless for date in self.supported)
         if not self.supported:
-            raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
+            raise ValueError(f"no known protocol revision (expected one of: {', '.join(DATES)})")
         self.newest = REVISIONS[self.supported[-1]]
         self._anonymous = anonymous
+        self.forwards = forwards
+        self.extensions = tuple(extensions)
+        self.extra_rows = collect_rows(self.extensions, rows or {})
+        """The methods that no revision has, or that an extension has changed."""
         self._capability_cache: dict[str, bool] = {}
         self._meta_by_revision: dict[str, Meta] = {}
-        self.served_rows = _ServedRows(self)
-        """By date of a revision: the requests that the other end may send."""
+        self.served_rows = {date: self._select_served_rows(REVISIONS[date]) for date in DATES}
+        """By date of a revision: the requests that the other end may send, if we declare their capability."""
+
+    def _select_served_rows(self, revision: Revision) -> dict[str, Row]:
+        own = {
+            name: row
+            for name, row in self.extra_rows.items()
+            if row.is_request and row.is_sendable_by(self.peer_role, revision.date)
+        }
+        return {
+            name: row
+            for name, row in {**revision.requests[self.peer_role], **own}.items()
+            if not row.needs or name in revision.ungated or self.has_capability(row.needs)
+        }
+
+    def with_capabilities(self, capabilities: Capabilities) -> "LocalPeer":
+        """Return the same end with other capabilities."""
+        return LocalPeer(
+            self.info,
+            capabilities,
+            supported=self.supported,
+            anonymous=self._anonymous,
+            extensions=self.extensions,
+            rows=self.extra_rows,
+        )
 
     def make_unsupported_error(self, requested: str) -> UnsupportedRevision:
         """Return the error for an unsupported revision; it names the supported ones (VER-1)."""
         named = shorten(requested)
         return UnsupportedRevision(
-            f"Unsupported protocol version: {named}; this {self.role} speaks {', '.join(self.supported)}",
+            f"Unsupported protocol version: {named}; this {self.role} supports {', '.join(self.supported)}",
             {"supported": list(self.supported), "requested": named},
         )
 
@@ -72,10 +103,15 @@ class LocalPeer:
         return known
 
     def select_capabilities(self, revision: Revision) -> Capabilities:
-        """Return our capabilities; in the stateless era without those of sessions."""
-        if not revision.stateless:
+        """Return our capabilities in a revision: with its extensions, and without what it lacks."""
+        declared = {each.name: each.settings for each in self.extensions if revision.date in each.span}
+        if not revision.stateless and not declared:
             return self.capabilities
         capabilities = copy(self.capabilities)
+        if declared:
+            capabilities.extensions = {**(capabilities.extensions or {}), **declared}
+        if not revision.stateless:
+            return capabilities
         capabilities.tasks = None
         if isinstance(capabilities, types.ClientCapabilities) and capabilities.roots is not None:
             capabilities.roots = types.ListCapability()
@@ -105,22 +141,25 @@ class LocalPeer:
         return facts
 
 
-class _ServedRows(dict[str, Mapping[str, Row]]):
-    """By revision: the requests whose capability we declare; computed on first use."""
+def collect_rows(extensions: "Iterable[Extension]", own: Mapping[str, Row]) -> dict[str, Row]:
+    """Return custom rows and those of extensions, and the rows that get more kinds of results.
 
-    def __init__(self, local_peer: LocalPeer) -> None:
-        super().__init__()
-        self._local_peer = local_peer
-
-    def __missing__(self, date: str) -> Mapping[str, Row]:
-        revision = REVISIONS[date]
-        rows = revision.requests[self._local_peer.peer_role]
-        self[date] = {
-            name: row
-            for name, row in rows.items()
-            if not row.needs or name in revision.ungated or self._local_peer.has_capability(row.needs)
-        }
-        return self[date]
+    Raises ValueError if extensions contradict each other.
+    """
+    rows = dict(own)
+    for extension in extensions:
+        for name, row in extension.rows.items():
+            other = rows.get(name)
+            if other is not None and other.extension not in {None, extension.name}:
+                raise ValueError(f"two extensions define {name}: {other.extension}, {extension.name}")
+            rows[name] = row
+    for extension in extensions:
+        for (method, result_type), result in extension.results.items():
+            row = rows.get(method) or LATEST.requests[CLIENT].get(method)
+            if row is None:
+                raise ValueError(f"{extension.name} has a result for {method}, which is not a method")
+            rows[method] = row.with_result(result_type, result)
+    return rows
 
 
 _INFO_KEYS: Final[dict[Role, str]] = {CLIENT: types.CLIENT_INFO, SERVER: types.SERVER_INFO}
@@ -137,29 +176,29 @@ def has_capability(capabilities: Capabilities, path: str) -> bool:
 
 # --------------------------------------------------------------------- icons
 
+# Clients must or should be able to draw these (ICON-1, ICON-2).
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/jpg", "image/svg+xml", "image/webp")
-"""What clients must or should be able to draw (ICON-1, ICON-2)."""
 
 
 def explain_unsafe_icon(icon: Icon) -> str | None:
-    """Return what is wrong with an icon, or None (ICON-4); a redirect needs the same check again."""
+    """Return the problem with an icon, or None (ICON-4); a redirect needs the same check again."""
     named = f"the icon {quote_value(icon.src)}"
     # Also because browsers skip tabs and line ends, which could hide a scheme from us.
     if not icon.src.isascii() or not icon.src.isprintable() or " " in icon.src:
-        return f"{named} is no URI: it may have only visible ASCII characters"
+        return f"{named} is not a URI: it must be visible ASCII"
     if icon.mime_type is not None and not icon.mime_type.lower().startswith("image/"):
-        return f"{named} is no picture, but {quote_value(icon.mime_type)}"
+        return f"{named} is not an image: its type is {quote_value(icon.mime_type)}"
     scheme, _, rest = icon.src.partition(":")
     if scheme.lower() == "data":
         kind = rest.partition(",")[0].partition(";")[0]
-        return None if kind.lower() in IMAGE_TYPES else f"{named} holds none of {', '.join(IMAGE_TYPES)}"
+        return None if kind.lower() in IMAGE_TYPES else f"{named} must be one of {', '.join(IMAGE_TYPES)}"
     if scheme.lower() == "https" and rest.startswith("//") and (rest[2:3].isalnum() or rest[2:3] == "["):
         return None
     return f"{named} is not safe: it must be an https: or data: URI"
 
 
 def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
-    """The icons that may be shown, in their order. A client asks: what a server says is not to be trusted.
+    """The icons that a client may show, in their order. Icons of a server are not to be trusted.
 
     Examples:
         >>> offered = [Icon("https://example.com/pen.png"), Icon("javascript:alert(1)")]
@@ -172,11 +211,10 @@ def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
 def check_icons(icons: Iterable[Icon] | None) -> None:
     """Raise TypeError if these are not a list of icons, ValueError if clients would refuse one."""
     if isinstance(icons, str | Icon):
-        raise TypeError("icons has to be a list, also when there is only one")
+        raise TypeError("icons must be a list, even if there is only one")
     for icon in icons or ():
         if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
-            raise TypeError(
-                f'icons has to be a list of Icon objects, such as Icon("https://…"), not of {icon!r}'
-            )
+            wanted = 'a list of Icon objects, such as Icon("https://…")'
+            raise TypeError(f"icons must be {wanted}, not {icon!r}")
         if (wrong := explain_unsafe_icon(icon)) is not None:
             raise ValueError(wrong)

@@ -1,21 +1,20 @@
 """Every method of MCP: one row for each of the 34 methods of all five revisions.
 
-A row holds the types, who may send the method in which revisions, and which capability it needs. A method
+A row holds the types, the side that may send the method in which revisions, and its capability. A method
 that a revision lacks is absent from the revision's record, and so refused.
 """
 
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, defstruct, field
+from msgspec.structs import replace
 
 from toolpost import types
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
 from toolpost.types.content import KnownContent
 
-DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
-"""The published revisions, oldest first."""
-
+DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")  # oldest first
 R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_11_25, R_2026_07_28 = DATES
 
 Role: TypeAlias = Literal["client", "server"]
@@ -101,10 +100,9 @@ class _ToolResultReader(JSONReader[types.Result]):
             plain = _PLAIN_RESULT_READER.decode(raw)
         except DECODE_ERRORS:
             return _OPEN_RESULT_READER.decode(raw)  # other content types, or invalid
-        content, structured, is_error = plain.content, plain.structured_content, plain.is_error
-        return types.CallToolResult(
-            content, structured, is_error, meta=plain.meta, result_type=plain.result_type
-        )
+        meta, kind = plain.meta, plain.result_type
+        structured, is_error = plain.structured_content, plain.is_error
+        return types.CallToolResult(plain.content, structured, is_error, meta=meta, result_type=kind)
 
 
 class _ParamsWithMetaReader(JSONReader[Any]):
@@ -118,74 +116,38 @@ class _ParamsWithMetaReader(JSONReader[Any]):
         return super()._prepare(raw)
 
 
-class Row:
-    """One method.
+class Row(Struct, eq=False, dict=True):
+    """One method."""
 
-    Args:
-        name: as it stands on the wire.
-        params: the type of its parameters.
-        result: the type of its result; None makes it a notification.
-        client: when a client may send it.
-        server: when a server may send it.
-        asked: when a server may put it into a result that requires input.
-        needs: the capability it needs, as a path of attributes: of the receiver for a request, of the sender
-            for a notification.
-        needs_since: the revision from which on that capability exists.
-        task_needs: the capability of the receiver to run it as a task.
-        named: the parameter that HTTP mirrors in `Mcp-Name`; `member` is its name on the wire.
-        early: whether it may be sent before the handshake is complete (LIFE-5, LIFE-6).
-        repeatable: whether a request may be sent again after a failure: it changes nothing, or the same.
-        listened: whether a stateless server sends it on a subscription, and nowhere else.
+    name: str  # on the wire
+    params: type[types.WireStruct]
+    result: type[types.Result] | None = None  # None makes it a notification
+    client: Span | None = None  # when a client may send it
+    server: Span | None = None  # when a server may send it
+    asked: Span | None = None  # when a server may put it into a result that requires input
+    needs: str | None = None
+    """The capability that it needs, as a path of attributes: of the receiver for a request, of the sender for
+    a notification."""
+    needs_since: str = R_2024_11_05  # the revision from which on that capability exists
+    task_needs: str | None = None  # the capability of the receiver to run it as a task
+    named: str | None = None  # the parameter that HTTP mirrors in `Mcp-Name`
+    early: bool = False  # whether it may be sent before the handshake is complete (LIFE-5, LIFE-6)
+    repeatable: bool = False  # whether a request may be sent again: it changes nothing, or the same
+    listened: bool = False  # whether a stateless server sends it on a subscription, and nowhere else
+    extension: str | None = None  # the extension that it belongs to; a client has to declare it
 
-    Attributes:
-        is_request: whether it is answered.
-        is_cacheable: whether its result says how long it may be kept.
-        can_require_input: whether its result may ask for input (MRTR-2).
-        read_params: reads its parameters.
-        read_whole: the same with the protocol's keys of their `_meta`.
-        results: the readers of its results, by `resultType`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        params: type[types.WireStruct],
-        result: type[types.Result] | None = None,
-        *,
-        client: Span | None = None,
-        server: Span | None = None,
-        asked: Span | None = None,
-        needs: str | None = None,
-        needs_since: str = R_2024_11_05,
-        task_needs: str | None = None,
-        named: str | None = None,
-        early: bool = False,
-        repeatable: bool = False,
-        listened: bool = False,
-    ) -> None:
-        self.name = name
-        self.params = params
-        self.result = result
-        self.client = client
-        self.server = server
-        self.asked = asked
-        self.needs = needs
-        self.needs_since = needs_since
-        self.task_needs = task_needs
-        self.named = named
-        self.early = early
-        self.repeatable = repeatable
-        self.listened = listened
+    def __post_init__(self) -> None:
+        params, result = self.params, self.result
         members = zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True)
-        self.member = named and dict(members)[named]
+        self.member = self.named and dict(members)[self.named]  # its name on the wire
         self.is_request = result is not None
         # Caching came with the stateless era: what only sessions have is not cached.
-        lasts = client is None or client.until == DATES[-1]
+        lasts = self.client is None or self.client.until == DATES[-1]
         self.is_cacheable = lasts and result is not None and issubclass(result, types.CacheableResult)
-        self.can_require_input = issubclass(params, types.InputResponseParams)
+        self.can_require_input = issubclass(params, types.InputResponseParams)  # in its result (MRTR-2)
         self.read_params: JSONReader[Any] = JSONReader(params)
         self.read_whole: JSONReader[Any] = _ParamsWithMetaReader(params)
-        self.results: dict[str | None, JSONReader[types.Result]] = {}
+        self.results: dict[str | None, JSONReader[types.Result]] = {}  # by `resultType`
         if result is not None:
             self.results["complete"] = (
                 _ToolResultReader(result) if result is types.CallToolResult else JSONReader(result)
@@ -205,29 +167,30 @@ class Row:
         span = self.client if by == CLIENT else self.server
         return span is not None and date in span
 
+    def with_result(self, result_type: str, result: type[types.Result]) -> "Row":
+        """Return a copy that has one more kind of result."""
+        row = replace(self)
+        row.results = {**self.results, result_type: JSONReader(result)}
+        return row
+
     def read_result(self, raw: Raw, kind: str | None) -> types.Result:
-        """Read a result of the given `resultType`; it keeps its raw bytes.
+        """Read a result of a `resultType`, None for a created task; it keeps its raw bytes.
 
-        None stands for the one kind that has no name on the wire: a task was created for the request.
-
-        Raises:
-            RemoteProtocolError: the kind is unknown, or the result is not of its type.
+        Raises RemoteProtocolError if the kind is unknown, or the result is not of its type.
         """
         reader = self.results.get(kind)
         if reader is None:
-            raise RemoteProtocolError(
-                f"{self.name} was answered with an unknown result type: {shorten(str(kind))!r}"
-            )
+            raise RemoteProtocolError(f"unknown result type for {self.name}: {shorten(str(kind))!r}")
         try:
             result = reader(raw)
         except InvalidJSONValue as error:
-            raise RemoteProtocolError(f"{self.name} was answered with an invalid result: {error}") from error
+            raise RemoteProtocolError(f"invalid result for {self.name}: {error}") from error
         vars(result)["raw"] = raw
         return result
 
 
-# In the order of the specification: opening, tools, resources, prompts, the rest; then what a server asks of
-# a client, then notifications.
+# In the order of the specification: opening, tools, resources, prompts, the rest; then requests to a client,
+# then notifications.
 # fmt: off
 ROWS: Final = (
     Row(INITIALIZE, types.InitializeParams, types.InitializeResult, client=SESSION, early=True),
@@ -286,18 +249,18 @@ ROWS: Final = (
 )
 # fmt: on
 
+# Requests that may come before the handshake is complete.
 EARLY_REQUESTS: Final = frozenset(row.name for row in ROWS if row.early and row.is_request)
-"""The requests that may come before the handshake is complete."""
 
 
 def suggest_method(method: str) -> str:
-    """Return a hint for people who look for a method that this revision or role does not have."""
+    """Return a hint about a method that this revision or role does not have."""
     row = next((row for row in ROWS if row.name == method), None)
     if row is None:
         from difflib import get_close_matches  # noqa: PLC0415 - a part of the start-up time
 
         near = get_close_matches(method, [row.name for row in ROWS], 1)
-        return f"did you mean {near[0]}?" if near else "a method of your own needs a Row"
+        return f"did you mean {near[0]}?" if near else "a custom method needs a Row"
     kind = "notification" if row.result is None else "request"
     ways = [
         f"a {kind} of the {side} in {' … '.join(dict.fromkeys((span.since, span.until)))}"

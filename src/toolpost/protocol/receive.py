@@ -4,7 +4,10 @@ The receiving half of `connection`, which owns the state that is read and change
 exactly one event, and none of these functions raises.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import ValidationError, convert
 
 from toolpost.errors import (
     InternalError,
@@ -17,7 +20,7 @@ from toolpost.errors import (
     make_rpc_error,
 )
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.eras import NO_META, SESSION_ERA, STATELESS_ERA, Peer, read_meta
+from toolpost.protocol.eras import NO_META, STATELESS_ERA, Peer, read_meta
 from toolpost.protocol.events import (
     CancellationReceived,
     ConnectionEvent,
@@ -30,6 +33,8 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
+from toolpost.protocol.extension import make_missing_extension_error
+from toolpost.protocol.forward import make_raw_row
 from toolpost.protocol.jsonrpc import (
     DECODE_ERRORS,
     InvalidJSONValue,
@@ -41,7 +46,8 @@ from toolpost.protocol.jsonrpc import (
     describe_decode_error,
     shorten,
 )
-from toolpost.protocol.methods import CLIENT, INITIALIZE, INITIALIZED, SERVER, SUBSCRIPTIONS_LISTEN, Row
+from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import CLIENT, INITIALIZE, INITIALIZED, ROWS, SERVER, SUBSCRIPTIONS_LISTEN, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, find_newest, negotiate
 from toolpost.types.base import UNSET, InputRequiredResult, Raw, RequestId, Result, Struct, Unset
 from toolpost.types.initialize import (
@@ -66,34 +72,20 @@ class _CreatedTask(Struct):
     task: Raw | Unset = UNSET
 
 
-class _ServerInfoMeta(Struct, rename={"info": SERVER_INFO}):
-    info: Implementation | None = None
-
-
-class _ResultWithServerInfo(Struct, rename={"meta": "_meta"}):
-    meta: _ServerInfoMeta | None = None
-
-
 # A server with a session still reads the notifications of stateless clients, and the other way round.
 _NOTIFICATION_ROWS: Final = {
     by: {**LATEST_SESSION.notifications[by], **LATEST.notifications[by]} for by in (CLIENT, SERVER)
 }
 
-MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
-"""How many bytes the unanswered requests of one peer may have, small ones not counted."""
+_PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
-MAX_INPUT_RESPONSES: Final = 256
-"""How many input responses a request may carry: more than a person is asked in one round."""
-
-MAX_EARLY_CANCELLATIONS: Final = 64
-"""How many cancellations to remember whose requests may still be on their way."""
-
-SMALL_REQUEST_BYTES: Final = 64 * 1024
-"""Requests up to this size are bounded by their number alone."""
+MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024  # bytes of a peer's unanswered requests, small ones not counted
+MAX_INPUT_RESPONSES: Final = 256  # input responses of a request: more than a person is asked in one round
+MAX_EARLY_CANCELLATIONS: Final = 64  # cancellations to remember whose requests may still be on their way
+SMALL_REQUEST_BYTES: Final = 64 * 1024  # requests up to this size are bounded by their number alone
 
 _RESULT_TYPE_READER: Final = JSONReader(_ResultWithType)
 _CREATED_TASK_READER: Final = JSONReader(_CreatedTask)
-_SERVER_INFO_READER: Final = JSONReader(_ResultWithServerInfo)
 
 
 def handle_message(
@@ -104,7 +96,8 @@ def handle_message(
         return _handle_notification(connection, message)
     outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
     if outgoing is None and message.id is not None:
-        return _drop_unexpected_response(connection, message.id)
+        is_late = isinstance(message.id, int) and 0 < message.id < connection.next_id
+        return drop(connection, "late answer" if is_late else "answer to an unknown request")
     if isinstance(message, JSONRPCErrorResponse):
         return _handle_error(connection, message, outgoing)
     assert outgoing is not None, "a result has an id"
@@ -114,11 +107,11 @@ def handle_message(
         if isinstance(result, InitializeResult):
             _complete_initialize(connection, result)
         elif isinstance(result, DiscoverResult):
-            _adopt_discovered_server(connection, result, raw)
+            _adopt_discovered_server(connection, result)
         elif isinstance(result, InputRequiredResult):
             _check_input_requests(row, result)
     except InvalidJSONValue as error:
-        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
+        wrong = RemoteProtocolError(f"invalid result for {row.name}: {error}")
         return _fail_request(connection, outgoing, wrong)
     except RemoteProtocolError as error:
         return _fail_request(connection, outgoing, error)
@@ -127,30 +120,30 @@ def handle_message(
 
 def handle_request(
     connection: "Connection", message: JSONRPCRequest, decoded: "DecodedRequest | None" = None
-) -> ConnectionEvent:
+) -> InboundRequest | InvalidMessageReceived:
     """Return the event for a request; `decoded` if that was done before, as HTTP does."""
     method = message.method
-    if connection.role == CLIENT and connection.revision.stateless:
-        return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
         raw = message.params
-        decoded = decoded or _decode_session_request(connection, message)
+        decoded = decoded or _decode_ordinary_request(connection, message)
         row, params, meta, peer = decoded or _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
+        if row.extension and row.extension not in (
+            (peer.capabilities and peer.capabilities.extensions) or ()
+        ):
+            raise make_missing_extension_error(row.extension)  # VER-5
         if row.can_require_input:  # its parameters are `InputResponseParams`
             if len(params.input_responses or ()) > MAX_INPUT_RESPONSES:
-                raise InvalidParams(
-                    f"Invalid params: inputResponses has more than {MAX_INPUT_RESPONSES} members"
-                )
+                too_many = f"inputResponses has more than {MAX_INPUT_RESPONSES} members"
+                raise InvalidParams(f"Invalid params: {too_many}")
         elif isinstance(params, InitializeParams):
             peer = _accept_initialize(connection, params)
-    except DECODE_ERRORS as error:
-        refusal = InvalidParams(f"Invalid params for {method}: {describe_decode_error(error)}")
-        return InvalidMessageReceived(refusal, jsonrpc.encode_error(message.id, refusal), message.id)
-    except RPCError as error:
+    except (RPCError, *DECODE_ERRORS) as error:
+        if not isinstance(error, RPCError):
+            error = InvalidParams(f"Invalid params for {method}: {describe_decode_error(error)}")
         return InvalidMessageReceived(error, jsonrpc.encode_error(message.id, error), message.id)
     token = None if meta.progress_token is UNSET else meta.progress_token
     incoming = InboundRequest(message.id, row, params, peer, raw, token)
@@ -158,30 +151,30 @@ def handle_request(
     return incoming
 
 
-DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]
-"""The row, parameters, `_meta` and sender of a request."""
+DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]  # row, parameters, `_meta` and sender
 
 
 def _decode_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest:
-    """Decode any request, with errors that say what is wrong."""
+    """Decode any request, with errors that name the fault."""
     method, raw = message.method, message.params
     meta = read_meta(raw)
     peer = _identify_peer(connection, method, meta)
-    row = None if connection.extra else connection.local_peer.served_rows[peer.revision.date].get(method)
+    row = connection.local_peer.served_rows[peer.revision.date].get(method)
     if row is None:
-        row = _find_served_row(connection, method, peer.revision)
+        row = _make_forwarded_row(connection, method, peer.revision)
     return row, row.read_params.decode(b"{}" if raw is UNSET else raw), meta, peer
 
 
-def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest | None:
-    """Decode an ordinary request of a session in one pass; None if it needs the general way."""
-    peer = connection.peer
-    if peer is None or connection.extra or message.params is UNSET:
+def _decode_ordinary_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest | None:
+    """Decode an ordinary request to a server in one pass; None if it needs the general way."""
+    peer, local_peer = connection.peer, connection.local_peer
+    if message.params is UNSET or connection.role != SERVER:
         return None
-    if connection.role != SERVER or connection.lifecycle.state != "ready":
-        return None
-    row = connection.local_peer.served_rows[peer.revision.date].get(message.method)
-    if row is None or row.params is InitializeParams:
+    if peer is None:
+        newest = local_peer.newest
+        return decode_stateless_request(local_peer, newest, message) if newest.stateless else None
+    row = local_peer.served_rows[peer.revision.date].get(message.method)
+    if row is None or row.params is InitializeParams or connection.lifecycle.state != "ready":
         return None
     try:
         params: Any = row.read_whole.decode(message.params)
@@ -191,8 +184,29 @@ def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -
     return None if meta.protocol_version is not UNSET else (row, params, meta, peer)
 
 
+def decode_stateless_request(
+    local_peer: LocalPeer, revision: Revision, message: JSONRPCRequest
+) -> DecodedRequest | None:
+    """Decode an ordinary stateless request in one pass; None if it needs the general way, with its errors."""
+    version = revision.date
+    if version not in local_peer.supported:
+        return None
+    row = local_peer.served_rows[version].get(message.method)
+    if row is None or message.params is UNSET:
+        return None
+    try:
+        params = row.read_whole.decode(message.params)
+    except DECODE_ERRORS:
+        return None
+    meta: RequestMeta | None = params.meta
+    if meta is None or meta.protocol_version != version or meta.client_capabilities is UNSET:
+        return None
+    peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
+    return row, params, meta, peer
+
+
 def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> Peer:
-    """Return the sender of a request."""
+    """Return the sender of a request: the peer of the session, or the one that its `_meta` names (VER-1)."""
     peer, ready = connection.peer, connection.lifecycle.state == "ready"
     if ready and peer is not None and meta.protocol_version is UNSET and method != INITIALIZE:
         return peer
@@ -200,25 +214,26 @@ def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> 
         meta.protocol_version is not UNSET
         or (not connection.local_peer.has_sessions and method != INITIALIZE)
     )
-    return (STATELESS_ERA if stateless else SESSION_ERA).identify_peer(connection, method, meta)
+    if stateless:
+        STATELESS_ERA.check_meta(meta)
+        return STATELESS_ERA.read_peer(connection.local_peer, meta)
+    connection.lifecycle.check_incoming(method)  # before a session is open, few pass (LIFE-1, LIFE-5)
+    return peer or Peer(LATEST_SESSION)
 
 
 def _check_in_flight_limits(connection: "Connection", message: JSONRPCRequest) -> None:
-    """Refuse an id in use, a request cancelled before it came, and more requests than we allow in flight."""
+    """Refuse an id in use, a request that was cancelled early, and too many requests in flight."""
     if connection.early_cancellations and message.id in connection.early_cancellations:
         del connection.early_cancellations[message.id]
-        raise InternalError("The request was cancelled before it came")
+        raise InternalError("The request was cancelled before it arrived")
     if message.id in connection.incoming:
         raise InvalidRequest(f"Invalid request: id {shorten(repr(message.id))} is in use by another request")
     if len(connection.incoming) >= connection.limit:
-        raise InternalError(f"Too many requests in flight, at most {connection.limit} are allowed")
+        raise InternalError(f"Too many requests in flight: the limit is {connection.limit}")
     size = _measure_request(message.id, message.params)
-    held = connection.incoming.values()
-    if (
-        size > SMALL_REQUEST_BYTES
-        and size + sum(_measure_request(other.id, other.raw) for other in held) > MAX_IN_FLIGHT_BYTES
-    ):
-        raise InternalError(f"Too many bytes in flight, at most {MAX_IN_FLIGHT_BYTES} are allowed")
+    held = (_measure_request(other.id, other.raw) for other in connection.incoming.values())
+    if size > SMALL_REQUEST_BYTES and size + sum(held) > MAX_IN_FLIGHT_BYTES:
+        raise InternalError(f"Too many bytes in flight: the limit is {MAX_IN_FLIGHT_BYTES}")
 
 
 def _measure_request(request_id: RequestId, params: Raw | Unset) -> int:
@@ -226,16 +241,13 @@ def _measure_request(request_id: RequestId, params: Raw | Unset) -> int:
     return size + len(request_id) if isinstance(request_id, str) else size
 
 
-def _find_served_row(connection: "Connection", method: str, revision: Revision) -> Row:
-    """Return the row of a request from the peer; MethodNotFound if we do not offer it (ERR-10)."""
-    row = connection.find_request_row(method, revision, connection.peer_role)
-    if row is None:
-        raise MethodNotFound(f"Method not found: {shorten(method)}")
-    if row.needs and method not in revision.ungated and not connection.local_peer.has_capability(row.needs):
-        raise MethodNotFound(
-            f"Method not found: {method} (this {connection.role} does not offer {row.needs})"
-        )
-    return row
+def _make_forwarded_row(connection: "Connection", method: str, revision: Revision) -> Row:
+    """Return the row of a request that we only forward; MethodNotFound if we do not offer it (ERR-10)."""
+    if connection.local_peer.forwards and method not in _PROTOCOL_METHODS:
+        return make_raw_row(method)
+    row = connection.find_row(method, revision, connection.peer_role, is_request=True)
+    why = "" if row is None else f" (this {connection.role} does not offer {row.needs})"
+    raise MethodNotFound(f"Method not found: {shorten(method)}{why}")
 
 
 def _accept_initialize(connection: "Connection", params: InitializeParams) -> Peer:
@@ -249,7 +261,7 @@ def _accept_initialize(connection: "Connection", params: InitializeParams) -> Pe
 
 def _handle_notification(connection: "Connection", message: JSONRPCNotification) -> ConnectionEvent:
     method = message.method
-    row = connection.find_notification_row(method, connection.revision, connection.peer_role)
+    row = connection.find_row(method, connection.revision, connection.peer_role, is_request=False)
     if row is None:
         row = _NOTIFICATION_ROWS[connection.peer_role].get(method)
     if row is None:
@@ -257,20 +269,20 @@ def _handle_notification(connection: "Connection", message: JSONRPCNotification)
     try:
         params = row.read_params(message.params)
     except InvalidJSONValue as error:
-        return _drop(connection, "malformed notice", RemoteProtocolError(f"invalid {method}: {error}"))
+        return drop(connection, "malformed notice", RemoteProtocolError(f"invalid {method}: {error}"))
     if isinstance(params, CancelledParams):
         return _handle_cancellation(connection, params)
     if isinstance(params, ProgressParams):
         return _handle_progress(connection, params)
     if method == INITIALIZED and not connection.lifecycle.move("initialized"):
-        return _drop(connection, "unexpected notifications/initialized")
+        return drop(connection, "unexpected notifications/initialized")
     return NotificationReceived(method, params, row, message.params)
 
 
 def _handle_cancellation(connection: "Connection", params: CancelledParams) -> ConnectionEvent:
     request_id = params.request_id
     if request_id is None:
-        return _drop(connection, "cancellation of nothing")
+        return drop(connection, "cancellation of nothing")
     incoming = connection.incoming.get(request_id)
     if incoming is not None and incoming.row.name != INITIALIZE:  # LIFE-16
         del connection.incoming[request_id]
@@ -281,63 +293,21 @@ def _handle_cancellation(connection: "Connection", params: CancelledParams) -> C
         del connection.outgoing[request_id]
         return ResponseReceived(outgoing, ListenResult())
     if connection.is_unordered:
-        withdrawn = connection.early_cancellations = connection.early_cancellations or {}
-        withdrawn[request_id] = None
-        if len(withdrawn) > MAX_EARLY_CANCELLATIONS:
-            del withdrawn[next(iter(withdrawn))]
-    return _drop(connection, "cancellation of no request in flight")
+        early = connection.early_cancellations = connection.early_cancellations or {}
+        early[request_id] = None
+        if len(early) > MAX_EARLY_CANCELLATIONS:
+            del early[next(iter(early))]
+    return drop(connection, "cancellation of no request in flight")
 
 
 def _handle_progress(connection: "Connection", params: ProgressParams) -> ConnectionEvent:
     outgoing = connection.outgoing.get(params.progress_token)
     if outgoing is None or outgoing.token is None:
-        return _drop(connection, "progress of no request in flight")
+        return drop(connection, "progress of no request in flight")
     if outgoing.progress is not None and params.progress <= outgoing.progress:
-        return _drop(connection, "progress that does not increase")
+        return drop(connection, "progress that does not increase")
     outgoing.progress = params.progress
     return ProgressReceived(outgoing, params)
-
-
-_ENVELOPE_START: Final = b'{"jsonrpc":"2.0","id"'
-_MAX_ID_DIGITS: Final = 18
-"""How many digits an id of ours has at most."""
-_ZERO: Final = ord("0")
-
-
-def read_plain_response(connection: "Connection", data: bytes) -> ResponseReceived | None:
-    """Read a result in an envelope as nearly everybody writes it, without decoding that; None if it is other.
-
-    The result is one whole JSON value, so the envelope has no other member.
-    """
-    envelope, _, rest = data.partition(b',"result":')
-    before, _, digits = envelope.rpartition(b":")
-    if (
-        before != _ENVELOPE_START
-        or not digits.isdigit()
-        or len(digits) > _MAX_ID_DIGITS
-        or digits[0] == _ZERO
-        or rest[:1] != b"{"
-        or rest[-2:] != b"}}"
-        or not data.isascii()
-    ):
-        return None
-    outgoing, depth = connection.outgoing.get(int(digits)), connection.depth
-    if outgoing is None or outgoing.task:
-        return None
-    if len(rest) > 2 * depth and rest.count(b"[") + rest.count(b"{") >= depth:
-        return None  # it may nest too deeply
-    raw = rest[:-1]
-    try:
-        result = outgoing.row.results["complete"].decode(raw)
-    except DECODE_ERRORS:
-        return None
-    if outgoing.revision.stateless and result.result_type != "complete":
-        return None
-    if isinstance(result, InitializeResult | DiscoverResult):
-        return None  # the connection learns from these
-    vars(result)["raw"] = raw
-    del connection.outgoing[outgoing.id]
-    return ResponseReceived(outgoing, result)
 
 
 def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
@@ -364,7 +334,7 @@ def _read_result_type(outgoing: OutboundRequest, raw: Raw) -> str | None:
 def _check_input_requests(row: Row, result: InputRequiredResult) -> None:
     """Refuse a result that requires input but asks for none (MRTR-5)."""
     if not result.input_requests and result.request_state is None:
-        raise RemoteProtocolError(f"{row.name} was answered with a wish for input, but asks for none")
+        raise RemoteProtocolError(f"the result of {row.name} requires input, but has no input requests")
 
 
 def _fail_request(connection: "Connection", outgoing: OutboundRequest, error: MCPError) -> ErrorReceived:
@@ -379,42 +349,31 @@ def _complete_initialize(connection: "Connection", result: InitializeResult) -> 
     revision = find_newest([result.protocol_version], era="session", among=connection.local_peer.supported)
     if revision is None:
         raise RemoteProtocolError(
-            f"the server wants to speak {shorten(result.protocol_version)}, which we do not",
-            hint=f"we speak {', '.join(connection.local_peer.supported)}",
+            f"unsupported protocol revision of the server: {shorten(result.protocol_version)}",
+            hint=f"this client supports {', '.join(connection.local_peer.supported)}",
         )
     connection.lifecycle.move("answered")
     connection.peer = Peer(revision, result.capabilities, result.server_info)
 
 
-def _adopt_discovered_server(connection: "Connection", result: DiscoverResult, raw: Raw) -> None:
+def _adopt_discovered_server(connection: "Connection", result: DiscoverResult) -> None:
     """Remember the server of a stateless conversation, if we share a revision."""
     revision = find_newest(result.supported_versions, era="stateless", among=connection.local_peer.supported)
     if revision is not None and connection.revision.stateless:
-        connection.peer = Peer(revision, result.capabilities, _read_server_info(raw))
-
-
-def _read_server_info(raw: Raw) -> Implementation | None:
-    """Return the name of a server, or None; an unreadable one is no error (DISC-3)."""
-    try:
-        tagged = _SERVER_INFO_READER(raw).meta
-    except InvalidJSONValue:
-        return None
-    return None if tagged is None else tagged.info
+        info: Implementation | None = None
+        with suppress(ValidationError):  # an unreadable name is not an error (DISC-3)
+            info = convert((result.meta or {}).get(SERVER_INFO), Implementation | None)
+        connection.peer = Peer(revision, result.capabilities, info)
 
 
 def _handle_error(
     connection: "Connection", message: JSONRPCErrorResponse, outgoing: OutboundRequest | None
 ) -> ConnectionEvent:
     revision = connection.revision if outgoing is None else outgoing.revision
-    error = make_rpc_error(
-        message.code,
-        message.message,
-        message.data,
-        session=not revision.stateless,
-        peer=connection.peer_name,
-    )
+    code, text, is_session = message.code, message.message, not revision.stateless
+    error = make_rpc_error(code, text, message.data, session=is_session, peer=connection.peer_name)
     if outgoing is None:
-        return _drop(connection, "error without an id", error)
+        return drop(connection, "error without an id", error)
     return _fail_request(connection, outgoing, error)
 
 
@@ -423,24 +382,19 @@ def handle_invalid(connection: "Connection", error: RemoteProtocolError) -> Conn
     if error.reply:
         outgoing = None if error.id is None else connection.outgoing.pop(error.id, None)
         if outgoing is None:
-            return _drop(connection, "malformed answer", error)
+            return drop(connection, "malformed answer", error)
         return _fail_request(connection, outgoing, error)
     if error.answer is None:
-        return _drop(connection, "malformed notice", error)
+        return drop(connection, "malformed notice", error)
     if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
         # A stateless client sends no answers, and stray output of a server is not a request.
-        return _drop(connection, "malformed message", error)
+        return drop(connection, "malformed message", error)
     return InvalidMessageReceived(error, jsonrpc.encode_error(error.id, error.answer), error.id)
 
 
-def _drop_unexpected_response(connection: "Connection", request_id: RequestId) -> MessageDropped:
-    """Drop a response without a request: late if the id was ours, unknown otherwise."""
-    late = isinstance(request_id, int) and 0 < request_id < connection.next_id
-    return _drop(connection, "late answer" if late else "answer to an unknown request")
-
-
-def _drop(
+def drop(
     connection: "Connection", why: str, error: RemoteProtocolError | RPCError | None = None
 ) -> MessageDropped:
+    """Count a message that has no effect."""
     connection.dropped_counts[why] = connection.dropped_counts.get(why, 0) + 1
     return MessageDropped(why, error)

@@ -1,6 +1,6 @@
 """The five revisions as records, derived from the rows, and the choice among them.
 
-A record says what a peer of that revision understands. Only this module compares revisions; all others read a
+A record holds the features of a peer of that revision. Only this module compares revisions; all others read a
 field of the record.
 """
 
@@ -27,45 +27,28 @@ from toolpost.types.base import Struct
 
 Rows: TypeAlias = Mapping[str, Row]
 
-RESERVED_CODES: Final = range(-32099, -32019)
-"""The codes that the specification keeps for itself (ERR-4)."""
+RESERVED_CODES: Final = range(-32099, -32019)  # the codes that the specification keeps for itself (ERR-4)
 
 
 class Revision(Struct, frozen=True, kw_only=True, eq=False):
-    """The methods of one revision, and what its peers understand."""
+    """The methods of one revision, and the features of its peers."""
 
     date: str
     era: Literal["session", "stateless"]
-    stateless: bool
-    """Whether every request carries its own facts."""
-    requests: Mapping[Role, Rows]
-    """The requests that a client, or a server, may send."""
-    notifications: Mapping[Role, Rows]
-    """The notifications that a client, or a server, may send."""
-    input_requests: Rows
-    """The requests that a server may put into a result that requires input."""
-    ungated: frozenset[str]
-    """Methods whose capability does not exist yet: usable without it."""
-    content: frozenset[str]
-    """The kinds of content in tools and prompts."""
-    sampling_content: frozenset[str]
-    """The kinds of content in sampling."""
-    structured: Literal["any", "object"] | None
-    """What `structuredContent` may be."""
-    many_blocks: bool
-    """Whether a sampling message may hold several blocks."""
-    rich_forms: bool
-    """Whether a user may be asked to choose several things, by title, or to visit a URL."""
-    tasks: bool
-    """Whether a request may be run as a task, without an extension."""
-    batches: bool
-    """Whether several messages may come in one array."""
-    version_header: bool
-    """Whether HTTP requests name the revision."""
-    priming: bool
-    """Whether an event stream opens with an empty event that carries an id."""
-    codes: Mapping[int, int]
-    """Error codes that this revision lacks, and their replacements."""
+    stateless: bool  # whether every request carries its own facts
+    requests: Mapping[Role, Rows]  # the requests that a client, or a server, may send
+    notifications: Mapping[Role, Rows]  # the notifications that a client, or a server, may send
+    input_requests: Rows  # the requests that a server may put into a result that requires input
+    ungated: frozenset[str]  # methods whose capability does not exist yet: usable without it
+    content: frozenset[str]  # the kinds of content in tools and prompts
+    sampling_content: frozenset[str]  # the kinds of content in sampling
+    structured: Literal["any", "object"] | None  # what `structuredContent` may be
+    many_blocks: bool  # whether a sampling message may hold several blocks
+    rich_forms: bool  # whether a user may be asked to choose several things, by title, or to visit a URL
+    tasks: bool  # whether a request may be run as a task, without an extension
+    batches: bool  # whether several messages may come in one array
+    priming: bool  # whether an event stream opens with an empty event that carries an id
+    codes: Mapping[int, int]  # error codes that this revision lacks, and their replacements
 
     def __repr__(self) -> str:
         return f"<Revision {self.date}>"
@@ -76,9 +59,6 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
             return InternalError.code
         return self.codes.get(code, code)
 
-
-_ANY_CONTENT: Final = ("text", "image", "resource")
-_ANY_SAMPLING_CONTENT: Final = ("text", "image")
 
 _SPANS: Final = {span for row in ROWS for span in (row.client, row.server, row.asked) if span is not None}
 
@@ -109,26 +89,22 @@ def _build_revision(date: str) -> Revision:
         notifications={by: _select_rows(by, alive, requests=False) for by in (CLIENT, SERVER)},
         input_requests={row.name: row for row in ROWS if row.asked in alive},
         ungated=frozenset(row.name for row in ROWS if row.needs and row.needs_since not in until),
-        content=frozenset((*_ANY_CONTENT, *audio, *links)),
-        sampling_content=frozenset((*_ANY_SAMPLING_CONTENT, *audio, *tool_turns)),
+        content=frozenset(("text", "image", "resource", *audio, *links)),
+        sampling_content=frozenset(("text", "image", *audio, *tool_turns)),
         structured=None if R_2025_06_18 not in until else "object" if session else "any",
         many_blocks=R_2025_11_25 in until,
         rich_forms=R_2025_11_25 in until,
         tasks=date == R_2025_11_25,
         batches=date == R_2025_03_26,
-        version_header=R_2025_06_18 in until,
         priming=date == R_2025_11_25,
         codes=codes,
     )
 
 
 REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType({date: _build_revision(date) for date in DATES})
-"""All revisions by date, oldest first."""
-
 LATEST: Final = REVISIONS[R_2026_07_28]
 LATEST_SESSION: Final = REVISIONS[R_2025_11_25]
-OLDEST_HTTP: Final = REVISIONS[R_2025_03_26]
-"""What an HTTP request without a version header is taken for (HTTPL-32)."""
+OLDEST_HTTP: Final = REVISIONS[R_2025_03_26]  # of an HTTP request without a version header (HTTPL-32)
 
 
 def find_newest(

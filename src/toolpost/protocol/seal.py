@@ -1,9 +1,9 @@
-"""Sealed strings: what a server hands to a client it does not trust and wants back unchanged.
+"""Sealed strings: values that a server hands to an untrusted client and wants back unchanged.
 
 Cursors, request states and session handles are sealed here, on one worker, and opened on any other that has
 the key. Promised: integrity always; the same audience and binding as at the sealing; the expiry; secrecy of
 the payload only where the ring `encrypts`. Not promised: single use. A sealed string opens as often as it is
-shown, so what may happen only once must be remembered elsewhere. Knows no clock, no store and no principal.
+shown, so single use must be remembered elsewhere. Knows no clock, no store and no principal.
 
     sealed = base64url without padding of  header · body
     header = form (1 byte) · key id (4) · expires (8, Unix seconds, big-endian; all ones: never)
@@ -17,9 +17,9 @@ import base64
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from toolpost.errors import InvalidSeal, MCPError
 
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 
-MIN_KEY: Final = 32
-"""Bytes of key material: as many as the keys derived from it have."""
-
-MAX_SEALED: Final = 64 * 1024
-"""Characters of a sealed string: room for a journal of answers, a bound on what a stranger makes us hash."""
+MIN_KEY: Final = 32  # bytes of key material: as many as the keys derived from it have
+MAX_SEALED: Final = (
+    64 * 1024
+)  # characters: room for a journal, a bound on the work of hashing untrusted input
 
 _MAC_FORM: Final = 1
 _AES_FORM: Final = 2
@@ -52,62 +51,42 @@ _ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_HINT: Final = "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
-class _Sealer(Protocol):
-    """One form of sealing under one key. `bound` is what is authenticated but not carried in the body."""
+class _SealKey:
+    """One key of a ring, with its public id. `bound` is authenticated, but not part of the body.
 
-    def seal(self, bound: bytes, payload: bytes) -> bytes: ...
-
-    def open(self, bound: bytes, body: bytes) -> bytes | None: ...
-
-
-class _MacSealer:
-    """The payload in clear, then its HMAC. The same input gives the same body."""
-
-    def __init__(self, root: bytes) -> None:
-        self._key = _derive(root, b"mac")
-
-    def seal(self, bound: bytes, payload: bytes) -> bytes:
-        return payload + self._compute_tag(bound, payload)
-
-    def open(self, bound: bytes, body: bytes) -> bytes | None:
-        payload, tag = body[:-_TAG], body[-_TAG:]
-        return payload if hmac.compare_digest(tag, self._compute_tag(bound, payload)) else None
-
-    def _compute_tag(self, bound: bytes, payload: bytes) -> bytes:
-        return hmac.digest(self._key, bound + payload, "sha256")
-
-
-class _AesSealer:
-    """The payload encrypted, under a fresh random nonce each time.
-
-    Random nonces of 96 bits are safe for about 2**32 strings per key (NIST SP 800-38D, 8.3); a ring that
-    seals more than that has its key rotated.
+    In form 1 the same input gives the same body. In form 2 each nonce is random: 96 bits are safe for about
+    2**32 strings per key (NIST SP 800-38D, 8.3); a ring that seals more than that has its key rotated.
     """
 
-    def __init__(self, cipher: "type[AESGCM]", mismatch: type[Exception], root: bytes) -> None:
-        self._cipher = cipher(_derive(root, b"encrypt"))
-        self._mismatch = mismatch
+    def __init__(self, material: bytes, cipher: "type[AESGCM] | None") -> None:
+        root = hmac.digest(_SALT, material, "sha256")
+        self.id = _derive(root, b"id")[:4]
+        self._mac_key = _derive(root, b"mac")
+        self._cipher = None if cipher is None else cipher(_derive(root, b"encrypt"))
 
-    def seal(self, bound: bytes, payload: bytes) -> bytes:
+    def seal(self, form: int, bound: bytes, payload: bytes) -> bytes:
+        if form == _MAC_FORM:
+            return payload + self._compute_tag(bound, payload)
+        assert self._cipher is not None, "the ring chose a form that it has"
         nonce = secrets.token_bytes(_NONCE)
         return nonce + self._cipher.encrypt(nonce, payload, bound)
 
-    def open(self, bound: bytes, body: bytes) -> bytes | None:
-        if len(body) < _NONCE + _AES_TAG:
-            return None
+    def open(self, form: int, bound: bytes, body: bytes) -> bytes | None:
+        """Return the payload; None if the body is not one that this key has sealed."""
+        if form == _MAC_FORM:
+            payload, tag = body[:-_TAG], body[-_TAG:]
+            return payload if hmac.compare_digest(tag, self._compute_tag(bound, payload)) else None
+        if self._cipher is None:
+            raise InvalidSeal("it is encrypted, but the package `cryptography` cannot be imported")
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
+
         try:
             return self._cipher.decrypt(body[:_NONCE], body[_NONCE:], bound)
-        except self._mismatch:
+        except (InvalidTag, ValueError):  # ValueError: too short for a nonce
             return None
 
-
-class _SealKey:
-    """One key of a ring: its public id, and a lock for each form that can be had here."""
-
-    def __init__(self, material: bytes, locks: dict[int, Callable[[bytes], _Sealer]]) -> None:
-        root = hmac.digest(_SALT, material, "sha256")
-        self.id = _derive(root, b"id")[:4]
-        self.sealers = {form: lock(root) for form, lock in locks.items()}
+    def _compute_tag(self, bound: bytes, payload: bytes) -> bytes:
+        return hmac.digest(self._mac_key, bound + payload, "sha256")
 
 
 class KeyRing:
@@ -133,25 +112,25 @@ class KeyRing:
 
     def __init__(self, keys: Sequence[bytes | str], *, encrypt: bool | None = None) -> None:
         if isinstance(keys, str | bytes):
-            raise TypeError("the keys of a ring are a list, also when there is only one: KeyRing([key])")
+            raise TypeError("the keys must be a list, even if there is only one: KeyRing([key])")
         if not keys:
             raise ValueError(f"a key ring needs at least one key ({_KEY_HINT})")
         materials = [_to_bytes(key) for key in keys]
         for number, material in enumerate(materials, 1):
             if len(material) < MIN_KEY:
                 found = f"key {number} of the ring has {len(material)} bytes"
-                raise ValueError(f"{found}, at least {MIN_KEY} are needed ({_KEY_HINT})")
-        locks: dict[int, Callable[[bytes], _Sealer]] = {_MAC_FORM: _MacSealer}
+                raise ValueError(f"{found}; at least {MIN_KEY} are required ({_KEY_HINT})")
+        cipher = None
         try:
-            locks[_AES_FORM] = _make_aes_sealer()
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM as cipher  # noqa: N811, PLC0415 - optional
         except ImportError as error:
             if encrypt:
                 raise MCPError(
                     "encryption of sealed strings needs the package `cryptography`, which cannot be imported",
                     hint="pip install 'toolpost[auth]'",
                 ) from error
-        self._keys = [_SealKey(material, locks) for material in materials]
-        self._form = _AES_FORM if _AES_FORM in locks and encrypt is not False else _MAC_FORM
+        self._keys = [_SealKey(material, cipher) for material in materials]
+        self._form = _MAC_FORM if cipher is None or encrypt is False else _AES_FORM
 
     @classmethod
     def random(cls, *, encrypt: bool | None = None) -> Self:
@@ -184,62 +163,50 @@ class KeyRing:
             expires: the Unix time from which on the string is refused. None means never.
 
         Raises:
-            ValueError: the payload is too large, or the expiry is no Unix time.
+            ValueError: the payload is too large, or the expiry is not a Unix time.
         """
         if len(payload) > MAX_PAYLOAD:
-            raise ValueError(
-                f"a sealed string holds at most {MAX_PAYLOAD} bytes, the payload has {len(payload)}"
-            )
+            raise ValueError(f"the payload has {len(payload)} bytes (limit: {MAX_PAYLOAD})")
         if expires is None:
             expires = _NEVER
         elif type(expires) is not int or not 0 <= expires < _NEVER:
-            raise ValueError(f"the expiry of a sealed string is a Unix time in whole seconds, not {expires}")
+            raise ValueError(f"the expiry must be a Unix time in whole seconds, not {expires}")
         key = self._keys[0]
         header = _HEADER.pack(self._form, key.id, expires)
-        return _encode_base64url(
-            header + key.sealers[self._form].seal(header + _encode_context(audience, binding), payload)
-        )
+        bound = header + _encode_context(audience, binding)
+        return _encode_base64url(header + key.seal(self._form, bound, payload))
 
     def open(self, sealed: str, *, audience: str, binding: Sequence[str | bytes] = (), now: int) -> bytes:
         """The payload that was sealed for this audience and binding.
 
         Args:
-            sealed: what came back. Any text may be given.
+            sealed: the string that came back; any string is accepted.
             audience: as at the sealing.
             binding: as at the sealing.
             now: the Unix time. A string that expires now has expired.
 
         Raises:
-            InvalidSeal: for every reason there is; only its `reason`, which is for the log, tells them apart.
+            InvalidSeal: for any problem; its `reason`, which is for the log, has the details.
         """
         raw = _decode_base64url(sealed)
         if len(raw) < _HEADER.size:
-            raise InvalidSeal("it is too short to be one of ours")
+            raise InvalidSeal("it is too short")
         header, body = raw[: _HEADER.size], raw[_HEADER.size :]
         form, key_id, expires = _HEADER.unpack(header)
         if form not in {_MAC_FORM, _AES_FORM}:
             raise InvalidSeal(f"its form {form} is unknown")
-        locks = [key.sealers for key in self._keys if key.id == key_id]
-        if not locks:
+        keys = [key for key in self._keys if key.id == key_id]
+        if not keys:
             raise InvalidSeal(f"no key of the ring has its key id {key_id.hex()}")
-        if form not in locks[0]:
-            raise InvalidSeal("it is encrypted, and the package `cryptography` cannot be imported here")
         bound = header + _encode_context(audience, binding)
         # Ids are short, so two keys may share one.
-        payload = next((found for lock in locks if (found := lock[form].open(bound, body)) is not None), None)
+        opened = (key.open(form, bound, body) for key in keys)
+        payload = next((found for found in opened if found is not None), None)
         if payload is None:
             raise InvalidSeal("it is forged or damaged, or was sealed for another audience or binding")
         if expires != _NEVER and expires <= now:
-            raise InvalidSeal(f"it expired at {expires}, and it is {now}")
+            raise InvalidSeal(f"it expired at {expires} (now: {now})")
         return payload
-
-
-def _make_aes_sealer() -> Callable[[bytes], _Sealer]:
-    """What makes the encrypting lock of a key; an ImportError without `cryptography`."""
-    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - optional
-
-    return lambda root: _AesSealer(AESGCM, InvalidTag, root)
 
 
 def _derive(root: bytes, purpose: bytes) -> bytes:
@@ -248,14 +215,14 @@ def _derive(root: bytes, purpose: bytes) -> bytes:
 
 
 def _to_bytes(text: str | bytes) -> bytes:
-    """The bytes of a text. Lone surrogates pass: whatever a stranger makes us bind to must not raise."""
+    """The bytes of a text. Lone surrogates pass: untrusted input must not raise."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
 def _encode_context(audience: str, binding: Sequence[str | bytes]) -> bytes:
     """Audience and binding as bytes, each with its type and length, so that no two of them look alike."""
     if isinstance(binding, str | bytes):
-        raise TypeError("a binding is a list of strings, also when there is only one: binding=[principal]")
+        raise TypeError("binding must be a list of strings, such as binding=[principal]")
     pieces = [_COUNT.pack(len(binding))]
     for part in (audience, *binding):
         data = _to_bytes(part)
@@ -269,7 +236,7 @@ def _encode_base64url(raw: bytes) -> str:
 
 def _decode_base64url(sealed: str) -> bytes:
     if len(sealed) > MAX_SEALED:
-        raise InvalidSeal(f"it has {len(sealed)} characters, at most {MAX_SEALED} are allowed")
+        raise InvalidSeal(f"it has {len(sealed)} characters (limit: {MAX_SEALED})")
     if not _ALPHABET.fullmatch(sealed) or len(sealed) % 4 == 1:
         raise InvalidSeal("it is not base64url without padding")
     raw = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))

@@ -1,17 +1,14 @@
 """Event streams: the `text/event-stream` format of the WHATWG HTML standard (§9.2), in both directions.
 
 Owns how an event is written, and how it is found again in bytes that arrive in any pieces. Knows nothing of
-HTTP, of JSON or of what the events mean; the data of an event stays bytes.
+HTTP, of JSON or of the meaning of events; the data of an event stays bytes.
 """
 
 from typing import Final, NamedTuple
 
 from toolpost.errors import RemoteProtocolError
 
-MAX_EVENT: Final = 4 * 1024 * 1024
-"""The largest event or comment: the bytes of its lines with field names and without line ends, like a line
-of `framing`."""
-
+MAX_EVENT: Final = 4 * 1024 * 1024  # bytes of an event or comment: its lines, without line ends
 _MAX_RETRY_DIGITS: Final = 18  # fits 64 bits; parsing a number takes quadratic time
 _BOM: Final = b"\xef\xbb\xbf"
 _COLON: Final = 0x3A
@@ -62,13 +59,11 @@ def _normalize_newlines(text: bytes) -> bytes:
 def _encode_field(name: str, value: str) -> bytes:
     """Encode a field whose value must not be able to leave its line."""
     if not _FORBIDDEN.isdisjoint(value):
-        raise ValueError(f"the {name} of an event must not hold CR, LF or NUL: {value[:80]!r}")
+        raise ValueError(f"the {name} of an event must not contain CR, LF or NUL: {value[:80]!r}")
     try:
         return f"{name}: {value}\n".encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"the {name} of an event must be text that UTF-8 can hold: {value[:80]!r}"
-        ) from error
+        raise ValueError(f"the {name} of an event must be valid UTF-8 text: {value[:80]!r}") from error
 
 
 # --------------------------------------------------------------------- reading
@@ -87,12 +82,9 @@ class ServerSentEvent(NamedTuple):
 class EventStreamDecoder:
     """Turns chunks of an event stream into events; however the stream is cut, the events are the same.
 
-    An event counts once its blank line is there; what is left without one at the end is lost, as the standard
+    An event counts once its blank line is there; a rest without one at the end is lost, as the standard
     demands. Memory stays within a small multiple of the limit and the chunk; the work is linear.
-
-    Attributes:
-        last_event_id: the id to resume after; empty where there is none.
-        retry: the milliseconds to wait before coming back, if the peer ever said so.
+    `last_event_id` is the id to resume after, `retry` the last delay in milliseconds, if the peer sent one.
     """
 
     def __init__(self, limit: int = MAX_EVENT) -> None:
@@ -116,7 +108,7 @@ class EventStreamDecoder:
         """
         if self._fault:
             raise RemoteProtocolError(
-                f"this event stream cannot be read any further: {self._fault}",
+                f"this event stream can no longer be read: {self._fault}",
                 hint="open a new stream and read it with a new Decoder",
             )
         chunk = self._strip_continuation(bytes(data))
@@ -142,7 +134,7 @@ class EventStreamDecoder:
                 self._open += rest
         if self._fault and not events:
             raise RemoteProtocolError(
-                self._fault, hint="let the peer send less at once, or give the Decoder a higher limit"
+                self._fault, hint="make the peer send smaller events, or raise the limit of the Decoder"
             )
         return events
 
@@ -168,7 +160,7 @@ class EventStreamDecoder:
         """
         kind, total = ("a comment", size) if first == _COLON else ("an event", self._size + size)
         if total > self._limit:
-            self._fault = f"the peer sent {kind} of more than {self._limit} bytes, which is the limit here"
+            self._fault = f"the peer sent {kind} of more than {self._limit} bytes, which is the limit"
         return not self._fault
 
     def _read_field(self, line: bytes) -> None:

@@ -10,21 +10,16 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
-MAX_TEMPLATE: Final = 4096
-"""How many characters a template may have."""
-
-MAX_VARIABLES: Final = 64
-"""How many variables a template may have, repetitions counted."""
-
-MAX_URI: Final = 128 * 1024
-"""How many characters a URI may have to be matched: room for a long query."""
+MAX_TEMPLATE: Final = 4096  # characters of a template
+MAX_VARIABLES: Final = 64  # variables of a template, repetitions counted
+MAX_URI: Final = 128 * 1024  # characters of a URI that is matched: room for a long query
 
 UriValues: TypeAlias = dict[str, str | list[str] | dict[str, str]]
 """The values in a URI: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
 
 _OPERATORS: Final = "+#./;?&"
 _SAFE_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%"
-# What stands neither in a URI nor in the literals of a template (RFC 6570, 2.1, with erratum 6937).
+# Characters that neither a URI nor the literals of a template allow (RFC 6570, 2.1, with erratum 6937).
 _ILLEGAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})')
 _WORD: Final = r"(?:\w|%[0-9A-Fa-f]{2})"
 _VARIABLE_SPEC: Final = re.compile(rf"({_WORD}(?:\.?{_WORD})*)(?:\*|:([1-9][0-9]{{0,3}}))?", re.ASCII)
@@ -55,12 +50,10 @@ TemplateParts: TypeAlias = list[str | Expression]
 
 
 class UriTemplate:
-    """A URI template; ValueError if the text is none, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
+    """A URI template; ValueError if the text is invalid, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
 
-    Attributes:
-        text: as given.
-        variables: the names, in order of appearance, each once.
-        unmatchable: why `match` could not tell the variables apart, and what to do; None where it can.
+    `variables` are the names in order of appearance, each once. `unmatchable` explains why `match` could not
+    separate the variables, and what to do; it is None if it can.
 
     Example:
         >>> template = UriTemplate("repo://{owner}/{name}{/path*}{?ref}")
@@ -84,31 +77,24 @@ class UriTemplate:
             )
 
     def match(self, uri: str) -> UriValues | None:
-        r"""Return the values of the variables in a URI, or None if it does not match the template.
-
-        The whole URI must match. Literals match themselves. What the URI does not carry is absent from the
-        result. A URI is taken apart by these rules:
+        r"""Return the values of the variables in a URI, or None if it does not match the whole template.
 
         - `{name}` takes one character or more, without a raw `/`, `?` or `#`, nor a raw `&` if the template
-          has a literal `?`. It ends where the literal after it occurs first; the last one takes all there is.
+          has a literal `?`. It ends where the literal after it occurs first; the last one takes the rest.
         - One expression of the path may vary in width: `{+name}`, `{/…}`, `{.…}` or `{;…}`. It takes what the
           others leave over, so `{+path}/end` works. Right of it, a literal counts where it occurs last.
         - `{/a,b}` and `{.a,b}` fill their names in order; the last label may hold dots. `{/a,name*}` gives
           `name` the list of the segments that are left. No segment is empty.
         - `{;a,b}`, `{?a,b}` and `{&a,b}` find parameters by name, in any order. Unknown ones are ignored in a
-          query, or gathered by `{?name*}`. One that comes twice is no match. A `+` is not a space.
-        - Query and fragment come last, in one expression each. It begins at the first raw `?`, `&` or `#` of
-          the URI that the literals do not account for.
+          query, or gathered by `{?name*}`. One that appears twice does not match. A `+` is not a space.
+        - Query and fragment come last, in one expression each, at the first raw `?`, `&` or `#` that the
+          literals do not account for.
 
-        A value is percent-decoded exactly once. A broken escape, or bytes that are not UTF-8, are no match.
-        So that no value leads out of a directory, there is no match either where, after decoding,
-
-        - a value of `{name}`, `{.name}`, `{/name}` or `{;name}` is `.` or `..` or holds `/`, `\` or NUL;
-        - a value of `{+name}` holds NUL, has `.` or `..` as a segment, or begins with a slash. Here `\` is a
-          slash as well. It is never an absolute path, so write `file:///{+path}` and not `file://{+path}`.
-
-        Left for the author to check: queries and fragments, which are free text, and drives such as `C:`.
-        Raises ValueError if the template is `unmatchable`.
+        A value is percent-decoded exactly once, as UTF-8. So that no value leads out of a directory, there is
+        no match where, after decoding, a value of `{name}`, `{.name}`, `{/name}` or `{;name}` is `.` or `..`
+        or holds `/`, `\` or NUL, or one of `{+name}` holds NUL, has `.` or `..` as a segment (`\` counts as a
+        slash), or is absolute: write `file:///{+path}` and not `file://{+path}`. Queries and fragments are
+        free text, left for the author to check. Raises ValueError if the template is `unmatchable`.
         """
         if self._plan is None:
             raise ValueError(self.unmatchable)
@@ -126,34 +112,34 @@ class UriTemplate:
 
 def _parse_template(text: str) -> TemplateParts:
     if len(text) > MAX_TEMPLATE:
-        raise ValueError(f"a URI template has at most {MAX_TEMPLATE} characters, not {len(text)}: shorten it")
+        raise ValueError(f"URI template too long: {len(text)} characters (limit: {MAX_TEMPLATE})")
     literal, *chunks = text.split("{")
     parts: TemplateParts = [_parse_literal(text, 0, literal)]
     at = len(literal) + 1
     for chunk in chunks:
         inner, closed, literal = chunk.partition("}")
         if not closed:
-            raise _make_syntax_error(text, at - 1, "an expression is not closed", "close it with '}'")
+            raise _make_syntax_error(text, at - 1, "unclosed expression", "close it with '}'")
         parts += _parse_expression(text, at, inner), _parse_literal(text, at + len(inner) + 1, literal)
         at += len(chunk) + 1
     if (count := len(_list_names(parts))) > MAX_VARIABLES:
-        raise ValueError(f"a URI template has at most {MAX_VARIABLES} variables, not {count}: use fewer")
+        raise ValueError(f"too many variables in the URI template: {count} (limit: {MAX_VARIABLES})")
     return [part for part in parts if part]
 
 
 def _parse_literal(text: str, at: int, literal: str) -> str:
     if wrong := _ILLEGAL.search(literal):
         do = "open an expression with '{', or remove it" if wrong[0] == "}" else "percent-encode it"
-        raise _make_syntax_error(text, at + wrong.start(), f"{wrong[0]!r} may not stand", do)
+        raise _make_syntax_error(text, at + wrong.start(), f"unexpected {wrong[0]!r}", do)
     return quote(literal, safe=_SAFE_CHARACTERS)
 
 
 def _parse_expression(text: str, at: int, inner: str) -> Expression:
     if not inner:
-        raise _make_syntax_error(text, at, "an expression is empty", "name a variable, as in {name}")
+        raise _make_syntax_error(text, at, "empty expression", "name a variable, as in {name}")
     if inner[0] in "=,!@|":
-        what = f"the operator {inner[0]!r} is reserved"
-        raise _make_syntax_error(text, at, what, "use one of + # . / ; ? & or none")
+        problem = f"reserved operator {inner[0]!r}"
+        raise _make_syntax_error(text, at, problem, "use one of + # . / ; ? & or none")
     operator = inner[0] if inner[0] in _OPERATORS else ""
     at += len(operator)
     variables: list[Variable] = []
@@ -167,8 +153,8 @@ def _parse_variable(text: str, at: int, spec: str) -> Variable:
     found = _VARIABLE_SPEC.match(spec)
     end = found.end() if found else 0
     if not found or end < len(spec):
-        do = "write letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
-        raise _make_syntax_error(text, at + end, f"{_quote_text(spec)} is not a variable", do)
+        do = "use letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
+        raise _make_syntax_error(text, at + end, f"invalid variable {_quote_text(spec)}", do)
     return Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
 
 
@@ -176,8 +162,8 @@ def _list_names(parts: TemplateParts) -> list[str]:
     return [name for part in parts if isinstance(part, Expression) for name in part.names]
 
 
-def _make_syntax_error(text: str, at: int, what: str, do: str) -> ValueError:
-    return ValueError(f"{what} at position {at} of the URI template {_quote_text(text)}: {do}")
+def _make_syntax_error(text: str, at: int, problem: str, do: str) -> ValueError:
+    return ValueError(f"{problem} at position {at} of the URI template {_quote_text(text)}: {do}")
 
 
 def _quote_text(text: str) -> str:
@@ -198,7 +184,7 @@ class _MatchPlan(NamedTuple):
     left: list[_MatchStep]
     middle: Expression | None
     right: list[_MatchStep]  # mirrored, to be read from the end of the path
-    ends: frozenset[str]  # what never stands raw in a segment
+    ends: frozenset[str]  # characters that are never raw in a segment
     endings: list[tuple[Expression, int]]  # the last first, with how many of its sign the literals have
 
 
@@ -228,17 +214,17 @@ def _check_variables(parts: TemplateParts) -> None:
         operator, variables = expression
         last = variables[-1]
         if operator in {"+", "#"} and len(variables) > 1:
-            _refuse(expression.names, "their values may hold the comma between them; keep one of them")
+            _refuse(expression.names, "their values may contain the comma between them; keep one of them")
         for variable in variables:
             name, prefix, explode = variable
             if prefix:
                 _refuse([name], "a prefix is not the whole value; remove the ':' and its number")
             if explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _refuse([name], "'*' is read back only at the end of {/…*} and {?…*}; remove it")
+                _refuse([name], "'*' is allowed only at the end of {/…*} and {?…*}; remove it")
             if "%" in name:
                 _refuse([name], "its name has percent escapes; choose a plain name")
             if names.count(name) > 1:
-                _refuse([name], "it stands there twice; give each place a name of its own")
+                _refuse([name], "it appears twice; use different names")
 
 
 def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
@@ -249,7 +235,7 @@ def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
         if isinstance(part, str):
             literals[-1] += part
         elif part.operator in {"#", "?", "&"}:
-            _refuse(part.names, "more follows the query or fragment; keep the order path{?a,b}{#c}")
+            _refuse(part.names, "the query or fragment is not at the end; use the order path{?a,b}{#c}")
         elif part.operator:
             places.append(part)
             literals.append("")
@@ -264,11 +250,11 @@ def _find_middle(literals: list[str], places: list[Expression]) -> int:
     wide = [number for number, place in enumerate(places) if place.operator]
     if len(wide) > 1:
         names = [name for number in wide for name in places[number].names]
-        _refuse(names, "each could take what the other leaves over; keep one expression, as in {/a,b}")
+        _refuse(names, "it is ambiguous where one ends and the next begins; use one expression, as in {/a,b}")
     for number, literal in enumerate(literals[1:-1]):
         one, other = places[number : number + 2]
         if not literal and other.operator in {"", "+"}:
-            _refuse(one.names + other.names, "nothing stands between them; put a literal there: {a}/{b}")
+            _refuse(one.names + other.names, "nothing separates them; put a literal between them: {a}/{b}")
     return wide[0] if wide else max(len(places) - 1, 0)
 
 
@@ -277,10 +263,6 @@ def _refuse(names: Iterable[str], why: str) -> NoReturn:
 
 
 # --------------------------------------------------------------------- match: reading
-
-
-class _NoMatch(ValueError):
-    """The URI does not match, or has a value that is not safe."""
 
 
 def _read_uri(plan: _MatchPlan, uri: str) -> UriValues:
@@ -301,7 +283,7 @@ def _read_uri(plan: _MatchPlan, uri: str) -> UriValues:
     if plan.middle and rest.startswith(sign):
         found |= _read_values(plan.middle, rest[len(sign) :], plan.ends)
     elif rest:
-        raise _NoMatch
+        raise ValueError  # no match
     return found
 
 
@@ -317,7 +299,7 @@ def _walk_steps(steps: list[_MatchStep], text: str, sign: str) -> tuple[list[tup
             end = len(text) if end < 0 else end
             taken.append((name, text[at:end]))
         if not text.startswith(literal, end):
-            raise _NoMatch
+            raise ValueError  # no match
         at = end + len(literal)
     return taken, at
 
@@ -340,7 +322,7 @@ def _read_values(expression: Expression, text: str, ends: frozenset[str]) -> Uri
 
 def _read_parameters(expression: Expression, text: str, ends: frozenset[str]) -> UriValues:
     if "#" in text:
-        raise _NoMatch
+        raise ValueError  # no match
     operator, variables = expression
     names = [variable.name for variable in variables if not variable.explode]
     gathers = variables[-1].explode
@@ -350,10 +332,10 @@ def _read_parameters(expression: Expression, text: str, ends: frozenset[str]) ->
         key = _percent_decode(key)
         if key in names or gathers:
             if key in seen:
-                raise _NoMatch
+                raise ValueError  # no match
             seen[key] = _read_segment(raw, ends) if raw and operator == ";" else _percent_decode(raw)
         elif operator == ";":
-            raise _NoMatch
+            raise ValueError  # no match
     found: UriValues = {name: seen.pop(name) for name in names if name in seen}
     if gathers and seen:
         found[variables[-1].name] = seen
@@ -364,9 +346,9 @@ def _read_parameters(expression: Expression, text: str, ends: frozenset[str]) ->
 
 
 def _percent_decode(text: str) -> str:
-    # A literal may have been found inside an escape: then what stands before it ends in the middle of one.
+    # A literal may have been found inside an escape: then the text before it ends in the middle of one.
     if "%" in text[-2:]:
-        raise _NoMatch
+        raise ValueError  # no match
     return unquote_to_bytes(text).decode()
 
 
@@ -378,7 +360,7 @@ def _read_segment(text: str, ends: frozenset[str]) -> str:
         or not ends.isdisjoint(text)
         or not _UNSAFE_CHARACTERS.isdisjoint(value)
     ):
-        raise _NoMatch
+        raise ValueError  # no match
     return value
 
 
@@ -388,5 +370,5 @@ def _read_tail(text: str) -> str:
     # An empty first segment is the slash of an absolute path, and a colon in it that of a Windows drive:
     # joined to a directory, either would replace it.
     if not segments[0] or segments[0][1:2] == ":" or "\0" in value or not _DOT_SEGMENTS.isdisjoint(segments):
-        raise _NoMatch
+        raise ValueError  # no match
     return value

@@ -1,17 +1,17 @@
 """Rules about http and https URLs: which can be used, how to show them, and which hosts are this machine.
 
-Also whether a text reveals a secret. Pure functions: callers decide what an error says and which URL may be
-used for what.
+Also whether a text reveals a secret. Pure functions: error texts, and which URL may be used for which
+purpose, are left to callers.
 """
 
 from collections.abc import Iterable
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FORBIDDEN_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
-"""What no URL contains unescaped. Some parsers take a backslash for a slash, and then see another host."""
+"""Always escaped in a URL. Some parsers take a backslash for a slash, and then see another host."""
 
 
 def has_forbidden_characters(url: str) -> bool:
@@ -47,17 +47,18 @@ def display_url(url: str) -> str:
 
 
 def is_loopback_host(host: str | None) -> bool:
-    """Return whether a host is this machine by its name or address alone."""
+    """Return whether a host is this machine by its name or address alone, also by IPv4 within IPv6."""
     try:
-        return ip_address(host or "").is_loopback
+        address = ip_address(host or "")
     except ValueError:
         return host is not None and (host == "localhost" or host.endswith(".localhost"))
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (inner or address).is_loopback
 
 
 # --------------------------------------------------------------------- secrets
 
-MIN_SECRET_PART: Final = 8
-"""So many characters of a secret must not appear either: fewer would be found in any text."""
+MIN_SECRET_PART: Final = 8  # characters of a secret that must not appear: fewer would be found in any text
 
 
 def has_secret(text: str, secrets: Iterable[str]) -> bool:

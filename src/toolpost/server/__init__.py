@@ -1,1 +1,1 @@
-"""RING 2: what a server author uses. How a function becomes a tool, a prompt or a resource, and is called."""
+"""RING 2: the API for server authors: turns functions into tools, prompts and resources, and calls them."""

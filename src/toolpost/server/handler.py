@@ -1,74 +1,54 @@
-"""`Handler`: the explicit form of a server. Subclass it, and override only what you serve.
+"""`Handler`: the explicit form of a server. Subclass it, and override only the methods that you serve.
 
-Capabilities follow from the overridden methods. `routes` leads from a protocol method to the code that serves
-it. Knows nothing of transports: `serving` has the methods that run a server.
+Capabilities follow from the overridden methods. `routes` maps a protocol method to the function that serves
+it. Transports are in `serving`, which has the methods that run a server.
 """
 
 # ruff: noqa: ARG002 - methods to be overridden ignore their arguments
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.errors import InternalError, InvalidRequest, MethodNotFound
-from toolpost.protocol.connection import Connection
-from toolpost.protocol.local_peer import LocalPeer, check_icons
-from toolpost.protocol.methods import (
-    COMPLETION_COMPLETE,
-    INITIALIZE,
-    LOGGING_SET_LEVEL,
-    PING,
-    PROMPTS_GET,
-    PROMPTS_LIST,
-    RESOURCES_LIST,
-    RESOURCES_READ,
-    RESOURCES_SUBSCRIBE,
-    RESOURCES_TEMPLATES_LIST,
-    RESOURCES_UNSUBSCRIBE,
-    SERVER_DISCOVER,
-    SUBSCRIPTIONS_LISTEN,
-    TOOLS_CALL,
-    TOOLS_LIST,
-    Row,
-)
+from toolpost.errors import InvalidRequest, MethodNotFound
+from toolpost.protocol import jsonrpc, methods
+from toolpost.protocol.extension import Extension
+from toolpost.protocol.forward import ForwardedResult, read_forwarded
+from toolpost.protocol.local_peer import LocalPeer, check_icons, collect_rows
 from toolpost.server import options
 from toolpost.server.context import Context
-from toolpost.server.options import HTTP, IN_MEMORY, SERVER, Lifespan, ListName
-from toolpost.server.registry.registry import Cache, apply_cache
+from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
+from toolpost.server.registry.registry import LIST_KINDS, Cache, apply_cache
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
 from toolpost.server.runtime.notifications import ServerSubscriptions
-from toolpost.server.runtime.request import Middleware, Observer, Routes
+from toolpost.server.runtime.request import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.serving import ServeMethods, SharedLifespan
 from toolpost.types.base import JSON, Icon, Params, Result
-from toolpost.types.content import ResourceContents
-from toolpost.types.initialize import (
-    Implementation,
-    InitializeParams,
-    ListCapability,
-    LogLevel,
-    PaginatedRequestParams,
-    ResourcesCapability,
-    ServerCapabilities,
-    SetLevelParams,
-)
-from toolpost.types.notifications import ListenParams
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
-    from toolpost.server.elicitation.request_state import RequestStates
+    from toolpost.server.elicitation.journal import RequestStates
     from toolpost.stores.store import Store
 
 
-HANDSHAKE_TIMEOUT: Final = HTTP.handshake
-"""Seconds that `init` may take."""
+_OVERRIDABLE: Final = {
+    methods.TOOLS_LIST: "list_tools",
+    methods.TOOLS_CALL: "call_tool",
+    methods.RESOURCES_LIST: "list_resources",
+    methods.RESOURCES_TEMPLATES_LIST: "list_resource_templates",
+    methods.RESOURCES_READ: "read_resource",
+    methods.PROMPTS_LIST: "list_prompts",
+    methods.PROMPTS_GET: "get_prompt",
+    methods.COMPLETION_COMPLETE: "complete",
+}
+"""Protocol method → method of a handler that may be overridden."""
 
 R = TypeVar("R")
 
@@ -77,35 +57,35 @@ class Handler(ServeMethods):
     """A server in its explicit form.
 
     Args:
-        name: how it is called.
-        version: of the server, not of the protocol.
-        title: for people.
-        description: for people.
-        instructions: for the model, about the server as a whole.
+        name: the name of the server; that of the class by default.
+        version: the version of the server, not of the protocol.
+        title: a name for people.
+        description: a description for people.
+        instructions: how to use the server as a whole, for the model.
         icons: for user interfaces.
-        website_url: where to read more.
-        lifespan: entered before the first client is served, left after the last; functions find its value in
-            `ctx.lifespan`.
+        website_url: a page about the server.
+        lifespan: an async context manager, entered before the first client is served and left after the last;
+            functions find its value in `ctx.lifespan`.
         middleware: wraps every request and notification, in both directions, the first one outermost.
-        revisions: the protocol revisions to speak; all of them by default.
+        revisions: the supported protocol revisions; all of them by default.
         declares: lists to declare although they are empty, such as ["tools"]: a client that connects before
             the first tool is registered is notified of it only if tools were declared.
-        max_in_flight: how many requests of one client may be served at once.
-        threads: how many functions that are not async may run at once.
-        extra_methods: rows for methods that are in no revision; `routes` has to serve them.
-        store: where data that outlasts a request is kept: a URL such as "memory://", or a store of your own.
-        keys: they seal what clients bring back, such as request states. Random unless given, or shared by all
+        max_in_flight: the most requests of one client to serve at once.
+        threads: the most functions that are not async to run at once.
+        extensions: the protocol extensions that the server supports.
+        store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
+        keys: seal the data that clients carry, such as request states. Random by default, or shared by all
             servers that share a store. Workers that share clients share keys.
-        answer_timeout: seconds that a stateless client has to come back with answers.
-        answer_once: whether it may come back with the same state only once. The store remembers; a client
-            whose response was lost cannot retry.
+        answer_timeout: seconds that a stateless client has to return with answers.
+        answer_once: whether a client may send the same state only once. The store remembers; a client whose
+            response was lost cannot retry.
         observers: each is called with the context of a request when it begins, in its task, and may return a
             function that is called with its `Outcome`. Unlike middleware, they change nothing.
-        auth: how clients are recognised over HTTP: each of their requests needs a token then.
+        auth: how to authenticate clients over HTTP: each of their requests needs a token then.
 
     Raises:
-        TypeError: an argument is of another type than it should be; the text names it.
-        ValueError: an argument cannot work, or there is no store like this.
+        TypeError: an argument has the wrong type; the message names it.
+        ValueError: an argument is not valid, or the store is unknown.
 
     Examples:
         >>> class Echo(Handler):
@@ -134,7 +114,7 @@ class Handler(ServeMethods):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
-        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
         answer_timeout: float = SERVER.answer_timeout,
@@ -148,20 +128,26 @@ class Handler(ServeMethods):
         options.check_durations(answer_timeout=answer_timeout)
         check_icons(icons)
         name = name or type(self).__name__
-        self.info = Implementation(
+        self.info = types.Implementation(
             name, version, title=title, description=description, website_url=website_url, icons=icons
         )
         self.instructions = instructions
         self.middleware = options.parse_middleware(middleware)
-        self.broadcaster = ChangeBroadcaster()
         self.worker_threads = WorkerThreads(threads)
         self.revisions = options.parse_revisions(revisions)
-        self._declared_lists = options.parse_declared_lists(declares)
-        self.extra_methods: dict[str, Row] = {row.name: row for row in extra_methods}
+        self._declared_lists = options.parse_choices(get_args(ListName), "declares", declares)
+        self.extensions: tuple[Extension, ...] = options.parse_items(
+            "extensions", extensions, lambda each: isinstance(each, Extension), "an Extension"
+        )
+        collect_rows(self.extensions, {})  # raise now if they contradict each other
+        self.broadcaster = ChangeBroadcaster(self.extensions)
+        if self.is_overridden("forward_request"):
+            self.is_forwarding, self.fallback_route = True, self._forward_request
         self.max_in_flight = max_in_flight
-        self.observers = list(observers)
-        self.running_steps: set[asyncio.Task[Any]] = set()
-        """For contexts: the running steps."""
+        self.observers: tuple[Observer, ...] = options.parse_items(
+            "observers", observers, callable, "a function that takes a context"
+        )
+        self.running_steps: set[asyncio.Task[Any]] = set()  # of contexts
         self.auth = options.parse_auth(auth)
         self._store = store
         if store != IN_MEMORY:
@@ -169,60 +155,67 @@ class Handler(ServeMethods):
         self._lifespan = lifespan
         self._shared_lifespan = SharedLifespan(self.open_lifespan)
         self._subscriptions = ServerSubscriptions()
-        self._state_keys = keys
+        self._state_keys = options.parse_keys(keys)
         self._answer_timeout = answer_timeout
         self.answer_once = answer_once
 
     is_forwarding: bool = False
-    """Whether requests are forwarded to other handlers."""
+    """Whether requests are forwarded, to other handlers or to another server."""
+
+    fallback_route: Route | None = None
+    """Serves the methods that have no route."""
 
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""
 
     is_per_client: bool = False
-    """Whether it chooses a server for each session, by the scopes of its principal."""
+    """Whether it chooses a server for each client."""
 
     # ----------------------------------------------------------------- to be overridden
 
     async def init(self, ctx: Context) -> None:
         """Called when a client opens a session. Raise to refuse it."""
 
-    async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
+    async def list_tools(self, cursor: str | None) -> types.ListToolsResult | Sequence[types.Tool]:
         """Return the tools, or one page of them."""
         return self._empty_if_declared("tools")
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
-    ) -> "CallToolResult | InputRequired":
+    ) -> "types.CallToolResult | InputRequired":
         """Call a tool."""
         raise self._make_method_not_found("call_tool")
 
     async def list_resources(
         self, cursor: str | None
-    ) -> "types.ListResourcesResult | Sequence[types.Resource]":
+    ) -> types.ListResourcesResult | Sequence[types.Resource]:
         """Return the resources, or one page of them."""
         return self._empty_if_declared("resources")
 
     async def list_resource_templates(
         self, cursor: str | None
-    ) -> "types.ListResourceTemplatesResult | Sequence[types.ResourceTemplate]":
+    ) -> types.ListResourceTemplatesResult | Sequence[types.ResourceTemplate]:
         """Return the resource templates, or one page of them."""
         raise self._make_method_not_found("list_resource_templates")
 
     async def read_resource(
         self, uri: str, ctx: Context
-    ) -> "types.ReadResourceResult | Sequence[ResourceContents] | InputRequired":
+    ) -> "types.ReadResourceResult | Sequence[types.ResourceContents] | InputRequired":
         """Read a resource."""
         raise self._make_method_not_found("read_resource")
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
         """Called when a client subscribes to a resource; `notify_resource_updated` notifies it."""
-        raise self._make_method_not_found("subscribe")
+        if not self.is_overridden("forward_request"):
+            raise self._make_method_not_found("subscribe")
+        await self._forward_hook(methods.RESOURCES_SUBSCRIBE, {"uri": uri}, ctx)
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
-        """Called when a client unsubscribes from a resource."""
+        """Called when a client unsubscribes from a resource, or ends its session."""
+        with suppress(MethodNotFound):  # as in `set_log_level`
+            await self._forward_hook(methods.RESOURCES_UNSUBSCRIBE, {"uri": uri}, ctx)
 
-    async def list_prompts(self, cursor: str | None) -> "types.ListPromptsResult | Sequence[types.Prompt]":
+    async def list_prompts(self, cursor: str | None) -> types.ListPromptsResult | Sequence[types.Prompt]:
         """Return the prompts, or one page of them."""
         return self._empty_if_declared("prompts")
 
@@ -232,81 +225,98 @@ class Handler(ServeMethods):
         """Return a prompt with its arguments filled in."""
         raise self._make_method_not_found("get_prompt")
 
-    async def complete(self, params: "types.CompleteParams", ctx: Context) -> "types.CompleteResult":
+    async def complete(self, params: types.CompleteParams, ctx: Context) -> types.CompleteResult:
         """Complete an argument."""
         raise self._make_method_not_found("complete")
 
-    async def set_log_level(self, level: LogLevel, ctx: Context) -> None:
+    async def set_log_level(self, level: types.LogLevel, ctx: Context) -> None:
         """Called when a client of the session era sets its log level."""
+        with suppress(MethodNotFound):  # it forwards nothing, or to a server without sessions
+            await self._forward_hook(methods.LOGGING_SET_LEVEL, {"level": level}, ctx)
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
-        """Called with a notification of a client. What it raises is logged.
+        """Called with a notification of a client. Exceptions are logged.
 
-        `params` is the struct of the method; for a method that is in no revision and no row, it is a dict.
+        `params` is the struct of the method; for a method that is in no revision and no row, a dict.
         """
+
+    async def forward_request(self, method: str, params: bytes, ctx: Context) -> ForwardedResult:
+        """Forward a request to another server: `return await client.forward(method, params)`.
+
+        If overridden, it serves every request for which the handler has no method, unknown methods included.
+        Parameters and result are forwarded unchanged.
+        """
+        raise self._make_method_not_found(method)
+
+    async def _forward_hook(self, method: str, params: dict[str, JSON], ctx: Context) -> None:
+        """Forward the request behind a hook, which may be part of another request or end a session."""
+        is_own = ctx.incoming is not None and ctx.method == method
+        await self.forward_request(method, ctx.request.params if is_own else jsonrpc.encode(params), ctx)
 
     def _make_method_not_found(self, name: str) -> MethodNotFound:
         return MethodNotFound(f"Method not found: {self.info.name} has no {name}")
 
-    def _empty_if_declared(self, what: ListName) -> tuple[()]:
-        """Return an empty list, if it was declared."""
-        if what in self._declared_lists:
+    def _empty_if_declared(self, name: ListName) -> tuple[()]:
+        if name in self._declared_lists:
             return ()
-        raise self._make_method_not_found(f"list_{what}")
+        raise self._make_method_not_found(f"list_{name}")
 
-    # ----------------------------------------------------------------- what follows from it, and shared state
+    # ----------------------------------------------------------------- capabilities, routes and shared state
 
     def is_overridden(self, *names: str) -> bool:
         """Return whether any of these methods is overridden."""
         return any(getattr(type(self), name) is not getattr(Handler, name) for name in names)
 
-    def capabilities(self) -> ServerCapabilities:
-        """Return what is declared to clients."""
-        has, declares = self.is_overridden, self._declared_lists
-        tools = "tools" in declares or has("list_tools", "call_tool")
-        prompts = "prompts" in declares or has("list_prompts", "get_prompt")
-        resources = "resources" in declares or has(
-            "list_resources", "read_resource", "list_resource_templates"
-        )
-        subscribable = ResourcesCapability(list_changed=True, subscribe=has("subscribe") or None)
-        return ServerCapabilities(
-            tools=ListCapability(list_changed=True) if tools else None,
-            resources=subscribable if resources else None,
-            prompts=ListCapability(list_changed=True) if prompts else None,
-            completions={} if has("complete") else None,
-            logging={} if has("set_log_level") else None,
+    def capabilities(self) -> types.ServerCapabilities:
+        """Return the capabilities to declare to clients."""
+        has = self.is_overridden
+        lists = {method.partition("/")[0] for method, name in _OVERRIDABLE.items() if has(name)}
+        lists.update(self._declared_lists)
+        return declare_capabilities(
+            lists, subscribe=has("subscribe"), complete=has("complete"), log=has("set_log_level")
         )
 
     @cached_property
     def local_peer(self) -> LocalPeer:
         """For transports: how the server presents itself."""
-        return LocalPeer(self.info, self.capabilities(), supported=self.revisions)
+        return LocalPeer(
+            self.info,
+            self.capabilities(),
+            supported=self.revisions,
+            extensions=self.extensions,
+            forwards=self.is_overridden("forward_request"),
+        )
 
     @cached_property
     def routes(self) -> Routes:
         """The function that serves each method."""
+        forwarded = {
+            method: self._forward_request
+            for method, name in _OVERRIDABLE.items()
+            if self.fallback_route is not None and not self.is_overridden(name)
+        }
+        extensions = {name: route for each in self.extensions for name, route in each.routes.items()}
         return {
-            INITIALIZE: self._initialize,
-            SERVER_DISCOVER: self._discover,
-            PING: self._ping,
-            LOGGING_SET_LEVEL: self._set_level,
-            SUBSCRIPTIONS_LISTEN: self._listen,
-            RESOURCES_SUBSCRIBE: self._subscribe,
-            RESOURCES_UNSUBSCRIBE: self._unsubscribe,
-            TOOLS_LIST: self._list_tools,
-            TOOLS_CALL: self._call_tool,
-            RESOURCES_LIST: self._list_resources,
-            RESOURCES_TEMPLATES_LIST: self._list_templates,
-            RESOURCES_READ: self._read_resource,
-            PROMPTS_LIST: self._list_prompts,
-            PROMPTS_GET: self._get_prompt,
-            COMPLETION_COMPLETE: self._complete,
+            methods.INITIALIZE: self._initialize,
+            methods.SERVER_DISCOVER: self._discover,
+            methods.PING: self._ping,
+            methods.LOGGING_SET_LEVEL: self._set_level,
+            methods.SUBSCRIPTIONS_LISTEN: self._listen,
+            methods.RESOURCES_SUBSCRIBE: self._subscribe,
+            methods.RESOURCES_UNSUBSCRIBE: self._unsubscribe,
+            **dict.fromkeys(LIST_KINDS, self._list),
+            methods.TOOLS_CALL: self._call_tool,
+            methods.RESOURCES_READ: self._read_resource,
+            methods.PROMPTS_GET: self._get_prompt,
+            methods.COMPLETION_COMPLETE: self._complete,
+            **forwarded,
+            **extensions,
         }
 
     @cached_property
     def request_states(self) -> "RequestStates":
-        """For contexts: the states that stateless clients bring back to continue a call."""
-        from toolpost.server.elicitation.request_state import RequestStates  # noqa: PLC0415 - start-up time
+        """For contexts: seals and opens the states with which stateless clients continue a call."""
+        from toolpost.server.elicitation.journal import RequestStates  # noqa: PLC0415 - start-up time
 
         return RequestStates(self, self._state_keys, self._answer_timeout, once=self.answer_once)
 
@@ -324,12 +334,8 @@ class Handler(ServeMethods):
         """For transports: whether the store is in the memory of this process."""
         return self._store == IN_MEMORY
 
-    def create_connection(self) -> Connection:
-        """For transports: return a fresh connection, to be run over a channel."""
-        return Connection(self.local_peer, extra=self.extra_methods, limit=self.max_in_flight)
-
     def cache_for(self, method: str) -> Cache | None:
-        """Return how long clients may keep the results of a method; None to keep nothing."""
+        """Return how long clients may cache the results of a method; None for no caching."""
         return None
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
@@ -345,7 +351,7 @@ class Handler(ServeMethods):
         return frozenset()
 
     def prepare(self) -> None:
-        """For transports: make what all worker processes have to share, before they fork."""
+        """For transports: make the keys that all worker processes share, before they fork."""
         if self.is_in_memory and self._state_keys is None:
             from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
@@ -365,52 +371,52 @@ class Handler(ServeMethods):
 
     def notify_resource_updated(self, uri: str) -> None:
         """Notify all subscribers of a resource that it has changed."""
-        self.broadcaster.broadcast_resource_updated(uri)
+        self.broadcaster.broadcast(methods.RESOURCES_UPDATED, types.ResourceUpdatedParams(uri=uri))
+
+    def notify_subscribers(self, method: str, params: types.NotificationParams) -> None:
+        """Send a notification of an extension to the clients whose listen filter asks for it."""
+        self.broadcaster.broadcast_notification(method, params)
 
     def complete_elicitation(self, elicitation_id: str) -> None:
-        """Notify the client whose user was sent to a URL that they are done there (2025-11-25).
+        """Notify the client whose user was sent to a URL that the user is done there (2025-11-25).
 
         Other clients are not notified (ELIC-16), nor are those of other revisions: they ask again anyway.
         """
-        self.broadcaster.broadcast_elicitation_complete(elicitation_id)
+        params = types.ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self.broadcaster.broadcast(methods.ELICITATION_COMPLETE, params)
 
-    def end_subscriptions(self) -> None:
-        """For transports: end the subscriptions of stateless clients, each with its result."""
-        self._subscriptions.end()
+    def end_subscriptions(self, endpoint: object = None) -> None:
+        """For transports: end subscriptions of stateless clients, all or those of one endpoint."""
+        self._subscriptions.end(endpoint)
 
-    async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
+    async def read(self, uri: str, ctx: Context) -> list[types.ResourceContents]:
         """For contexts: read a resource of this server, for a function that serves another request."""
-        result = await self._read_resource(ctx, types.ReadResourceParams(uri=uri))
+        result: Any = await self._read_resource(ctx, types.ReadResourceParams(uri=uri))
+        if isinstance(result, ForwardedResult):
+            result = read_forwarded(methods.RESOURCES_READ, result)
         return result.contents
 
     # ----------------------------------------------------------------- routes
 
-    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:
-        limit = asyncio.timeout(HANDSHAKE_TIMEOUT)
-        try:
-            async with limit:
-                await self.init(ctx)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise InternalError(f"the handshake was not answered within {HANDSHAKE_TIMEOUT:g} s") from error
+    async def _initialize(self, ctx: Context, params: types.InitializeParams) -> Result:
+        await self.init(ctx)
         return ctx.introduce(self.instructions)
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return apply_cache(ctx.introduce(self.instructions), self.cache_for(SERVER_DISCOVER))
+        return apply_cache(ctx.introduce(self.instructions), self.cache_for(methods.SERVER_DISCOVER))
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()
 
-    async def _set_level(self, ctx: Context, params: SetLevelParams) -> Result:
-        await ctx.set_log_level(params.level)
+    async def _set_level(self, ctx: Context, params: types.SetLevelParams) -> Result:
+        await ctx.client_connection.set_log_level(params.level)
         await self.set_log_level(params.level, ctx)
         return Result()
 
-    async def _listen(self, ctx: Context, params: ListenParams) -> Result:
+    async def _listen(self, ctx: Context, params: types.ListenParams) -> Result:
         return await self._subscriptions.serve(ctx, params.notifications)
 
-    async def _subscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
+    async def _subscribe(self, ctx: Context, params: types.SubscribeParams) -> Result:
         await self.subscribe(params.uri, ctx)
         try:
             await ctx.add_subscription(params.uri)
@@ -419,55 +425,44 @@ class Handler(ServeMethods):
             raise
         return Result()
 
-    async def _unsubscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
-        await ctx.remove_subscription(params.uri)
+    async def _unsubscribe(self, ctx: Context, params: types.SubscribeParams) -> Result:
+        await ctx.client_connection.set_subscription(params.uri, is_active=False)
         await self.unsubscribe(params.uri, ctx)
         return Result()
 
-    async def _list_tools(self, ctx: Context, params: PaginatedRequestParams) -> Result:
-        page = await self.list_tools(params.cursor)
-        return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
+    async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Result:
+        name, kind = _OVERRIDABLE[ctx.method], LIST_KINDS[ctx.method]
+        has_no_templates = ctx.method == methods.RESOURCES_TEMPLATES_LIST and not self.is_overridden(name)
+        page = () if has_no_templates else await getattr(self, name)(params.cursor)
+        return page if isinstance(page, Result) else kind.result(**{kind.field: list(page)})
 
-    async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
+    async def _call_tool(self, ctx: Context, params: types.CallToolParams) -> Result:
         arguments = decode_arguments(params.arguments)
         return await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
 
-    async def _list_resources(self, ctx: Context, params: PaginatedRequestParams) -> Result:
-        page = await self.list_resources(params.cursor)
-        return page if isinstance(page, Result) else types.ListResourcesResult(resources=list(page))
-
-    async def _list_templates(self, ctx: Context, params: PaginatedRequestParams) -> Result:
-        if not self.is_overridden("list_resource_templates"):
-            return types.ListResourceTemplatesResult(resource_templates=[])
-        page = await self.list_resource_templates(params.cursor)
-        if isinstance(page, Result):
-            return page
-        return types.ListResourceTemplatesResult(resource_templates=list(page))
-
     async def _read_resource(
-        self, ctx: Context, params: "types.ReadResourceParams"
-    ) -> "types.ReadResourceResult":
+        self, ctx: Context, params: types.ReadResourceParams
+    ) -> types.ReadResourceResult:
         read = await _resolve_input_required(ctx, lambda: self.read_resource(params.uri, ctx))
         if isinstance(read, types.ReadResourceResult):
             return read
         return types.ReadResourceResult(contents=list(read))
 
-    async def _list_prompts(self, ctx: Context, params: PaginatedRequestParams) -> Result:
-        page = await self.list_prompts(params.cursor)
-        return page if isinstance(page, Result) else types.ListPromptsResult(prompts=list(page))
-
-    async def _get_prompt(self, ctx: Context, params: "types.GetPromptParams") -> Result:
+    async def _get_prompt(self, ctx: Context, params: types.GetPromptParams) -> Result:
         arguments = params.arguments or {}
         return await _resolve_input_required(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
-    async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
+    async def _forward_request(self, ctx: Context, params: Any) -> ForwardedResult:
+        return await self.forward_request(ctx.request.method, ctx.request.params, ctx)
+
+    async def _complete(self, ctx: Context, params: types.CompleteParams) -> Result:
         return await self.complete(params, ctx)
 
     # ----------------------------------------------------------------- lifespan
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """For transports: hold the lifespan open: entered for the first holder, left after the last."""
-        return self._shared_lifespan.hold_open()
+        """For transports: return a context manager that holds the lifespan open."""
+        return self._shared_lifespan
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
@@ -477,12 +472,26 @@ class Handler(ServeMethods):
                 yield value
         finally:
             if self.running_steps:
-                from toolpost.server.elicitation.journal import finish_steps  # noqa: PLC0415 - start-up time
+                from toolpost.server.elicitation.input_required import finish_steps  # noqa: PLC0415 - start-up time
 
                 await finish_steps(self.running_steps)
             self.worker_threads.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
-                await self.store.close()  # a store that was given is closed by its owner
+                await self.store.close()  # the owner closes a store that was passed in
+
+
+def declare_capabilities(
+    lists: Collection[str], *, subscribe: bool = True, complete: bool = True, log: bool = True
+) -> types.ServerCapabilities:
+    """Return the capabilities of a server that has these lists: "tools", "resources", "prompts"."""
+    resources = types.ResourcesCapability(list_changed=True, subscribe=subscribe or None)
+    return types.ServerCapabilities(
+        tools=types.ListCapability(list_changed=True) if "tools" in lists else None,
+        resources=resources if "resources" in lists else None,
+        prompts=types.ListCapability(list_changed=True) if "prompts" in lists else None,
+        completions={} if complete else None,
+        logging={} if log else None,
+    )
 
 
 async def _resolve_input_required(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:

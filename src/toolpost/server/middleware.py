@@ -1,36 +1,32 @@
 """Middleware around every request and notification: `async (call, next)`.
 
-Each is a small class whose instance is the middleware. All but `Logging` handle the requests of clients only.
+Each class makes one kind of middleware. All but `Logging` act on the requests of clients only. `RateLimit` is
+in `rate_limit`.
 """
 
 import asyncio
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from toolpost.errors import InternalError, RateLimited, RPCError
-from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
-from toolpost.rate_limit import TokenBucket
+from toolpost.errors import InternalError, RPCError
 from toolpost.server.options import check_counts, check_timeouts
-from toolpost.server.runtime.request import Call, Middleware, Next
-from toolpost.types.tools import CallToolParams
+from toolpost.server.rate_limit import RateLimit, is_limitable
+from toolpost.server.runtime.request import Call, Middleware, Next, Observer, Outcome
 
-__all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
-
-_EXEMPT_METHODS: Final = frozenset({INITIALIZE, PING, SUBSCRIPTIONS_LISTEN})
-"""Neither timed nor counted: the handshake, pings, and requests that are meant to last."""
-
-
-MAX_CLIENTS: Final = 65_536
-"""Clients whose rate is remembered; beyond that, the one that was idle for longest is forgotten."""
-
-
-def _is_limitable(call: Call) -> bool:
-    """Return whether a call is a request of a client that can be timed and counted."""
-    return call.incoming and not call.is_notification and call.method not in _EXEMPT_METHODS
+__all__ = [
+    "Call",
+    "Concurrency",
+    "Logging",
+    "MaskErrors",
+    "Middleware",
+    "Next",
+    "Observer",
+    "Outcome",
+    "RateLimit",
+    "Timeout",
+]
 
 
 class Timeout:
@@ -42,7 +38,7 @@ class Timeout:
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call within the time-out."""
-        if not _is_limitable(call):
+        if not is_limitable(call):
             return await next(call)
         limit = asyncio.timeout(self.seconds)
         try:
@@ -51,18 +47,18 @@ class Timeout:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            message = f"{call.method} took longer than {self.seconds} s and was given up"
+            message = f"{call.method} timed out after {self.seconds} s"
             raise InternalError(message) from error
 
 
 class Concurrency:
-    """Serve at most so many requests at once; the others wait their turn.
+    """Limit how many requests run at once; the others wait.
 
-    A request keeps its place while it asks the client something. If the client calls another tool before it
-    answers, that call needs a second place: with `Concurrency(1)` each would wait for the other.
+    A request keeps its slot while it asks the client something. If the client calls another tool before it
+    answers, that call needs a second slot: with `Concurrency(1)` each would wait for the other.
 
     Args:
-        limit: how many, in each event loop that serves.
+        limit: the number of requests, for each event loop.
     """
 
     def __init__(self, limit: int) -> None:
@@ -72,80 +68,14 @@ class Concurrency:
         self._semaphores = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call when there is a place."""
-        if not _is_limitable(call):
+        """Serve the call when there is a free slot."""
+        if not is_limitable(call):
             return await next(call)
         loop = asyncio.get_running_loop()
         if loop not in self._semaphores:
             self._semaphores[loop] = asyncio.Semaphore(self._limit)
         async with self._semaphores[loop]:
             return await next(call)
-
-
-class RateLimit:
-    """Serve at most `calls` requests per `seconds` of one client, with bursts up to `calls`.
-
-    A client is a principal, with all of its sessions; without a principal, a session or, where there are
-    none, an address. Over HTTP a stateless client is answered with 429 and `Retry-After`.
-
-    Args:
-        calls: how many.
-        seconds: in how much time.
-        method: only requests of this method, such as "tools/call"; all of them otherwise.
-        tool: only calls of this tool.
-        clock: returns the time, in seconds.
-    """
-
-    def __init__(
-        self,
-        calls: int,
-        seconds: float = 1.0,
-        *,
-        method: str | None = None,
-        tool: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        check_counts(calls=calls)
-        check_timeouts(seconds=seconds)
-        self._calls = calls
-        self._refill = calls / seconds
-        self._method = TOOLS_CALL if tool is not None else method
-        self._tool = tool
-        self._clock = clock
-        self._seconds = seconds
-        self._buckets_by_key = OrderedDict[object, TokenBucket]()  # the last used at the end
-        self._buckets_by_session = WeakKeyDictionary[Any, TokenBucket]()
-
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call unless its client has used up its rate."""
-        tool = call.params.name if isinstance(call.params, CallToolParams) else None
-        is_counted = self._method in (None, call.method) and self._tool in (None, tool)
-        if is_counted and _is_limitable(call):
-            self._take(call.context.conversation)
-        return await next(call)
-
-    def _take(self, client: object) -> None:
-        self._forget_idle()
-        buckets: MutableMapping[Any, TokenBucket]
-        buckets = self._buckets_by_key if isinstance(client, str) else self._buckets_by_session
-        bucket = buckets.pop(client, None) or TokenBucket(self._calls, self._refill, self._clock)
-        buckets[client] = bucket
-        if not bucket.take():
-            raise RateLimited(
-                f"Too many requests: at most {self._calls} in {self._seconds:g} s; "
-                f"try again in {bucket.delay:.1f} s",
-                {"retryAfter": round(bucket.delay, 3)},
-            )
-
-    def _forget_idle(self) -> None:
-        """Forget clients whose rate has recovered, or, if there are many, those idle for longest."""
-        now = self._clock()
-        while self._buckets_by_key:
-            oldest = next(iter(self._buckets_by_key))
-            is_recent = now - self._buckets_by_key[oldest].updated_at < self._seconds
-            if is_recent and len(self._buckets_by_key) < MAX_CLIENTS:
-                return
-            del self._buckets_by_key[oldest]
 
 
 class Logging:
@@ -171,7 +101,7 @@ class Logging:
 
 
 class MaskErrors:
-    """Hide internal errors from clients: every error that is not meant for them gets one text."""
+    """Hide internal errors from clients: every error that is not meant for them gets the same message."""
 
     def __init__(self, text: str = "Internal error") -> None:
         self._text = text
@@ -182,7 +112,7 @@ class MaskErrors:
             return await next(call)
         except RPCError:
             raise
-        except Exception as error:  # none of them is for clients
+        except Exception as error:
             if not call.incoming or call.is_notification:
                 raise
             raise InternalError(self._text) from error

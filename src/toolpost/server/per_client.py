@@ -1,35 +1,27 @@
-"""`PerClientServer`: chooses a server for each client, or refuses it with a reason.
+"""`PerClientServer`: chooses a server for each client, or refuses the client with a reason.
 
-A handler that forwards every request to the server that was chosen for its client, and holds the lifespans of
-the chosen servers open.
+Forwards every request to the server of its client, and holds the lifespans of the chosen servers open.
 """
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
-from functools import cached_property
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.methods import INITIALIZE, PING, Row
+from toolpost.protocol.extension import Extension
+from toolpost.protocol.methods import INITIALIZE, PING
 from toolpost.server.context import Context
-from toolpost.server.handler import Handler
-from toolpost.server.options import SERVER
+from toolpost.server.handler import Handler, declare_capabilities
+from toolpost.server.options import SERVER, HandlerOptions, collect_options
 from toolpost.server.request import decode_arguments
-from toolpost.server.runtime.request import RouteResult, Routes, start_request
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED
+from toolpost.server.runtime.request import RouteResult, serve_forwarded
 from toolpost.types.base import Params, Result
-from toolpost.types.initialize import (
-    ClientCapabilities,
-    Implementation,
-    InitializeParams,
-    ListCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-)
+from toolpost.types.initialize import ClientCapabilities, Implementation, InitializeParams, ServerCapabilities
 from toolpost.types.tools import CallToolParams
 
 if TYPE_CHECKING:
@@ -45,26 +37,26 @@ ChooseServer: TypeAlias = Callable[
 
 
 class PerClientServer(Handler):
-    """A server that is another one for each client.
+    """A server that chooses another server for each client.
 
-    In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
-    info, capabilities, instructions, lists, notifications, middleware and lifespan are those of the chosen.
-    Over HTTP, it serves no request whose principal has fewer scopes than that for which it was chosen. A
-    stateless client is known by its info, its capabilities, and the subject, client and scopes of its
-    principal: the same ones get the same server. Claims do not count: choose by scopes. None of several
-    servers may declare its results as public (`Cache`): a client could be given those of another.
+    In a session `choose` is called once, at `initialize`, and the chosen server serves the whole session:
+    info, capabilities, instructions, lists, notifications, middleware and lifespan are its own. Over HTTP, it
+    serves no request whose principal has fewer scopes than that for which it was chosen. Stateless clients
+    with the same info, capabilities, and subject, client and scopes of the principal get the same server.
+    Claims do not count: choose by scopes. Of several servers, none may declare its results as public
+    (`Cache`): a client could get those of another.
 
     Args:
         choose: gets the client's info, its capabilities and its principal, if it has one, and returns the
             server. Return the same for the same kind of client, such as one of a few `server.select(…)`.
             The lifespan of each is open while it serves a session; those of the last stateless clients stay
-            open. To refuse a client, raise: an `RPCError` is sent as it is, of any other `MCPError` the text.
+            open. To refuse a client, raise: an `RPCError` is sent as it is, any other `MCPError` as text.
         name: the name of the factory, until a server is chosen.
-        version: of the factory.
-        revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
-        max_in_flight: how many requests of one client may be served at once before a server is chosen.
-        extra_methods: the rows of the chosen servers, for stateless clients.
-        auth: how clients are recognised over HTTP; what the chosen servers say of it does not count.
+        version: the version of the factory.
+        revisions: the supported protocol revisions; a chosen server must support that of its client.
+        max_in_flight: the most requests of one client to serve at once before a server is chosen.
+        extensions: the extensions of the chosen servers, for stateless clients.
+        auth: how to authenticate clients over HTTP; the `auth` of a chosen server has no effect.
     """
 
     is_forwarding = True
@@ -78,39 +70,22 @@ class PerClientServer(Handler):
         version: str = SERVER.version,
         revisions: Iterable[str] = SERVER.revisions,
         max_in_flight: int = SERVER.max_in_flight,
-        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        extensions: Iterable[Extension] = SERVER.extensions,
         auth: "Auth | None" = SERVER.auth,
     ) -> None:
-        super().__init__(
-            name,
-            version=version,
-            revisions=revisions,
-            max_in_flight=max_in_flight,
-            extra_methods=extra_methods,
-            auth=auth,
-        )
+        super().__init__(name, **collect_options(HandlerOptions, locals()))
+        self.routes = {INITIALIZE: self._initialize, PING: self._ping}
+        self.fallback_route = self._forward
         self._choose = choose
         self._servers_by_client: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
     def capabilities(self) -> ServerCapabilities:
-        """Return all of them: the chosen server declares its own."""
-        return ServerCapabilities(
-            tools=ListCapability(list_changed=True),
-            resources=ResourcesCapability(list_changed=True, subscribe=True),
-            prompts=ListCapability(list_changed=True),
-            completions={},
-            logging={},
-        )
-
-    @cached_property
-    def routes(self) -> Routes:
-        """Every method is forwarded, but for the handshake and pings before it."""
-        own: Routes = {INITIALIZE: self._initialize, PING: self._ping}
-        return {**dict.fromkeys([*super().routes, *self.extra_methods], self._forward), **own}
+        """Return all capabilities: the chosen server declares its own."""
+        return declare_capabilities(LIST_CHANGED)
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
-        """The lifespan, at whose end those of the remembered servers end."""
+        """The lifespan; the lifespans of the remembered servers end with it."""
         async with super().open_lifespan() as value:
             try:
                 yield value
@@ -119,24 +94,22 @@ class PerClientServer(Handler):
                     _, (_, life) = self._servers_by_client.popitem()
                     await life.aclose()
 
-    def end_subscriptions(self) -> None:
-        """End the subscriptions of all remembered servers."""
+    def end_subscriptions(self, endpoint: object = None) -> None:
+        """End subscriptions of all remembered servers."""
         for chosen, _ in self._servers_by_client.values():
-            chosen.end_subscriptions()
-
-    # ----------------------------------------------------------------- routes
+            chosen.end_subscriptions(endpoint)
 
     async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen server reads them
         chosen = await self.choose_server(ctx)
         async with chosen.hold_lifespan():
             answer: Any = await self._pass_on(ctx, chosen)
-            await ctx.hand_over(chosen)
+            await ctx.client_connection.hand_over(chosen)
         return answer
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:
-        chosen = await self._find_orchoose_server(ctx)
+        chosen = await self._find_or_choose_server(ctx)
         if isinstance(params, CallToolParams) and ctx.request.headers:
-            # The transport could not check: it does not know the tools of the chosen server.
+            # The transport cannot check: it does not know the tools of the chosen server.
             annotated = chosen.find_header_parameters(params.name)
             if annotated:
                 headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
@@ -157,12 +130,9 @@ class PerClientServer(Handler):
         if row.needs and row.name not in revision.ungated and not chosen.local_peer.has_capability(row.needs):
             raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
         async with chosen.hold_lifespan() as lifespan:
-            begun = start_request(chosen, ctx.copy_for_server(chosen, lifespan), incoming)
-            return await begun if isawaitable(begun) else begun
+            return await serve_forwarded(chosen, ctx.copy_for_server(chosen, lifespan))
 
-    # ----------------------------------------------------------------- choosing
-
-    async def _find_orchoose_server(self, ctx: Context) -> Handler:
+    async def _find_or_choose_server(self, ctx: Context) -> Handler:
         """Return the server of a stateless client: the same as before, so that cursors stay valid."""
         from hashlib import sha256  # noqa: PLC0415 - start-up time
 
@@ -189,10 +159,8 @@ class PerClientServer(Handler):
         except RPCError:
             raise
         except MCPError as error:
-            raise InvalidRequest(f"{self.info.name} refuses this client: {error}") from error
+            raise InvalidRequest(f"{self.info.name} rejected this client: {error}") from error
         if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
-            raise TypeError(
-                f"{choose} returned {chosen!r}, which serves nothing itself; return a server, or raise"
-            )
+            raise TypeError(f"{choose} must return a server that serves requests itself, not {chosen!r}")
         return chosen

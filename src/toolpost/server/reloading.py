@@ -1,14 +1,13 @@
 """`ReloadableServer`: replaces the server behind connected clients when its code changes.
 
-A handler that forwards every request to the current server. The lifespan of a replaced server stays open
-until its requests are finished. Where the next server comes from is not known here.
+Forwards every request to the current server. The lifespan of a replaced server stays open until its requests
+are finished. `cli` loads the next server.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from functools import cached_property
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -19,13 +18,11 @@ from toolpost.protocol.methods import SUBSCRIPTIONS_LISTEN
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.options import Lifespan
-from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
+from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.server.runtime.conversation import ServerConversation
-from toolpost.server.runtime.eager import is_pending
-from toolpost.server.runtime.request import Call, Next, RouteResult, Routes, run_middleware, start_request
+from toolpost.server.runtime.request import Call, Next, RouteResult, run_middleware, serve_forwarded
 from toolpost.types.base import Params, Result
-from toolpost.types.initialize import ServerCapabilities
 from toolpost.types.notifications import ListenParams
 
 logger: Final = logging.getLogger("toolpost.server")
@@ -45,36 +42,32 @@ class ReloadableServer(Handler):
         _check_replaceable(first)
         super().__init__(
             first.info.name,
-            extra_methods=first.extra_methods.values(),
+            extensions=first.extensions,
             store=first._store,  # noqa: SLF001 - the same class
             keys=first._state_keys,  # noqa: SLF001 - as above
             auth=first.auth,
         )
         self.prepare()
         self.middleware = [self._apply_middleware]
+        self.routes = {SUBSCRIPTIONS_LISTEN: self._listen}  # subscriptions outlive the server
+        self.fallback_route = self._forward
         self._outer_lifespan = lifespan
         self._running: set[_RunningServer] = set()
         self._current: _RunningServer | None = None
-        self._current_server = first
         first.inherit_state_from(self)
         self._switch_to(first)
-
-    @property
-    def server(self) -> Handler:
-        """The current server."""
-        return self._current_server
 
     async def replace(self, server: Handler) -> None:
         """Replace the current server, once the lifespan of the new one is entered.
 
-        Running requests are finished by the old one. Clients are notified that the lists of both changed.
-        Raises what the lifespan raises; the old server goes on then.
+        The old server finishes its running requests. Clients are notified that the lists of both changed.
+        If the lifespan raises, so does this method, and the old server stays.
         """
         _check_replaceable(server)
         before = self._current
-        changed = _find_changed_lists(self._current_server) | _find_changed_lists(server)
+        changed = _get_lists(self.server) | _get_lists(server)
         if before is None:
-            raise RuntimeError("a server can be replaced only while it serves")
+            raise RuntimeError("a server can be replaced only while it is running")
         server.inherit_state_from(self)
         self._current = await self._start_server(server)
         self._switch_to(server)
@@ -82,22 +75,26 @@ class ReloadableServer(Handler):
         for listener in self.broadcaster.get_subscribers():
             if isinstance(listener, ServerConversation):
                 connection = listener.connection
-                connection.extra, connection.limit = server.extra_methods, server.max_in_flight
-        for what in filter(changed.__contains__, LIST_CHANGED):
-            self.broadcaster.broadcast_list_changed(what)
+                connection.local_peer, connection.limit = server.local_peer, server.max_in_flight
+        for name in filter(changed.__contains__, LIST_CHANGED):
+            self.broadcaster.broadcast_list_changed(name)
 
     def _switch_to(self, server: Handler) -> None:
-        self._current_server = server
+        self.server = server
         self.info, self.instructions = server.info, server.instructions
-        self.revisions, self.extra_methods = server.revisions, server.extra_methods
+        self.revisions, self.extensions = server.revisions, server.extensions
         self.max_in_flight = server.max_in_flight
-        self.__dict__.pop("routes", None)
 
     async def _start_server(self, server: Handler) -> "_RunningServer":
         running = _RunningServer(server)
         self._running.add(running)
         running.task.add_done_callback(lambda _: self._running.discard(running))
-        await running.wait_started()
+        try:
+            await running.started
+        except asyncio.CancelledError:
+            running.task.cancel()
+            await asyncio.wait([running.task])
+            raise
         return running
 
     @asynccontextmanager
@@ -105,7 +102,7 @@ class ReloadableServer(Handler):
         """The lifespan, which ends after those of all running servers."""
         async with super().open_lifespan():
             try:
-                self._current = await self._start_server(self._current_server)
+                self._current = await self._start_server(self.server)
                 async with nullcontext() if self._outer_lifespan is None else self._outer_lifespan(self):
                     yield None
             finally:
@@ -114,50 +111,38 @@ class ReloadableServer(Handler):
                     running.stop_event.set()
                 await asyncio.gather(*(running.task for running in self._running), return_exceptions=True)
 
-    # ----------------------------------------------------------------- facts of the current server
-
     @property
     def local_peer(self) -> LocalPeer:  # pyright: ignore[reportIncompatibleVariableOverride] - it changes with the server
         """How the current server presents itself."""
-        return self._current_server.local_peer
+        return self.server.local_peer
 
-    def capabilities(self) -> ServerCapabilities:
-        """Return what the current server declares."""
-        return self._current_server.capabilities()
-
-    @cached_property
-    def routes(self) -> Routes:
-        """Every method is forwarded, but for subscriptions, which outlive the server."""
-        forwarded = dict.fromkeys(self._current_server.routes, self._forward)
-        return {**forwarded, SUBSCRIPTIONS_LISTEN: self._listen}
+    @property
+    def has_header_parameters(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - as above
+        """Whether HTTP headers mirror parameters of a tool."""
+        return self.server.has_header_parameters
 
     def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """Return the parameters of a tool that HTTP mirrors in headers."""
-        return self._current_server.find_header_parameters(tool)
+        return self.server.find_header_parameters(tool)
 
     def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """Return the scopes that a request needs."""
-        return self._current_server.get_required_scopes(method, about)
-
-    # ----------------------------------------------------------------- forwarding
+        return self.server.get_required_scopes(method, about)
 
     @contextmanager
     def _hold_current(self, ctx: Context) -> Generator[tuple[Handler, Context]]:
         """Yield the current server and a context for it; its lifespan stays open meanwhile."""
         running = self._current
-        assert running is not None, "nothing is served outside of the lifespan"
-        running.acquire()
+        assert running is not None, "the lifespan has not started"
+        running.use_count += 1
         try:
             yield running.server, ctx.copy_for_server(running.server, running.lifespan)
         finally:
             running.release()
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:  # noqa: ARG002 - `incoming` has them
-        incoming = ctx.incoming
-        assert incoming is not None, "only requests have routes"
         with self._hold_current(ctx) as (server, theirs):
-            begun = start_request(server, theirs, incoming)
-            return await begun if is_pending(begun) else begun
+            return await serve_forwarded(server, theirs)
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
         async def listen(_: Context, params: ListenParams) -> Result:
@@ -197,59 +182,43 @@ class ReloadableServer(Handler):
 class _RunningServer:
     """A server and its lifespan, which stays open until it is replaced and its requests are finished.
 
-    A task of its own enters the lifespan and leaves it: some context managers insist on one task.
+    One task enters the lifespan and leaves it, as some context managers demand.
     """
 
     def __init__(self, server: Handler) -> None:
         self.server = server
         self.lifespan: Any = None
         self.stop_event = asyncio.Event()
-        self._use_count = 1  # it is the current one
-        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.use_count = 1  # it is the current one
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._run())
-
-    async def wait_started(self) -> None:
-        """Return when the lifespan is entered."""
-        try:
-            await self._started
-        except asyncio.CancelledError:
-            self.task.cancel()
-            await asyncio.wait([self.task])
-            raise
 
     async def _run(self) -> None:
         try:
             async with self.server.hold_lifespan() as self.lifespan:
-                self._started.set_result(None)
+                self.started.set_result(None)
                 await self.stop_event.wait()
         except BaseException as error:  # whatever a lifespan raises
             is_cancelled = not isinstance(error, Exception)
-            if not self._started.done():
+            if not self.started.done():
                 reason = InternalError("the lifespan was cancelled") if is_cancelled else error
-                self._started.set_exception(reason)
+                self.started.set_exception(reason)
             elif not is_cancelled:
-                logger.exception("the lifespan of %s could not be left in order", self.server.info.name)
+                logger.exception("the lifespan of %s failed on exit", self.server.info.name)
             if is_cancelled:
                 raise
 
-    def acquire(self) -> None:
-        """Count one more request."""
-        self._use_count += 1
-
     def release(self) -> None:
-        """Count one less; end after the last."""
-        self._use_count -= 1
-        if not self._use_count:
+        """Decrement the use count; at zero, end the lifespan."""
+        self.use_count -= 1
+        if not self.use_count:
             self.stop_event.set()
 
 
 def _check_replaceable(server: Handler) -> None:
     if server.is_per_client:
-        raise TypeError(f"{server.info.name} chooses a server for each client, and cannot be replaced")
+        raise TypeError(f"{server.info.name} selects a server per client and cannot be replaced")
 
 
-def _find_changed_lists(server: Handler) -> set[str]:
-    """Return the lists that a server has."""
-    if not isinstance(server, RegistryServer):
-        return set(LIST_CHANGED)
-    return {kind.changed_list for name, kind in LIST_KINDS.items() if getattr(server, name).has_been_used}
+def _get_lists(server: Handler) -> set[str]:
+    return server.used_lists if isinstance(server, RegistryServer) else set(LIST_CHANGED)

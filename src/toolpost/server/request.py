@@ -1,24 +1,27 @@
-"""The request that is served and the client that sent it, as a function sees them in its context.
+"""The request and the client of a context.
 
-Also `ClientConnection`, the interface that a context needs of the conversation or exchange around it.
+Also `ClientConnection`: the interface between a context and the conversation or exchange around it.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from toolpost.errors import InvalidParams
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
-from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, WireStruct
+from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Struct, Unset, WireStruct
 from toolpost.types.initialize import ClientCapabilities, Implementation, LogLevel
 
 if TYPE_CHECKING:
+    import asyncio
+
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
     from toolpost.server.state import State
 
+R = TypeVar("R")
 
 _OBJECT_READER: Final = JSONReader(dict[str, JSON])
 
@@ -29,8 +32,13 @@ class ClientConnection(Protocol):
     connection: Connection
 
     @property
+    def endpoint(self) -> object:
+        """The conversation, or the worker of an HTTP endpoint, which ends its subscriptions when it stops."""
+        ...
+
+    @property
     def identity(self) -> object:
-        """What a rate is limited by, if the principal is not known."""
+        """The key for rate limits, if the principal is unknown."""
         ...
 
     @property
@@ -38,11 +46,11 @@ class ClientConnection(Protocol):
         """The resources that the session subscribes to."""
         ...
 
-    async def set_uris(self, uris: tuple[str, ...], /) -> None:
-        """Change the resources that the session subscribes to."""
+    async def set_subscription(self, uri: str, /, *, is_active: bool) -> None:
+        """Subscribe the session to a resource, or unsubscribe it."""
 
     def add_url_elicitation(self, elicitation_id: str, /) -> None:
-        """Remember an elicitation by URL: the client may be notified of its end."""
+        """Remember a URL elicitation, so that the client can be notified of its end."""
 
     async def set_log_level(self, level: LogLevel, /) -> None:
         """Change the log level of the session."""
@@ -57,19 +65,27 @@ class ClientConnection(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the client may be anywhere, so that scopes have to be proven."""
+        """Whether the client is remote, so that it has to prove its scopes."""
         ...
 
     async def interrupt(self, incoming: InboundRequest) -> None:
-        """Let the client of a request come back for the rest of its stream."""
-        ...
+        """Close the stream of a request; the client resumes it later."""
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another handler serve the conversation, and hold its lifespan open until the end."""
-        ...
 
     async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
-        """Send a message to the client; `outlives` if it gets it even after the response."""
+        """Send a message to the client; `outlives` if it may follow the response."""
+
+    async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
+        """Send a request on the stream of the client's own request, if there is one."""
+
+    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
+        """Return the task that serves a request, if there is one."""
+        ...
+
+    def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> object:
+        """Run a coroutine in a task."""
         ...
 
     async def ask(
@@ -83,50 +99,56 @@ class ClientConnection(Protocol):
         ...
 
 
-class ContextRequest:
-    """The request itself, or the notification. Called, it sends a request of your own to the client."""
+class ContextRequest(Generic[R]):
+    """The request itself, or the notification. Call it to send a custom request to the client."""
 
-    __slots__ = ("_client_connection", "_context", "_incoming", "method")
+    __slots__ = ("_context", "_send")
 
-    def __init__(
-        self, context: "Context", speaker: ClientConnection, method: str, incoming: InboundRequest | None
-    ) -> None:
+    def __init__(self, context: "Context", send: Callable[[Coroutine[Any, Any, Result]], R]) -> None:
         self._context = context
-        self._client_connection = speaker
-        self._incoming = incoming
-        self.method = method
+        self._send = send
 
-    async def __call__(
+    def __call__(
         self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
-    ) -> Result:
-        """Send a request of a method that is in no revision, and return the result; see its `raw`."""
-        row = self._client_connection.connection.extra.get(method) or Row(method, Params, Result)
-        return await self._context.send_request(row, params, timeout)
+    ) -> R:
+        """Send a request whose method is in no revision, and return the result; see its `raw`."""
+        row = self._context.connection.local_peer.extra_rows.get(method) or Row(method, Params, Result)
+        return self._send(self._context.send_request(row, params, timeout))
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return self._context.method
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Its HTTP headers, by their names in lower case; none on other transports."""
-        return dict(self._client_connection.headers_of(self._incoming))  # a copy: requests may share them
+        """The HTTP headers, by their names in lower case; none on other transports."""
+        context = self._context
+        return dict(context.client_connection.headers_of(context.incoming))  # a copy: requests may share them
 
     @property
     def id(self) -> RequestId | None:
-        """Its id; a notification has none."""
-        return None if self._incoming is None else self._incoming.id
+        """The id; a notification has none."""
+        return self._context.related
+
+    @property
+    def params(self) -> bytes:
+        """The raw parameters, for forwarding; a notification has none."""
+        incoming = self._context.incoming
+        return b"{}" if incoming is None or incoming.raw is UNSET else bytes(incoming.raw)
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`; that of a notification is in its parameters."""
-        return {} if self._incoming is None else self._incoming.meta
+        """The `_meta`; that of a notification is in its parameters."""
+        incoming = self._context.incoming
+        return {} if incoming is None else incoming.meta
 
 
-class ClientInfo:
-    """The client of a request: `info` is its name and version, if it sends them; and its capabilities."""
+class ClientInfo(Struct):
+    """The client of a request: its name and version, if it sends them, and its capabilities."""
 
-    __slots__ = ("capabilities", "info")
-
-    def __init__(self, info: Implementation | None, capabilities: ClientCapabilities) -> None:
-        self.info = info
-        self.capabilities = capabilities
+    info: Implementation | None
+    capabilities: ClientCapabilities
 
     def __repr__(self) -> str:
         return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"

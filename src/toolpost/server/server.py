@@ -4,26 +4,29 @@ The decorators fill the registries of a `RegistryServer`, which serves them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from threading import Lock
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost import types
 from toolpost.principal import parse_scopes
-from toolpost.protocol.methods import Row
+from toolpost.protocol.extension import Extension
+from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.options import SERVER, Lifespan, ListName, check_counts, check_timeouts
+from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
+    LIST_KINDS,
     Cache,
     CacheableMethod,
     Registry,
     check_cache,
     expand_cache_option,
 )
-from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
+from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
+from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
 from toolpost.server.runtime.request import Middleware, Observer
-from toolpost.server.signature.function_schema import BoundFunction, bind
+from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.sync_context import SyncContext
 from toolpost.types.base import Annotations, Icon, Meta
@@ -32,12 +35,9 @@ from toolpost.types.tools import Tool, ToolAnnotations
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
-    from toolpost.protocol.uri_template import UriTemplate
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
-    from toolpost.server.runtime.notifications import NotificationReceiver
-    from toolpost.server.signature.function_schema import RawSchemaFunction
     from toolpost.stores.store import Store
 
 P = ParamSpec("P")
@@ -60,12 +60,12 @@ class Server(RegistryServer):
     """A server made of decorated functions.
 
     Args:
-        name: how it is called.
-        timeout: seconds that a tool may take, unless it says otherwise.
+        name: the name of the server.
+        timeout: seconds that a call of a tool may take, unless the tool has its own timeout.
         page_size: entries on a page of a list.
         cache: how long clients may keep lists, resources and the description of the server: one for all,
-            or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all unless
-            given; the newest revision is the first that has it.
+            or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all by
+            default; the newest revision is the first that has caching.
         debug: send clients the errors inside a tool; otherwise they are only logged.
 
     The other arguments are those of `Handler`.
@@ -81,7 +81,7 @@ class Server(RegistryServer):
     """
 
     factory = _LazyPerClientServer()
-    """`Server.factory(choose, …)` makes a server that decides for each client what it sees."""
+    """`Server.factory(choose, …)` makes a server that chooses another server for each client."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Server(RegistryServer):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
-        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
         answer_timeout: float = SERVER.answer_timeout,
@@ -111,67 +111,42 @@ class Server(RegistryServer):
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
         debug: bool = SERVER.debug,
     ) -> None:
-        super().__init__(
-            name,
-            version=version,
-            title=title,
-            description=description,
-            instructions=instructions,
-            icons=icons,
-            website_url=website_url,
-            lifespan=lifespan,
-            middleware=middleware,
-            revisions=revisions,
-            declares=declares,
-            max_in_flight=max_in_flight,
-            threads=threads,
-            extra_methods=extra_methods,
-            store=store,
-            keys=keys,
-            answer_timeout=answer_timeout,
-            answer_once=answer_once,
-            observers=observers,
-            auth=auth,
-        )
-        check_timeouts(timeout=timeout)
-        check_counts(page_size=page_size)
+        super().__init__(name, **options.collect_options(HandlerOptions, locals()))
+        options.check_timeouts(timeout=timeout)
+        options.check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
-        self._cursor_keys = self._state_keys
-        self._cursor_keys_lock = Lock()
         self.caches = expand_cache_option(cache)
         self._notification_receivers: dict[str, NotificationReceiver] = {}
-        for attribute, kind in LIST_KINDS.items():
-            cached = self.cache_for(kind.method)
-            registry = Registry[Any](kind, self._on_list_changed, self._ensure_cursor_keys, page_size, cached)
-            setattr(self, attribute, registry)
+        for method, kind in LIST_KINDS.items():
+            cached = self.cache_for(method)
+            registry = Registry[Any](kind, self._on_list_changed, lambda: self.cursor_keys, page_size, cached)
+            setattr(self, kind.attribute, registry)
 
-    def _ensure_cursor_keys(self) -> "KeyRing":
+    @cached_property
+    def cursor_keys(self) -> "KeyRing":
+        """The keys that seal cursors."""
         from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - start-up time
 
-        with self._cursor_keys_lock:  # several loops may serve
-            if self._cursor_keys is None:
-                self._cursor_keys = KeyRing.random(encrypt=False)  # a cursor is no secret
-            return self._cursor_keys
+        keys = self._state_keys or KeyRing.random(encrypt=False)  # a cursor needs no secrecy
+        return self.__dict__.setdefault("cursor_keys", keys)  # another thread may have been first
 
-    def _on_list_changed(self, what: str) -> None:
+    def _on_list_changed(self, name: str) -> None:
         self.__dict__.pop("local_peer", None)  # its capabilities may have changed
-        self.broadcaster.broadcast_list_changed(what)
+        self.broadcaster.broadcast_list_changed(name)
 
     def prepare(self) -> None:
         """Make the keys that workers have to share."""
         super().prepare()
-        self._ensure_cursor_keys()
+        _ = self.cursor_keys
 
     def inherit_state_from(self, other: Handler) -> None:
-        """Take over the state of another server; its cursors are valid here, too."""
+        """Take over the state of another server, cursors included."""
         super().inherit_state_from(other)
-        self._cursor_keys = self._state_keys
+        self.__dict__.pop("cursor_keys", None)
 
     def __repr__(self) -> str:
         return f"<Server {self.info.name}: {len(self.tools)} tools>"
-
-    # ----------------------------------------------------------------- decorators
 
     @overload
     def tool(self, fn: Callable[P, R], /) -> RegisteredTool[P, R]: ...
@@ -213,24 +188,24 @@ class Server(RegistryServer):
 
         Args:
             fn: the function, async or not.
-            name: how the tool is called, if not like the function.
-            title: for people.
-            description: for the model, if not that of the docstring.
-            annotations: hints about what a call does.
+            name: the name of the tool; that of the function by default.
+            title: a name for people.
+            description: a description for the model; that of the docstring by default.
+            annotations: hints about the effects of a call.
             icons: for user interfaces.
-            meta: more for clients.
+            meta: the `_meta` of the list item.
             timeout: seconds that a call may take.
-            scopes: what the token of a call needs, besides what every request needs (`auth=`). The tool is
-                listed without them; a call is answered with the scopes that it needs.
+            scopes: the scopes that the token of a call needs, besides those of every request (`auth=`). The
+                tool is listed without them; the response to a call without them names them.
 
         Raises:
-            TypeError: the signature cannot work; the text names the parameter.
+            TypeError: the signature is not valid; the message names the parameter.
             ValueError: the name is taken.
         """
         needed = parse_scopes(scopes)
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
-            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
+            bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
             returns = ResultConverter.for_function(fn)
             tool = Tool(
                 name=bound.name,
@@ -254,19 +229,17 @@ class Server(RegistryServer):
         timeout: float | None = None,
         scopes: Iterable[str] = (),
     ) -> RegisteredTool[..., Any]:
-        """Offer a function under a JSON Schema of your own.
+        """Register a function with your own JSON Schema.
 
-        The function takes the arguments as a dict, and a context if it asks for one by annotation.
+        The function takes the arguments as a dict, and a context if a parameter is annotated with it.
 
         Raises:
-            TypeError: the schema is no dict, or the function does not take one.
+            TypeError: the schema is not a dict, or the function does not take one.
             ValueError: the name is taken, or the schema is not valid.
             MCPError: schemas cannot be checked because jsonschema-rs is not installed.
         """
         if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - not every user has a type checker
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
-        from toolpost.server.signature.function_schema import RawSchemaFunction  # noqa: PLC0415 - few servers have their own schemas
-
         bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
         returns = ResultConverter.for_schema(tool.output_schema, tool.name)
         return self._register_tool(tool, bound, returns, timeout, parse_scopes(scopes))
@@ -274,18 +247,24 @@ class Server(RegistryServer):
     def _register_tool(
         self,
         tool: Tool,
-        bound: "BoundFunction | RawSchemaFunction",
+        bound: BoundFunction,
         returns: ResultConverter,
         timeout: float | None,
         scopes: frozenset[str],
     ) -> RegisteredTool[..., Any]:
-        timeout = self._timeout if timeout is None else timeout
-        served = RegisteredTool[..., Any](
-            tool, bound, returns, self.tools, self.worker_threads, timeout=timeout, debug=self._debug
+        timeout, debug = self._timeout if timeout is None else timeout, self._debug
+        entry = RegisteredTool[..., Any](
+            tool,
+            bound,
+            self.tools,
+            self.worker_threads,
+            scopes,
+            returns=returns,
+            timeout=timeout,
+            debug=debug,
         )
-        served.scopes = scopes
-        self.tools.add(tool.name, served)
-        return served
+        self.tools.add(entry)
+        return entry
 
     def resource(
         self,
@@ -302,28 +281,25 @@ class Server(RegistryServer):
         cache: Cache | None = None,
         scopes: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredResource[P, R] | RegisteredTemplate[P, R]]":
-        """Offer a function as a resource, or as many of them.
+        """Offer a function as a resource, or as a resource template.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
-        the arguments of the function. A `cache` says how long clients may keep what is read, if not as long
-        as that of the server; `scopes` are what the token of a request needs to read it.
+        the arguments of the function. `cache` is how long clients may keep the contents, by default that of
+        the server; `scopes` are the scopes that the token of a request needs.
 
         Raises:
-            TypeError: the signature cannot work; the text names the parameter.
-            ValueError: the URI is taken, or is no URI and no template, or has no scheme.
+            TypeError: the signature is not valid; the message names the parameter.
+            ValueError: the URI is taken, is neither a URI nor a template, or has no scheme.
         """
-        from toolpost.server.registry.resources import (  # noqa: PLC0415 - start-up time
-            RegisteredResource,
-            RegisteredTemplate,
-            parse_uri_template,
-        )
+        from toolpost.server.registry import resources  # noqa: PLC0415 - start-up time
 
-        template = parse_uri_template(uri)
+        template = resources.parse_uri_template(uri)
         check_cache(cache)
         needed = parse_scopes(scopes)
 
         def register(fn: Callable[..., Any]) -> Any:
-            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
+            bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
+            resources.check_variables(bound, template)
             shown: dict[str, Any] = {
                 "name": bound.name,
                 "title": title,
@@ -333,19 +309,18 @@ class Server(RegistryServer):
                 "icons": icons,
                 "meta": meta,
             }
-            _check_variables(bound, template)
-            served: Any
+            kind: Any
             home: Registry[Any]
-            threads = self.worker_threads
             if template.variables:
-                home, item = self.templates, types.ResourceTemplate(uri, **shown)
-                served = RegisteredTemplate[..., Any](item, bound, home, threads, cache)
+                kind, home = resources.RegisteredTemplate, self.templates
+                item = types.ResourceTemplate(uri, **shown)
             else:
-                home, resource = self.resources, types.Resource(uri, size=size, **shown)
-                served = RegisteredResource[..., Any](resource, bound, home, threads, cache)
-            served.scopes = needed
-            home.add(uri, served)
-            return served
+                kind, home = resources.RegisteredResource, self.resources
+                item = types.Resource(uri, size=size, **shown)
+            entry = kind(item, bound, home, self.worker_threads, needed)
+            entry.cache = cache
+            home.add(entry)
+            return entry
 
         return register
 
@@ -380,10 +355,10 @@ class Server(RegistryServer):
     ) -> Any:
         """Offer a function as a prompt. It returns text, content, or messages.
 
-        `scopes` are what the token of a request needs to get it.
+        `scopes` are the scopes that the token of a request needs.
 
         Raises:
-            TypeError: the signature cannot work; the text names the parameter.
+            TypeError: the signature is not valid; the message names the parameter.
             ValueError: the name is taken.
         """
         from toolpost.server.registry.prompts import RegisteredPrompt  # noqa: PLC0415 - start-up time
@@ -391,7 +366,7 @@ class Server(RegistryServer):
         needed = parse_scopes(scopes)
 
         def register(fn: Callable[..., Any]) -> "RegisteredPrompt[..., Any]":
-            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
+            bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
             arguments = [
                 types.PromptArgument(p.name, description=p.description, required=p.required)
                 for p in bound.parameters
@@ -404,29 +379,26 @@ class Server(RegistryServer):
                 icons=icons,
                 meta=meta,
             )
-            served = RegisteredPrompt[..., Any](prompt, bound, self.prompts, self.worker_threads)
-            served.scopes = needed
-            self.prompts.add(prompt.name, served)
-            return served
+            entry = RegisteredPrompt[..., Any](prompt, bound, self.prompts, self.worker_threads, needed)
+            self.prompts.add(entry)
+            return entry
 
         return register if fn is None else register(fn)
 
     def on_notification(self, method: str) -> Callable[[F], F]:
-        """Receive notifications of clients: "notifications/roots/list_changed", or a method of their own.
+        """Receive notifications of clients: "notifications/roots/list_changed", or a custom method.
 
         The function takes a context and, if it has a second parameter, the parameters of the notification.
-        What it raises is logged.
+        Its exceptions are logged.
 
         Raises:
-            TypeError: it takes neither one argument nor two.
-            ValueError: another function receives the method already, or it is reserved.
+            TypeError: the function takes neither one argument nor two.
+            ValueError: a function for the method is already registered, or the method is reserved.
         """
-        from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver  # noqa: PLC0415 - start-up time
-
         if method in RESERVED_NOTIFICATIONS:
-            raise ValueError(f"{method} is served by the protocol itself; look at `ctx.cancelled`")
+            raise ValueError(f"{method} is handled by the protocol layer; use `ctx.cancelled`")
         if method in self._notification_receivers:
-            raise ValueError(f"another function hears {method} already")
+            raise ValueError(f"a function for {method} is already registered")
 
         def register(fn: F) -> F:
             self._notification_receivers[method] = NotificationReceiver(fn, self.worker_threads)
@@ -439,19 +411,3 @@ class Server(RegistryServer):
         receiver = self._notification_receivers.get(method)
         if receiver is not None:
             await receiver(ctx, params)
-
-
-def _check_variables(bound: BoundFunction, template: "UriTemplate") -> None:
-    """Raise unless the variables of a template are the parameters of its function."""
-    if template.unmatchable:
-        raise ValueError(template.unmatchable)
-    parameters = {parameter.name: parameter for parameter in bound.parameters}
-    unknown = [name for name in template.variables if name not in parameters]
-    if unknown:
-        raise TypeError(f"{bound.name}() has no parameter for {', '.join(unknown)} in {template.text!r}")
-    missing = [p.name for p in bound.parameters if p.required and p.name not in template.variables]
-    if missing:
-        raise TypeError(
-            f"the parameters {', '.join(missing)} of {bound.name}() are not in {template.text!r}; "
-            "put them there or give them defaults"
-        )

@@ -1,64 +1,23 @@
 """The methods of a server that serve clients: over a channel, over stdin and stdout, and over HTTP.
 
-They load the composition roots `run` and `http.serve` when they are called: only these know transports.
-`UseCount` keeps the lifespan of a server open from its first client to its last.
+They import the composition roots `run` and `http.serve` on first use: only these know transports.
+`SharedLifespan` keeps the lifespan of a server open from its first client to its last.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from toolpost.channel import Channel
 from toolpost.principal import Principal
 from toolpost.protocol.framing import MAX_LINE
-from toolpost.server.options import HTTP, PrincipalOption, check_default, collect_http_options
+from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, check_default, collect_options
 from toolpost.server.runtime.conversation import ServerConversation
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
-
-_Message: TypeAlias = MutableMapping[str, Any]
-_AsgiFunction: TypeAlias = Callable[
-    [_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]], Awaitable[None]
-]
-
-
-class AsgiApplication(Protocol):
-    """A server as an ASGI application.
-
-    It is ready with its first request. There are three ways to start and stop it in order: the lifespan
-    protocol of ASGI, as uvicorn speaks it; `lifespan` for a framework that mounts it; `start` and `stop`.
-    """
-
-    async def __call__(
-        self,
-        scope: _Message,
-        receive: Callable[[], Awaitable[_Message]],
-        send: Callable[[_Message], Awaitable[None]],
-    ) -> None:
-        """Serve one request, or the lifespan of the application."""
-        ...
-
-    async def start(self) -> None:
-        """Get ready to serve."""
-        ...
-
-    async def stop(self) -> None:
-        """Take no new requests, end streams, let running requests finish for a while, then cancel them."""
-        ...
-
-    @property
-    def metadata(self) -> _AsgiFunction:
-        """The metadata for clients that need a token, as an application of its own.
-
-        For a framework that mounts this one: mount it at "/.well-known/oauth-protected-resource".
-        """
-        ...
-
-    def lifespan(self, app: object = None, /) -> AbstractAsyncContextManager[None]:
-        """Its lifespan, as a framework wants it: `Starlette(…, lifespan=app.lifespan)`."""
-        ...
+    from toolpost.server.http.app import Endpoint
 
 
 class ServeMethods:
@@ -72,8 +31,8 @@ class ServeMethods:
         """Serve one client over a channel, until the channel closes.
 
         Args:
-            channel: the way to the client.
-            principal: on whose behalf it speaks, where that is known.
+            channel: the connection to the client.
+            principal: the principal of the client, if it is known.
         """
         async with self._handler.hold_lifespan() as lifespan:
             await ServerConversation(self._handler, channel, lifespan, principal=principal).run()
@@ -105,15 +64,15 @@ class ServeMethods:
     ) -> None:
         """Serve over stdin and stdout, as hosts start it, or over HTTP, until a signal or the client ends it.
 
-        `http` is where to serve over HTTP, such as "127.0.0.1:8000"; without it, stdin and stdout are served.
+        `http` is the address for HTTP, such as "127.0.0.1:8000"; the default is stdin and stdout.
         `max_line` is the longest message to read from stdin, in bytes; a longer request is refused. `workers`
-        is how many processes serve over HTTP. `asgi` describes the other arguments, which are for HTTP.
+        is the number of processes for HTTP. `asgi` describes the other arguments, which are for HTTP.
 
         Raises:
             RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
             TypeError: an argument for HTTP is not its default, and there is no `http`.
         """
-        options = collect_http_options(locals())
+        options = HttpOptions(**collect_options(HttpOptions, locals()))
         if http is None:
             from toolpost.run import run_stdio  # noqa: PLC0415 - a composition root
 
@@ -125,7 +84,7 @@ class ServeMethods:
             run_http(self._handler, http, options)
 
     async def serve_stdio(self, *, max_line: int = MAX_LINE) -> None:
-        """Serve over stdin and stdout like `run`, in a loop of your own."""
+        """Serve over stdin and stdout like `run`, in your own event loop."""
         from toolpost.run import serve_stdio  # noqa: PLC0415 - as above
 
         await serve_stdio(self._handler, max_line=max_line)
@@ -154,11 +113,11 @@ class ServeMethods:
         principal: PrincipalOption | None = HTTP.principal,
         workers: int = HTTP.workers,
     ) -> None:
-        """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled.
+        """Serve over HTTP like `run(http=…)`, in your own event loop, until it is cancelled.
 
-        `asgi` describes the arguments. One process has one loop, so that `workers` can only be 1.
+        `asgi` describes the arguments. There is one process in this loop, so `workers` can only be 1.
         """
-        options = collect_http_options(locals())
+        options = HttpOptions(**collect_options(HttpOptions, locals()))
         from toolpost.server.http.serve import serve_http  # noqa: PLC0415 - as above
 
         await serve_http(self._handler, address, options)
@@ -184,48 +143,47 @@ class ServeMethods:
         session_life: float = HTTP.session_life,
         drain: float = HTTP.drain,
         principal: PrincipalOption | None = HTTP.principal,
-    ) -> AsgiApplication:
+    ) -> "Endpoint":
         """Return the server as an ASGI application, for uvicorn and the like, or to mount in another one.
 
+        It starts with its first request. There are three ways to start and stop it explicitly: the lifespan
+        protocol of ASGI, as in uvicorn; `lifespan` for a framework that mounts it; `start` and `stop`.
+
         Args:
-            path: where clients connect.
-            sse: where clients of HTTP+SSE (2024-11-05) connect; None for nowhere. May be the same as `path`.
-            messages: where clients of HTTP+SSE post.
-            health: where to ask whether the server is alive, such as "/health"; `/ready` below it tells
-                whether it takes requests. Nowhere unless given.
-            public_url: where clients reach the server if that is not this machine: its host and its origin
-                are allowed then.
-            allowed_hosts: more names under which the server answers; "*" for all.
-            allowed_origins: more origins whose web pages may call; "*" for all.
-            cors: whether browsers are told what is allowed: True, or more origins.
-            json_only: answer requests with plain JSON, never with an event stream; progress and log messages
-                are left out.
+            path: the path of the MCP endpoint.
+            sse: the path for clients of HTTP+SSE (2024-11-05), or None. May be the same as `path`.
+            messages: the path to which clients of HTTP+SSE post.
+            health: the path of the liveness check, such as "/health"; `/ready` below it is the readiness
+                check. None by default.
+            public_url: the URL of the server for clients, if it is not on this machine: allows its host and
+                its origin.
+            allowed_hosts: further values of the `Host` header to allow; "*" for all.
+            allowed_origins: further origins whose web pages may call; "*" for all.
+            cors: whether to send CORS headers: True, or further origins.
+            json_only: respond with plain JSON, never with an event stream, and drop progress and log
+                messages.
             stateless: serve clients of the session era without sessions; they cannot be asked anything then.
             max_body: the largest request, in bytes.
-            max_calls: how many requests may be served at once, of all clients.
-            max_streams: how many streams may be open for notifications, of all clients.
+            max_calls: the most requests to serve at once, of all clients.
+            max_streams: the most open streams for notifications, of all clients.
             handshake: seconds that a client has to complete the handshake.
             idle: seconds after which an unused session ends.
-            session_life: seconds for which a session may be used at all, idle or not.
-            drain: seconds that running requests get to finish when the server stops.
-            principal: returns on whose behalf a request speaks, from its ASGI scope, async or not: a
-                `Principal`, or its subject. A session belongs to whoever opened it. For servers without
-                `auth=`.
+            session_life: the longest life of a session in seconds, idle or not.
+            drain: seconds that running requests get to finish at shutdown.
+            principal: returns the principal of a request from its ASGI scope, async or not: a `Principal`, or
+                its subject. A session belongs to the principal that opened it. For servers without `auth=`.
 
         Raises:
-            ValueError: an argument cannot work; the text names it.
+            ValueError: an argument is not valid; the message names it.
         """
-        options = collect_http_options(locals())
-        from toolpost.server.http.app import make_endpoint  # noqa: PLC0415 - as above
+        options = HttpOptions(**collect_options(HttpOptions, locals()))
+        from toolpost.server.http.app import Endpoint  # noqa: PLC0415 - as above
 
-        return make_endpoint(self._handler, options)
-
-
-# --------------------------------------------------------------------- lifespan
+        return Endpoint(self._handler, options)
 
 
-class SharedLifespan:
-    """A context that is entered once, however many hold it open; `enter` makes it each time."""
+class SharedLifespan(AbstractAsyncContextManager[Any, None]):
+    """A context that is entered for its first holder and left after the last; `enter` makes it."""
 
     def __init__(self, enter: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self._enter = enter
@@ -234,12 +192,7 @@ class SharedLifespan:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
 
-    def hold_open(self) -> AbstractAsyncContextManager[Any]:
-        """Return a context manager that holds the context open, and gives its value."""
-        return _LifespanHold(self)
-
-    async def acquire(self) -> Any:
-        """Return the value of the context; it stays open until `release`."""
+    async def __aenter__(self) -> Any:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a lock belongs to one loop
             self._loop, self._lock = loop, asyncio.Lock()
@@ -250,26 +203,10 @@ class SharedLifespan:
             self._use_count += 1
             return self._entered[1]
 
-    async def release(self) -> None:
-        """Hold it no longer; leave the context after the last holder."""
+    async def __aexit__(self, *_: object) -> None:
         async with self._lock:
             self._use_count -= 1
             if self._use_count == 0:
                 entered, self._entered = self._entered, None
                 assert entered is not None, "it was held until now"
                 await entered[0].__aexit__(None, None, None)
-
-
-class _LifespanHold(AbstractAsyncContextManager[Any, None]):
-    """One holder. Not a generator: each session has one for its lifetime."""
-
-    __slots__ = ("_lifespan",)
-
-    def __init__(self, life: SharedLifespan) -> None:
-        self._lifespan = life
-
-    async def __aenter__(self) -> Any:
-        return await self._lifespan.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._lifespan.release()

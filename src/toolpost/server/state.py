@@ -1,6 +1,6 @@
 """`ctx.state`: values that outlast a request, in the store, under the session or the principal of a request.
 
-Values are JSON, so that any worker can read them. Who may see which values is decided in `context`.
+Values are JSON, so that any worker can read them. `context` chooses the session or the principal.
 """
 
 import time
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from toolpost.stores.store import RecordStore
 
 MAX_VALUE_BYTES: Final = 64 * 1024
-"""Bytes of one value as JSON: a store is for small things."""
+"""Bytes of one value as JSON: the store is for small values."""
+
+MAX_KEYS, MAX_KEY_BYTES = 256, 256
+"""Keys of one session, and bytes of one key as JSON: a session keeps the list of its keys in one record."""
 
 STATE_TTL: Final = 30 * 86400.0
 """Seconds for which a value is kept after it was set."""
@@ -38,18 +41,19 @@ class State:
         (1, 2)
     """
 
-    __slots__ = ("_prefix", "_records")
+    __slots__ = ("_keys", "_prefix", "_records")
 
-    def __init__(self, records: "RecordStore", prefix: str) -> None:
+    def __init__(self, records: "RecordStore", prefix: str, keys: tuple[str, ...] | None = None) -> None:
         self._records = records
         self._prefix = prefix
+        self._keys = keys  # None if they are not counted here
 
     @classmethod
     def in_memory(cls) -> "State":
-        """Return a state that nothing else shares."""
+        """Return a separate state in memory."""
         from toolpost.stores.memory import MemoryRecords  # noqa: PLC0415 - start-up time
 
-        return cls(MemoryRecords(time.monotonic), "")
+        return cls(MemoryRecords(time.monotonic), "", ())
 
     @classmethod
     def of_principal(cls, records: "RecordStore", principal: Principal) -> "State":
@@ -68,23 +72,39 @@ class State:
         """Keep a value.
 
         Raises:
-            LocalProtocolError: JSON cannot hold it.
-            ValueError: as JSON it has more than 64 KiB.
+            LocalProtocolError: JSON cannot hold the value or the key.
+            ValueError: a limit is exceeded: 64 KiB for a value, 256 bytes for a key, 256 keys in a session.
         """
-        data = jsonrpc.encode(value)
-        if len(data) > MAX_VALUE_BYTES:
-            raise ValueError(
-                f"state {key!r} has {len(data)} bytes as JSON; at most {MAX_VALUE_BYTES} are kept"
-            )
-        await self._records.put(self._prefix + key, data, STATE_TTL)
+        name, data = self._prefix + key, jsonrpc.encode(value)
+        for what, size, most in (
+            ("", len(data), MAX_VALUE_BYTES),
+            ("key ", len(jsonrpc.encode(key)), MAX_KEY_BYTES),
+        ):
+            if size > most:
+                raise ValueError(f"state {what}{key[:40]!r} has {size} bytes as JSON; the limit is {most}")
+
+        def add_key(keys: tuple[str, ...]) -> tuple[str, ...]:
+            if key not in keys and len(keys) >= MAX_KEYS:
+                raise ValueError(f"state {key!r} exceeds the limit of {MAX_KEYS} keys")
+            return keys if key in keys else (*keys, key)
+
+        if await self._change_keys(add_key):
+            await self._records.put(name, data, STATE_TTL)
 
     async def delete(self, key: str) -> None:
         """Delete a value, if there is one."""
         await self._records.delete(self._prefix + key)
+        await self._change_keys(lambda keys: tuple(each for each in keys if each != key))
+
+    async def _change_keys(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> bool:
+        """Change the list of keys; return whether the session goes on."""
+        if self._keys is not None:
+            self._keys = change(self._keys)
+        return True
 
 
 class SyncState:
-    """As `State`, for a thread."""
+    """The values of `State`, for functions that are not async."""
 
     __slots__ = ("_state", "_wait")
 

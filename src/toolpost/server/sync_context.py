@@ -1,10 +1,10 @@
 """`SyncContext`: a context for functions that are not async. The same names, without `await`.
 
-Such functions run in a thread; each method here runs that of `Context` on the loop and waits for it.
+Such functions run in a thread. Each method runs that of `Context` on the loop and waits for it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError
 from functools import wraps
 from inspect import iscoroutinefunction
@@ -15,7 +15,7 @@ from toolpost.principal import Principal
 from toolpost.server.context import Context
 from toolpost.server.request import ClientInfo, ContextRequest
 from toolpost.server.state import SyncState
-from toolpost.types.base import JSON, Meta, RequestId, Result
+from toolpost.types.base import Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def _wait_for(
     method: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncContext", P], T]:
-    """Return a method that runs one of `Context` on the loop and waits; it has the same signature."""
+    """Return the synchronous twin of a method, with the same signature."""
 
     @wraps(method)
     def wait(self: "SyncContext", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,49 +34,11 @@ def _wait_for(
     return wait
 
 
-class SyncContextRequest:
-    """As `ContextRequest`, for a thread."""
-
-    __slots__ = ("_request", "_wait")
-
-    def __init__(
-        self, request: ContextRequest, wait: Callable[[Coroutine[Any, Any, Result]], Result]
-    ) -> None:
-        self._request = request
-        self._wait = wait
-
-    def __call__(
-        self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
-    ) -> Result:
-        """Send a request of a method of your own to the client."""
-        return self._wait(self._request(method, params, timeout=timeout))
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Its HTTP headers, by their names in lower case; none on other transports."""
-        return self._request.headers
-
-    @property
-    def id(self) -> RequestId | None:
-        """Its id; a notification has none."""
-        return self._request.id
-
-    @property
-    def method(self) -> str:
-        """Its method."""
-        return self._request.method
-
-    @property
-    def meta(self) -> Meta:
-        """Its `_meta`; that of a notification is in its parameters."""
-        return self._request.meta
-
-
 class SyncContext:
     """One request, as the function that serves it sees it from its thread.
 
     A thread cannot be stopped. When its request is cancelled, waiting and later calls raise
-    `LocalProtocolError`; when the client has gone, `ChannelClosed`.
+    `LocalProtocolError`; after a disconnect, `ChannelClosed`.
 
     Examples:
         >>> server = Server("shop")
@@ -99,17 +61,17 @@ class SyncContext:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except CancelledError as error:
-            raise ChannelClosed("the server has ended in the meantime") from error
+            raise ChannelClosed("the server stopped during the call") from error
         except RuntimeError as error:
             if not self._loop.is_closed():
                 raise
             work.close()
-            raise ChannelClosed("the server has ended") from error
+            raise ChannelClosed("the server has stopped") from error
 
     @property
-    def request(self) -> SyncContextRequest:
-        """The request itself; call it to send one of a method of your own to the client."""
-        return SyncContextRequest(self._context.request, self._wait)
+    def request(self) -> ContextRequest[Result]:
+        """The request itself; call it to send a request with a custom method to the client."""
+        return ContextRequest(self._context, self._wait)
 
     @property
     def client(self) -> ClientInfo:
@@ -118,7 +80,7 @@ class SyncContext:
 
     @property
     def revision(self) -> str:
-        """The protocol revision that the client speaks."""
+        """The protocol revision of the client."""
         return self._context.revision
 
     @property
@@ -142,7 +104,7 @@ class SyncContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the request was cancelled, or has ended: check it now and then."""
+        """Whether the request was cancelled, or has ended: check it in long loops."""
         return self._context.cancelled
 
     def url_required(
@@ -168,7 +130,7 @@ class SyncContext:
     error = _wait_for(Context.error)
     """Log at level "error"."""
     notify = _wait_for(Context.notify)
-    """Send a notification of a method of your own, on the stream of this request."""
+    """Send a notification with a custom method, on the stream of this request."""
     notify_resource_updated = _wait_for(Context.notify_resource_updated)
     """Notify all subscribers of a resource that it has changed."""
     close_stream = _wait_for(Context.close_stream)
@@ -180,7 +142,7 @@ class SyncContext:
     elicit_url = _wait_for(Context.elicit_url)
     """Ask the user to visit a URL."""
     sample = _wait_for(Context.sample)
-    """Ask the client's model, and return what it says."""
+    """Ask the client's model, and return its response."""
     roots = _wait_for(Context.roots)
     """Return the roots of the client."""
 
@@ -194,5 +156,5 @@ class SyncContext:
         """Run a function once for each call; see `Context.step`."""
         if iscoroutinefunction(fn):
             return self._wait(self._context.step(name, fn, *args, **kwargs))
-        # In this thread: waiting for another one of the pool could be a deadlock.
+        # Not in another thread of the pool: waiting for one could be a deadlock.
         return self._context.replay.step_in_thread(self._wait, name, fn, lambda: fn(*args, **kwargs))

@@ -14,12 +14,12 @@ def open_store(url: str) -> Store:
     """Return the store at this URL, such as `memory://`, a new one each time. Nothing is connected yet.
 
     Raises:
-        ValueError: there is no such store. The text does not repeat the URL, which may hold a password.
+        ValueError: there is no such store. The message does not repeat the URL, which may hold a password.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() != "memory":
-        what = "a store at redis:// is not there yet" if scheme == "redis" else "no store has a URL like this"
-        raise ValueError(f"{what}; there is: memory://")
+        problem = "redis:// is not supported yet" if scheme == "redis" else "unknown store URL"
+        raise ValueError(f"{problem} (expected: memory://)")
     if rest:
-        raise ValueError("memory:// takes nothing behind it; each store in memory is one of its own")
+        raise ValueError("memory:// takes no path; each in-memory store is separate")
     return MemoryStore()

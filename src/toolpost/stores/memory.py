@@ -1,6 +1,6 @@
 """A store in the memory of this process: no other process sees it, and it ends with this one.
 
-Owns records and logs, drops what has expired, and delivers messages between the endpoints that share it, all
+Owns records and logs, drops expired ones, and delivers messages between the endpoints that share it, all
 without a task of its own. Belongs to one event loop at a time, and keeps none, so another may follow.
 """
 
@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import islice
 from math import inf
 from typing import Final, Generic, TypeVar
 
@@ -18,55 +17,56 @@ from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordSto
 
 T = TypeVar("T")
 
-MAX_ENTRIES: Final = 1024
-"""How many entries a log keeps."""
-
-MAX_LOG_BYTES: Final = 4 * 1024 * 1024
-"""The same in bytes: the size of the largest message."""
-
-MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
-"""How many bytes all logs have together: some dozens of full ones."""
-
-TRIM_TARGET: Final = 7 / 8
-"""The part of `MAX_TOTAL_BYTES` that a trim leaves, so that it is followed by many appends."""
-
-SWEEP_COUNT: Final = 2
-"""How many items each `put` checks for expiry: more than one, so that expired ones get fewer."""
-
+MAX_ENTRIES: Final = 1024  # how many entries a log keeps
+MAX_LOG_BYTES: Final = 4 * 1024 * 1024  # the same in bytes: the size of the largest message
+MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024  # of all logs together, and of all records together
+TRIM_TARGET: Final = 7 / 8  # the part of that which a trim leaves, so that many writes follow before the next
+RECORD_OVERHEAD: Final = 256  # bytes of a record beside its value: key, expiry, place in the table
+SWEEP_COUNT: Final = 2  # items that each `put` checks for expiry: more than it adds
 WORKER_BITS: Final = 20
 
 
 class ExpiringDict(Generic[T]):
-    """Values under keys with a time to live; `gone` is called with each that expires or is removed."""
+    """Values under keys with a time to live; `on_removed` is called with each that expires or is removed."""
 
-    def __init__(self, clock: Callable[[], float], gone: Callable[[T], None] | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], on_removed: Callable[[T], None]) -> None:
         self._clock = clock
-        self._on_removed = gone
-        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # the front is checked next
+        self._on_removed = on_removed
+        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # the least recently used first
+        self._unchecked: Iterator[str] = iter(())  # keys that the sweep has not checked yet
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over all values, expired ones included."""
         return (thing for thing, _ in self._items.values())
 
+    def list_expiring(self) -> list[str]:
+        """Return the keys of values that have an end, the least recently used first."""
+        return [key for key, (_, expires) in self._items.items() if expires < inf]
+
     def get(self, key: str) -> T | None:
         """Return the value, or None if there is none or it has expired."""
         held = self._items.get(key)
-        if held is not None and held[1] <= self._clock():
+        if held is None:
+            return None
+        if held[1] <= self._clock():
             self._pop(key)
             return None
-        return held and held[0]
+        self._items.move_to_end(key)
+        return held[0]
 
     def put(self, key: str, thing: T, ttl: float | None) -> None:
         """Keep the value for `ttl` seconds, or without end; ValueError if that is not finite and above 0."""
         if ttl is not None and not 0 < ttl < inf:
-            raise ValueError(f"ttl is {ttl}; give seconds, more than 0, or None for no end")
+            raise ValueError(f"ttl must be more than 0 seconds, or None for no expiry, not {ttl}")
         now = self._clock()
         self._items[key] = (thing, inf if ttl is None else now + ttl)
-        for other in list(islice(self._items, SWEEP_COUNT)):
-            if self._items[other][1] <= now:
+        self._items.move_to_end(key)
+        for _ in range(SWEEP_COUNT):
+            other = next(self._unchecked, None)
+            if other is None:
+                self._unchecked = iter(tuple(self._items))
+            elif other in self._items and self._items[other][1] <= now:
                 self._pop(other)
-            else:
-                self._items.move_to_end(other)
 
     def touch(self, key: str, ttl: float | None) -> bool:
         """Give the value a new time to live; return whether there is one."""
@@ -85,8 +85,7 @@ class ExpiringDict(Generic[T]):
 
     def _pop(self, key: str) -> None:
         thing, _ = self._items.pop(key)
-        if self._on_removed is not None:
-            self._on_removed(thing)
+        self._on_removed(thing)
 
 
 class MemoryStore:
@@ -95,7 +94,8 @@ class MemoryStore:
     Args:
         entries: how many entries a log keeps.
         size: how many bytes these may have together; a single one may have more.
-        total: how many bytes all logs may have together, except the last entry of each.
+        total: how many bytes all logs may have together, except the last entry of each; and how many all
+            records: beyond that, the least recently used go, except those without an end.
         clock: a monotonic clock in seconds.
     """
 
@@ -107,7 +107,7 @@ class MemoryStore:
         total: int = MAX_TOTAL_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.records: RecordStore = MemoryRecords(clock)
+        self.records: RecordStore = MemoryRecords(clock, total)
         self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
         self._workers: dict[int, Receive] = {}
         self._next_number = secrets.randbits(WORKER_BITS)
@@ -149,8 +149,10 @@ class MemoryStore:
 class MemoryRecords:
     """Records in memory; also for state that only one conversation shares."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._values: ExpiringDict[bytes] = ExpiringDict(clock)
+    def __init__(self, clock: Callable[[], float], total: int = MAX_TOTAL_BYTES) -> None:
+        self._max_bytes = total
+        self._bytes = 0
+        self._values: ExpiringDict[bytes] = ExpiringDict(clock, on_removed=self._subtract)
 
     async def get(self, key: str) -> bytes | None:
         """Return the value, if there is one."""
@@ -158,7 +160,13 @@ class MemoryRecords:
 
     async def put(self, key: str, value: bytes, ttl: float | None) -> None:
         """Replace the value and its time to live."""
+        before = self._values.get(key)
         self._values.put(key, value, ttl)
+        if before is not None:
+            self._subtract(before)
+        self._bytes += len(value) + RECORD_OVERHEAD
+        if self._bytes > self._max_bytes:
+            self._drop_unused()
 
     async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
         """Replace the value if it is `old`."""
@@ -167,7 +175,7 @@ class MemoryRecords:
         if new is None:
             self._values.remove(key)
         else:
-            self._values.put(key, new, ttl)
+            await self.put(key, new, ttl)
         return True
 
     async def touch(self, key: str, ttl: float | None) -> bool:
@@ -177,6 +185,17 @@ class MemoryRecords:
     async def delete(self, key: str) -> bool:
         """Delete the record."""
         return self._values.remove(key)
+
+    def _subtract(self, value: bytes) -> None:
+        """Subtract a removed value."""
+        self._bytes -= len(value) + RECORD_OVERHEAD
+
+    def _drop_unused(self) -> None:
+        """Drop the least recently used records, but for the one that was just put."""
+        for key in self._values.list_expiring()[:-1]:
+            if self._bytes <= self._max_bytes * TRIM_TARGET:
+                return
+            self._values.remove(key)
 
 
 class _MemoryLog:
@@ -195,11 +214,11 @@ class _MemoryLog:
 
     def trim(self, entries: int, size: int) -> None:
         """Drop the oldest entries until these limits hold; the newest stays."""
-        gone = 0
-        while len(self.entries) - gone > 1 and (len(self.entries) - gone > entries or self.size > size):
-            self.size -= len(self.entries[gone].data)
-            gone += 1
-        del self.entries[:gone]
+        removed = 0
+        while len(self.entries) - removed > 1 and (len(self.entries) - removed > entries or self.size > size):
+            self.size -= len(self.entries[removed].data)
+            removed += 1
+        del self.entries[:removed]
 
 
 class _MemoryLogs:
@@ -209,7 +228,7 @@ class _MemoryLogs:
         self._max_total_bytes = total
         self._trim_threshold: float = total
         self._total_bytes = 0
-        self._logs: ExpiringDict[_MemoryLog] = ExpiringDict(clock, gone=self._subtract)
+        self._logs: ExpiringDict[_MemoryLog] = ExpiringDict(clock, on_removed=self._subtract)
 
     async def append(self, log: str, data: bytes, ttl: float, *, number: int | None = None) -> int:
         found = self._logs.get(log) or _MemoryLog()
@@ -225,9 +244,12 @@ class _MemoryLogs:
 
     async def read(self, log: str, after: int = 0) -> list[LogEntry]:
         found = self._logs.get(log)
-        if found is None or not found.entries[0].number - 1 <= after <= found.last:
-            raise LogGap("entries after this number are gone, or the log never had it")
-        return found.entries[after - found.entries[0].number + 1 :]
+        if found is None or after > found.last:
+            raise LogGap("the log does not exist, or is shorter")
+        kept_after = found.entries[0].number - 1
+        if after < kept_after:
+            raise LogGap("entries after this number were removed", kept_after)
+        return found.entries[after - kept_after :]
 
     async def touch(self, log: str, ttl: float) -> bool:
         return self._logs.touch(log, ttl)
@@ -236,7 +258,7 @@ class _MemoryLogs:
         self._logs.remove(log)
 
     def _subtract(self, log: _MemoryLog) -> None:
-        """Count a log that is gone."""
+        """Subtract a removed log."""
         self._total_bytes -= log.size
         self._trim_threshold = self._compute_threshold(self._trim_threshold)
 
@@ -253,5 +275,5 @@ class _MemoryLogs:
         self._trim_threshold = self._compute_threshold(inf)  # only last entries are left
 
     def _compute_threshold(self, due: float) -> float:
-        """Return the size at which to look at all logs again: not at each append."""
+        """Return the total size at which to trim next, so that not every append looks at all logs."""
         return max(self._max_total_bytes, min(due, self._total_bytes + self._max_total_bytes / 8))

@@ -13,7 +13,14 @@ Receive: TypeAlias = Callable[[bytes], None]
 
 
 class LogGap(LookupError):
-    """Entries after the given number are gone, or the log never had that number."""
+    """Entries after the given number were removed, or the log never had that number.
+
+    `kept_after` is the number after which all entries are kept, if older ones were removed.
+    """
+
+    def __init__(self, message: str, kept_after: int | None = None) -> None:
+        super().__init__(message)
+        self.kept_after = kept_after
 
 
 class LogEntry(NamedTuple):
@@ -73,7 +80,7 @@ class LogStore(Protocol):
         """Return the entries after this number, oldest first; none if the log has no later one.
 
         Raises:
-            LogGap: entries after this number are gone, or the log is not there, or is shorter.
+            LogGap: entries after this number were removed, or the log does not exist or is shorter.
         """
         ...
 
@@ -89,13 +96,13 @@ class LogStore(Protocol):
 class Store(Protocol):
     """Records, logs and messages, for the tasks of one event loop at a time, in its thread.
 
-    A store is made without a loop and opens what it needs on first use. Several workers may share one:
+    A store is made without a loop and connects on first use. Several workers may share one:
     processes over a network, or endpoints of one process over a store in memory.
     """
 
     @property
     def records(self) -> RecordStore:
-        """Settings of sessions, keys, single-use marks: what is looked up by name."""
+        """Values that are looked up by name: settings of sessions, keys, single-use marks."""
         ...
 
     @property
@@ -116,9 +123,13 @@ class Store(Protocol):
         ...
 
     async def publish(self, data: bytes) -> None:
-        """Send a message to all workers, this one included."""
+        """Send a message to all workers, this one included.
+
+        All workers receive all messages in the same order, so that they agree on which reader of a resumed
+        stream is the latest.
+        """
         ...
 
     async def close(self) -> None:
-        """Close connections; what is stored stays. Closing twice is fine, and the next use opens it again."""
+        """Close connections; the data stays. Closing twice is fine, and the next use opens it again."""
         ...

@@ -1,9 +1,9 @@
-"""What a test of a server or a client needs, and no process and no socket.
+"""Tools for tests of servers and clients, without processes and sockets.
 
-The fixtures are in `plugin`, which pytest loads by itself. `Transcript`, `record` and `faulty` are put around
-whatever a client connects to; `replay` plays the server of a recording. `ScriptedChannel` lets the test be
-the peer, message by message, and `memory_pair` joins two ends in memory. `AuthorizationServer` issues tokens,
-and `TokenIssuer` makes them without a word: neither is for production.
+The fixtures are in `plugin`, which pytest loads automatically. `Transcript`, `record` and `faulty` wrap any
+target of a client; `replay` plays the server of a recording. With `ScriptedChannel` the test is the peer,
+message by message, and `memory_pair` connects two ends in memory. `AuthorizationServer` and `TokenIssuer`
+issue tokens: neither is for production.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ _HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for n
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll] - one table
 
-if not TYPE_CHECKING:  # a checker that knew of `__getattr__` would accept any name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:

@@ -1,11 +1,10 @@
 """An authorization server for tests and demos: small, in memory, and **not for production**.
 
-Anybody can log in as anybody, and everything is forgotten when it ends. It has what MCP clients need:
-metadata, registration, codes with PKCE and a consent page, refresh tokens, client credentials, introspection.
-`TokenIssuer` makes tokens that are as good or as bad as a test wants them.
+A login needs no password, and nothing is stored. It has the features that MCP clients need: metadata,
+registration, codes with PKCE and a consent page, refresh tokens, client credentials, introspection.
+`TokenIssuer` creates valid and invalid tokens for tests.
 """
 
-import asyncio
 import secrets
 import socket
 import time
@@ -21,8 +20,9 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 import msgspec
 
 from toolpost.auth.jose import import_jose, parse_jws
-from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier
+from toolpost.auth.server.dpop import PROOF_ALGORITHMS, read_proof
 from toolpost.errors import MCPError, TokenRejected
+from toolpost.protocol.urls import is_loopback_host
 from toolpost.types.base import Struct
 
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384"}
@@ -32,9 +32,9 @@ class TokenIssuer:
     """Signs tokens for one issuer.
 
     Args:
-        issuer: in whose name.
+        issuer: the issuer in the tokens.
         algorithm: "ES256", "ES384", "RS256" or "PS256".
-        lifetime: seconds for which tokens are good, unless one is made otherwise.
+        lifetime: seconds until a token expires, by default.
     """
 
     def __init__(self, issuer: str, *, algorithm: str = "ES256", lifetime: float = 300.0) -> None:
@@ -51,7 +51,7 @@ class TokenIssuer:
         """Sign with a new key from now on.
 
         Args:
-            forget: whether the old keys are withdrawn, so that what they have signed is good no longer.
+            forget: whether the old keys are withdrawn, which invalidates their tokens.
         """
         jwk = import_jose().jwk
         about = {"kid": secrets.token_hex(4), "use": "sig", "alg": self.algorithm}
@@ -75,19 +75,19 @@ class TokenIssuer:
         headers: Mapping[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """An access token (RFC 9068).
+        """Create an access token (RFC 9068).
 
         Args:
-            resource: for whom it is good.
-            subject: on whose behalf its bearer speaks.
-            client: who the bearer is.
-            scopes: what it allows.
-            lifetime: seconds until it ends; fewer than 0 for one that has expired.
-            headers: what else stands in its header; None leaves a member out.
-            claims: what else it says; None leaves a claim out.
+            resource: the audience.
+            subject: the user.
+            client: the id of the client.
+            scopes: the scopes.
+            lifetime: seconds until it expires; negative for an expired one.
+            headers: other members of the header; None omits a member.
+            claims: other claims; None omits a claim.
         """
         now = int(time.time())
-        said: dict[str, Any] = {
+        content: dict[str, Any] = {
             "iss": self.issuer,
             "sub": subject,
             "aud": resource if isinstance(resource, str) else list(resource),
@@ -98,23 +98,23 @@ class TokenIssuer:
             "jti": secrets.token_urlsafe(12),
             **claims,
         }
-        payload = msgspec.json.encode({name: value for name, value in said.items() if value is not None})
+        payload = msgspec.json.encode({name: value for name, value in content.items() if value is not None})
         key = self._keys[0]
         header = {"alg": self.algorithm, "typ": "at+jwt", "kid": key.kid, **(headers or {})}
         header = {name: value for name, value in header.items() if value is not None}
         return import_jose().jws.serialize_compact(header, payload, key, [self.algorithm])
 
     def claims_of(self, token: str) -> dict[str, Any] | None:
-        """What a token of ours says, if it is one and has not ended."""
+        """Return the claims of a token of this issuer that has not expired, else None."""
         try:
-            said = parse_jws(token).claims
-        except ValueError:
+            claims = parse_jws(token).claims
+        except TokenRejected:
             return None
-        return said if said.get("iss") == self.issuer and said.get("exp", 0) > time.time() else None
+        return claims if claims.get("iss") == self.issuer and claims.get("exp", 0) > time.time() else None
 
 
 MAX_BODY: Final = 64 * 1024  # bytes of a request: forms and registrations are small
-CODE_LIFETIME: Final = 60.0  # seconds for which a code can be redeemed
+CODE_LIFETIME: Final = 60.0  # seconds until a code expires
 
 _HTML_HEADERS: Final = (
     (b"content-type", b"text/html; charset=utf-8"),
@@ -123,9 +123,8 @@ _HTML_HEADERS: Final = (
 )
 
 _PAGE_TEMPLATE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<h1>{title}</h1><p><strong>For tests only.</strong> Anybody can log in as anybody.</p>{body}</html>"""
+<h1>{title}</h1><p><strong>For tests only.</strong> There are no passwords.</p>{body}</html>"""
 
-_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _JSON_HEADERS: Final = (
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),
@@ -138,7 +137,7 @@ Reply: TypeAlias = tuple[int, Iterable[tuple[bytes, bytes]], bytes]
 
 
 class OAuthRequest(NamedTuple):
-    """An HTTP request; `form` are the members of its query, or of its body."""
+    """An HTTP request; `form` are the parameters of its query, or of its body."""
 
     method: str
     headers: dict[str, str]
@@ -147,7 +146,7 @@ class OAuthRequest(NamedTuple):
 
 
 class RegisteredClient(Struct):
-    """A client that is known."""
+    """A registered client."""
 
     id: str
     secret: str | None = None
@@ -156,21 +155,20 @@ class RegisteredClient(Struct):
 
 
 class UserGrant(Struct):
-    """What a user has allowed."""
+    """A grant of a user to a client; `asked` are the parameters of the login."""
 
     client: str
     subject: str
     scope: str
     resource: str
-    redirect: str = ""
-    challenge: str = ""
+    asked: Mapping[str, str] = {}
     ends: float = 0.0
     used: bool = False
     family: str = ""
 
 
 class OAuthError(Exception):
-    """A request is answered with an error of OAuth."""
+    """An error response of OAuth."""
 
     def __init__(self, error: str, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -181,18 +179,18 @@ class AuthorizationServer(TokenIssuer):
     """An ASGI application that issues tokens, for tests and demos. Not for production.
 
     Args:
-        issuer: its URL; below its path, if it has one, are its endpoints.
-        user: who logs in, unless the consent page says otherwise.
-        consent: whether a page asks the user; otherwise everything is allowed at once.
-        clients: those that are known: id → secret, or None for public ones. Any redirect is good for them.
-        registration: whether others may register.
-        scopes: what it says it supports.
+        issuer: its URL; the endpoints are below its path.
+        user: the user to log in, unless the consent page sets another.
+        consent: whether a page asks the user; otherwise all requests are allowed.
+        clients: registered clients: id → secret, or None for public ones. They may use any redirect.
+        registration: whether other clients may register.
+        scopes: the scopes in the metadata.
         refresh: whether codes give refresh tokens.
-        algorithm: what tokens are signed with.
-        lifetime: seconds for which tokens are good.
+        algorithm: the algorithm of the signatures.
+        lifetime: seconds until a token expires.
 
     Attributes:
-        request_counts: how often each endpoint was asked, by its name.
+        request_counts: the number of requests of each endpoint, by its name.
     """
 
     def __init__(
@@ -222,13 +220,12 @@ class AuthorizationServer(TokenIssuer):
         self._tickets: dict[str, dict[str, str]] = {}
         self._codes: dict[str, UserGrant] = {}
         self._refresh_tokens: dict[str, UserGrant] = {}
-        self._proof_verifier = DpopVerifier()
         self._base = base = urlsplit(issuer).path.rstrip("/")
         self._routes: dict[str, Callable[[OAuthRequest], Reply]] = {
             f"/.well-known/oauth-authorization-server{base}": self._metadata,
             f"/.well-known/openid-configuration{base}": self._metadata,
             f"{base}/.well-known/openid-configuration": self._metadata,
-            f"{base}/jwks": self._jwks,
+            f"{base}/jwks": lambda _: _reply_json(self.jwks),
             f"{base}/register": self._register,
             f"{base}/authorize": self._authorize,
             f"{base}/token": self._token,
@@ -238,19 +235,19 @@ class AuthorizationServer(TokenIssuer):
     @classmethod
     @asynccontextmanager
     async def serve(cls, path: str = "", **options: Any) -> AsyncGenerator["AuthorizationServer"]:
-        """One that listens on a free port of this machine.
+        """Start a server on an unused port of this machine.
 
         Args:
-            path: of its issuer.
-            options: those of the class.
+            path: the path of the issuer.
+            options: the options of the class.
 
         Raises:
             MCPError: uvicorn is not installed.
         """
         try:
-            import uvicorn  # noqa: PLC0415 - only who wants a port needs it
+            import uvicorn  # noqa: PLC0415 - optional
         except ImportError as error:
-            raise MCPError("a port needs uvicorn", hint="pip install 'toolpost[http]'") from error
+            raise MCPError("serve() requires uvicorn", hint="pip install 'toolpost[http]'") from error
         with socket.create_server(("127.0.0.1", 0)) as bound:
             issuer = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
             app = cls(issuer, **options)
@@ -262,13 +259,7 @@ class AuthorizationServer(TokenIssuer):
             try:
                 yield app
             finally:
-                state = server.server_state
-                for each in server.servers:
-                    each.close()
-                for connection in list(state.connections):
-                    connection.shutdown()
-                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody
-                    await asyncio.sleep(0.001)
+                await server.shutdown()
 
     # ----------------------------------------------------------------- HTTP
 
@@ -301,14 +292,14 @@ class AuthorizationServer(TokenIssuer):
         form = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
         try:
             return route(OAuthRequest(scope["method"], headers, text, form))
-        except OAuthError as wrong:
-            return wrong.reply
+        except OAuthError as error:
+            return error.reply
 
-    # ----------------------------------------------------------------- what it publishes
+    # ----------------------------------------------------------------- metadata and registration
 
     def _metadata(self, _: OAuthRequest) -> Reply:
         issuer = self.issuer.rstrip("/")
-        told: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{issuer}/authorize",
             "token_endpoint": f"{issuer}/token",
@@ -325,27 +316,24 @@ class AuthorizationServer(TokenIssuer):
             "id_token_signing_alg_values_supported": [self.algorithm],
         }
         if self.registration:
-            told["registration_endpoint"] = f"{issuer}/register"
+            metadata["registration_endpoint"] = f"{issuer}/register"
         if self.scopes:
-            told["scopes_supported"] = self.scopes
+            metadata["scopes_supported"] = self.scopes
         if any(name.startswith("https://") for name in self.clients):
-            told["client_id_metadata_document_supported"] = True
-        return _reply_json(told)
-
-    def _jwks(self, _: OAuthRequest) -> Reply:
-        return _reply_json(self.jwks)
+            metadata["client_id_metadata_document_supported"] = True
+        return _reply_json(metadata)
 
     def _register(self, request: OAuthRequest) -> Reply:
-        """Dynamic registration (RFC 7591)."""
+        """Register a client (RFC 7591)."""
         try:
             wanted = msgspec.json.decode(request.text, type=dict[str, Any])
             redirects = tuple(str(each) for each in wanted["redirect_uris"])
         except (msgspec.MsgspecError, KeyError, TypeError):
-            raise OAuthError("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
+            raise OAuthError("invalid_client_metadata", "expected JSON with redirect_uris") from None
         if not self.registration:
-            raise OAuthError("access_denied", "registration is closed", 403)
+            raise OAuthError("access_denied", "registration is disabled", 403)
         if not redirects or not all(map(_is_safe_redirect, redirects)):
-            raise OAuthError("invalid_redirect_uri", "a redirect goes to https, or to this machine")
+            raise OAuthError("invalid_redirect_uri", "a redirect URI must use https or a loopback address")
         method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
         secret = None if method == "none" else secrets.token_urlsafe(24)
         name = secrets.token_urlsafe(9)
@@ -356,21 +344,20 @@ class AuthorizationServer(TokenIssuer):
             about |= {"client_secret": secret, "client_secret_expires_at": 0}
         return _reply_json(about, 201)
 
-    # ----------------------------------------------------------------- the user's part
+    # ----------------------------------------------------------------- login
 
     def _authorize(self, request: OAuthRequest) -> Reply:
-        """Ask the user, or answer for them."""
         given = request.form
         if request.method == "POST":
             asked = self._tickets.pop(given.get("ticket", ""), None)
             if asked is None:
-                return _reply_error_page("This page was answered before, or is too old.")
+                return _reply_error_page("This page has already been submitted, or has expired.")
             allowed = given.get("answer") == "allow"
             return self._complete_login(asked, given.get("user") or self.user if allowed else None)
         client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
         if client is None or not _is_registered_redirect(client, redirect):
-            # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
-            return _reply_error_page("The client, or where it wants you to be sent, is not registered.")
+            # No redirect for an unknown client (RFC 6749 §4.1.2.1).
+            return _reply_error_page("The client or its redirect URI is not registered.")
         if given.get("response_type") != "code":
             return self._redirect_back(given, error="unsupported_response_type")
         if given.get("code_challenge_method") != "S256" or len(given.get("code_challenge", "")) != 43:
@@ -385,31 +372,25 @@ class AuthorizationServer(TokenIssuer):
         if subject is None:
             return self._redirect_back(asked, error="access_denied")
         code = secrets.token_urlsafe(24)
-        self._codes[code] = UserGrant(
-            asked["client_id"],
-            subject,
-            asked.get("scope", ""),
-            asked.get("resource", ""),
-            asked["redirect_uri"],
-            asked["code_challenge"],
-            time.time() + CODE_LIFETIME,
-            family=secrets.token_hex(8),
-        )
+        scope, resource, ends = asked.get("scope", ""), asked.get("resource", ""), time.time() + CODE_LIFETIME
+        grant = UserGrant(asked["client_id"], subject, scope, resource, asked, ends)
+        grant.family = secrets.token_hex(8)
+        self._codes[code] = grant
         return self._redirect_back(asked, code=code)
 
-    def _redirect_back(self, asked: dict[str, str], **told: str) -> Reply:
-        told["iss"] = self.issuer
+    def _redirect_back(self, asked: dict[str, str], **params: str) -> Reply:
+        params["iss"] = self.issuer
         if "state" in asked:
-            told["state"] = asked["state"]
+            params["state"] = asked["state"]
         target = asked["redirect_uri"]
-        location = f"{target}{'&' if urlsplit(target).query else '?'}{urlencode(told)}"
+        location = f"{target}{'&' if urlsplit(target).query else '?'}{urlencode(params)}"
         return 302, [(b"location", location.encode()), (b"cache-control", b"no-store")], b""
 
     def _render_consent_page(self, ticket: str, client: str, given: Mapping[str, str]) -> bytes:
         scopes = [f"<li>{escape(scope)}</li>" for scope in given.get("scope", "").split()]
-        body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
+        body = f"""<p><em id="client">{escape(client)}</em> requests access. You will be redirected to
 <em id="host">{escape(urlsplit(given["redirect_uri"]).netloc)}</em>.</p>
-<ul id="scopes">{"".join(scopes) or "<li>nothing in particular</li>"}</ul>
+<ul id="scopes">{"".join(scopes) or "<li>no scopes</li>"}</ul>
 <form method="post" action="{escape(self._base)}/authorize">
 <input type="hidden" name="ticket" value="{escape(ticket)}">
 <label>Log in as <input name="user" value="{escape(self.user)}"></label>
@@ -430,9 +411,9 @@ class AuthorizationServer(TokenIssuer):
             case "client_credentials" if client.secret is not None:
                 grant = UserGrant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
             case _:
-                raise OAuthError("unsupported_grant_type", "this grant is not for this client")
+                raise OAuthError("unsupported_grant_type", "this client cannot use this grant type")
         if given.get("resource", grant.resource) != grant.resource:
-            raise OAuthError("invalid_target", "the user has allowed another resource")
+            raise OAuthError("invalid_target", "the user granted access to another resource")
         access = self.token(
             grant.resource or self.issuer,
             subject=grant.subject,
@@ -441,78 +422,77 @@ class AuthorizationServer(TokenIssuer):
             cnf=None if bound is None else {"jkt": bound},
             sid=grant.family or None,
         )
-        told = {
+        answer = {
             "access_token": access,
             "token_type": "Bearer" if bound is None else "DPoP",
             "expires_in": int(self.lifetime),
             "scope": grant.scope,
         }
         if grant.family and self.refresh:
-            told["refresh_token"] = again = secrets.token_urlsafe(24)
-            self._refresh_tokens[again] = msgspec.structs.replace(grant, used=False)
-        return _reply_json(told)
+            answer["refresh_token"] = refresh = secrets.token_urlsafe(24)
+            self._refresh_tokens[refresh] = msgspec.structs.replace(grant, used=False)
+        return _reply_json(answer)
 
     def _redeem_code(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
         grant = self._codes.get(given.get("code", ""))
         if grant is None or grant.client != client.id or grant.ends < time.time():
-            raise OAuthError("invalid_grant", "the code is not good")
+            raise OAuthError("invalid_grant", "invalid code")
         if grant.used:
-            self.revoked.add(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
-            raise OAuthError("invalid_grant", "the code was redeemed before")
+            self.revoked.add(grant.family)  # the code or its token may be stolen (RFC 6749 §4.1.2)
+            raise OAuthError("invalid_grant", "the code has already been used")
         grant.used = True
         proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
-        if not secrets.compare_digest(proven, grant.challenge.encode()):
-            raise OAuthError("invalid_grant", "the code is somebody else's")
-        if given.get("redirect_uri", grant.redirect) != grant.redirect:
-            raise OAuthError("invalid_grant", "the code was sent elsewhere")
+        if not secrets.compare_digest(proven, grant.asked["code_challenge"].encode()):
+            raise OAuthError("invalid_grant", "the code belongs to another client")
+        redirect = grant.asked["redirect_uri"]
+        if given.get("redirect_uri", redirect) != redirect:
+            raise OAuthError("invalid_grant", "redirect_uri does not match")
         return grant
 
     def _rotate_refresh_token(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
-        """The grant behind a refresh token, which is good once (AS-13)."""
+        """Return the grant of a refresh token, which can be used once (AS-13)."""
         grant = self._refresh_tokens.get(given.get("refresh_token", ""))
         if grant is None or grant.client != client.id or grant.family in self.revoked:
-            raise OAuthError("invalid_grant", "the refresh token is not good")
+            raise OAuthError("invalid_grant", "invalid refresh token")
         if grant.used:
             self.revoked.add(grant.family)
-            raise OAuthError("invalid_grant", "the refresh token was used before")
+            raise OAuthError("invalid_grant", "the refresh token has already been used")
         grant.used = True
         fewer = given.get("scope", grant.scope)
         if not set(fewer.split()) <= set(grant.scope.split()):
-            raise OAuthError("invalid_scope", "the user has not allowed that")
+            raise OAuthError("invalid_scope", "the user did not grant this scope")
         return msgspec.structs.replace(grant, scope=fewer)
 
     def _authenticate_client(self, request: OAuthRequest) -> RegisteredClient:
-        """The client that a request comes from, and that has proven it."""
         scheme, _, pair = request.headers.get("authorization", "").partition(" ")
         name, secret = request.form.get("client_id", ""), request.form.get("client_secret", "")
         if scheme.lower() == "basic":
             try:
                 name, _, secret = b64decode(pair, validate=True).decode().partition(":")
             except ValueError:
-                raise OAuthError("invalid_client", "the credentials cannot be read", 401) from None
+                raise OAuthError("invalid_client", "invalid credentials", 401) from None
             name, secret = unquote_plus(name), unquote_plus(secret)
         client = self.clients.get(name)
         if client is None or not secrets.compare_digest((client.secret or "").encode(), secret.encode()):
-            raise OAuthError("invalid_client", "the client is not known, or has not proven it", 401)
+            raise OAuthError("invalid_client", "unknown client, or wrong secret", 401)
         return client
 
     def _read_proof_key(self, sent: Mapping[str, str]) -> str | None:
-        """The key to which a token is to be bound, if its client proves that it has one (RFC 9449 §5)."""
+        """Return the key that a DPoP proof binds the token to, if there is one (RFC 9449 §5)."""
         if "dpop" not in sent:
             return None
-        endpoint = f"{self.issuer.rstrip('/')}/token"
         try:
-            return self._proof_verifier.read_thumbprint(sent["dpop"], "POST", endpoint)
+            return read_proof(sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token")[1]
         except TokenRejected:
-            raise OAuthError("invalid_dpop_proof", "the proof is not good") from None
+            raise OAuthError("invalid_dpop_proof", "invalid proof") from None
 
     def _introspect(self, request: OAuthRequest) -> Reply:
-        """Whose a token is (RFC 7662)."""
+        """Return the claims of a token (RFC 7662)."""
         self._authenticate_client(request)
-        said = self.claims_of(request.form.get("token", ""))
-        if said is None or said.get("sid") in self.revoked or said.get("jti") in self.revoked:
+        claims = self.claims_of(request.form.get("token", ""))
+        if claims is None or not self.revoked.isdisjoint({claims.get("sid"), claims.get("jti")}):
             return _reply_json({"active": False})
-        return _reply_json({"active": True, **said})
+        return _reply_json({"active": True, **claims})
 
 
 def _reply_json(value: Any, status: int = 200) -> Reply:
@@ -520,24 +500,24 @@ def _reply_json(value: Any, status: int = 200) -> Reply:
 
 
 def _reply_error_page(text: str) -> Reply:
-    """The page for a user who cannot be redirected."""
-    page = _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>")
+    """Return an error page instead of a redirect."""
+    page = _PAGE_TEMPLATE.format(title="Access cannot be granted", body=f"<p>{escape(text)}</p>")
     return 400, _HTML_HEADERS, page.encode()
 
 
 def _is_safe_redirect(redirect: str) -> bool:
     parts = urlsplit(redirect)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(parts.hostname))
 
 
 def _is_registered_redirect(client: RegisteredClient, redirect: str) -> bool:
-    """Whether a client may be answered there; on this machine, at any port (RFC 8252 §7.3)."""
+    """Return whether a client may use this redirect. Loopback allows any port (RFC 8252 §7.3)."""
     if not client.redirects:
         return _is_safe_redirect(redirect)
     if redirect in client.redirects:
         return True
     here = urlsplit(redirect)
-    return here.hostname in _LOOPBACK_HOSTS and any(
+    return is_loopback_host(here.hostname) and any(
         here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
         for each in map(urlsplit, client.redirects)
     )

@@ -1,13 +1,14 @@
 """Channels for tests: `ScriptedChannel`, where the test is the peer; wrappers of targets; in-process HTTP.
 
-`WrappedTarget` gets between a client and its target, and keeps the negotiation and the channel's features.
+`WrappedTarget` stands between a client and its target, and keeps the negotiation and the channel's features.
 `TappedChannel` passes each message on to a listener.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -17,11 +18,14 @@ from toolpost.connect import Target, TargetOptions, make_connector
 from toolpost.errors import ChannelClosed
 from toolpost.transports.targets import Http
 
+if TYPE_CHECKING:
+    from toolpost.server.handler import Handler
+
 Sender = Literal["client", "server"]  # the sender of a message
 
 
 class ScriptedChannel:
-    """A channel that is driven by a test.
+    """A channel driven by a test.
 
     Example:
         >>> channel = ScriptedChannel()
@@ -31,26 +35,26 @@ class ScriptedChannel:
     """
 
     local = True
-    """The test is at the other end."""
+    """The peer is the test."""
 
     def __init__(self) -> None:
         self.closed = False
-        """Whether somebody closed the channel from this side."""
+        """Whether the channel was closed from this side."""
         self.raw: list[bytes] = []
-        """All that was sent, as bytes."""
+        """All messages that were sent, as bytes."""
         self.related: list[int | str | None] = []
-        """For each message that was sent, the request that it belongs to."""
+        """The request that each sent message belongs to."""
         self.broken: Exception | None = None
-        """Set it, and every further `send` raises it."""
+        """An exception that every further `send` raises."""
         self.writable = asyncio.Event()
-        """Clear it, and `send` waits until it is set, as with a peer that does not read."""
+        """While this is cleared, `send` waits, as with a peer that does not read."""
         self.writable.set()
         self._arriving: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._leaving: asyncio.Queue[bytes] = asyncio.Queue()
         self._ended: Exception | None = None
 
     async def receive(self) -> bytes:
-        """The next message that was fed."""
+        """Return the next message that was fed."""
         if self._ended is not None:
             raise self._ended
         arrived = await self._arriving.get()
@@ -71,7 +75,7 @@ class ScriptedChannel:
         self._leaving.put_nowait(data)
 
     async def close(self) -> None:
-        """Remember that the channel was closed."""
+        """Close the channel, and end `receive`."""
         if not self.closed:
             self.closed = True
             self.end("the channel is closed")
@@ -80,33 +84,33 @@ class ScriptedChannel:
         """Let messages arrive, one after the other.
 
         Args:
-            messages: bytes arrive as they are, a text in UTF-8, everything else as its JSON.
+            messages: bytes arrive unchanged, a string in UTF-8, anything else as JSON.
         """
         for message in messages:
             data = message.encode() if isinstance(message, str) else message
             self._arriving.put_nowait(data if isinstance(data, bytes) else msgspec.json.encode(data))
 
-    def end(self, reason: str | Exception = "the peer has gone") -> None:
-        """Let the channel end, after all that was fed has been received.
+    def end(self, reason: str | Exception = "the peer closed the connection") -> None:
+        """End the channel after all fed messages have been received.
 
         Args:
-            reason: the text of the `ChannelClosed` that `receive` raises, or what to raise instead.
+            reason: the text of the `ChannelClosed` that `receive` raises, or another exception.
         """
         error = reason if isinstance(reason, Exception) else ChannelClosed(reason)
         self._arriving.put_nowait(error)
 
     @property
     def sent(self) -> list[Any]:
-        """All that was sent, decoded."""
+        """All messages that were sent, decoded."""
         return [msgspec.json.decode(data) for data in self.raw]
 
     async def next_sent(self) -> Any:
-        """The next message that was sent and not read here before, decoded; waits for it if need be."""
+        """Wait for the next sent message and return it decoded. Returns each message once."""
         return msgspec.json.decode(await self._leaving.get())
 
     @property
     def unread(self) -> int:
-        """How many messages were sent and not read with `next_sent`."""
+        """The number of sent messages that `next_sent` has not returned."""
         return self._leaving.qsize()
 
 
@@ -116,16 +120,8 @@ WebTransport: TypeAlias = Literal["http", "sse"]
 _URLS: Final[dict[WebTransport, str]] = {"http": "http://127.0.0.1/mcp", "sse": "http://127.0.0.1/sse"}
 
 
-class HasApp(Protocol):
-    """A server that can be an ASGI application."""
-
-    def asgi(self) -> Any:
-        """The application."""
-        ...
-
-
-def in_process(server: HasApp, over: WebTransport = "http") -> Http:
-    """The target of a client that talks over HTTP to a server in this process.
+def in_process(server: "Handler", over: WebTransport = "http") -> Http:
+    """Return a target: a server in this process, reached over HTTP without a socket.
 
     Example:
         >>> import asyncio
@@ -137,18 +133,18 @@ def in_process(server: HasApp, over: WebTransport = "http") -> Http:
         'weather'
 
     Args:
-        server: the server, with its tokens, middleware and all. To give it options of HTTP, or to reach an
-            application that it is mounted in, use `Http("http://127.0.0.1/mcp", http=application)`.
+        server: the server, with its tokens and middleware. For options of HTTP, or an application that it is
+            mounted in, use `Http("http://127.0.0.1/mcp", http=application)`.
         over: Streamable HTTP or HTTP+SSE.
 
     Raises:
-        TypeError: this is no server object.
-        ValueError: there is no such way.
+        TypeError: `server` is not a server object.
+        ValueError: `over` is unknown.
     """
     if not hasattr(server, "asgi"):
-        raise TypeError(f"HTTP in this process is for a server object; a {type(server).__name__} is none")
+        raise TypeError(f"in_process requires a server object, not {type(server).__name__}")
     if over not in _URLS:
-        raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, _URLS))}")
+        raise ValueError(f"over: {over!r} is not one of {', '.join(map(repr, _URLS))}")
     return Http(_URLS[over], http=server.asgi(), sse=over == "sse")
 
 
@@ -166,31 +162,36 @@ _TRAITS: Final = (
     "returncode",
     "stderr_hint",
 )
-"""What a channel may offer beyond its promise, as in `toolpost.client.channel_features`. The short cuts are
-left out: everything has to come past `send` and `receive`."""
+"""Optional features of a channel, as the client's `Dispatcher` describes them, without the shortcuts that
+bypass `send` and `receive`."""
 
 
 class ChannelWrapper:
     """A channel around a channel, with the optional features of the inner one."""
 
+    def __new__(cls, inner: Channel, *_: Any, **__: Any) -> Self:
+        """Create an object of a subclass with the features of the inner channel."""
+        features = (name for name in _TRAITS if hasattr(inner, name) and not hasattr(cls, name))
+        return super().__new__(_make_subclass(cls, tuple(features)))
+
     def __init__(self, inner: Channel) -> None:
         self.inner = inner
 
     async def receive(self) -> bytes:
-        """The next message of the peer."""
+        """Return the next message of the peer."""
         return await self.inner.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Hand one message over to the peer."""
+        """Send one message to the peer."""
         await self.inner.send(data, related)
 
     async def close(self) -> None:
-        """End the inner channel."""
+        """Close the inner channel."""
         await self.inner.close()
 
 
 class TappedChannel(ChannelWrapper):
-    """A channel whose messages a listener gets, each with its sender; `end` is the side of this channel."""
+    """A channel that passes each message with its sender to a listener; `end` is its own side."""
 
     def __init__(
         self, inner: Channel, listen: Callable[[Sender, bytes], object], end: Sender = "client"
@@ -201,60 +202,51 @@ class TappedChannel(ChannelWrapper):
         self._there: Sender = other_end(end)
 
     async def receive(self) -> bytes:
-        """The next message of the peer."""
+        """Return the next message of the peer."""
         data = await self.inner.receive()
         self._listen(self._there, data)
         return data
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Hand one message over to the peer."""
-        self._listen(self._here, data)  # first: the answer may come before `send` returns
+        """Send one message to the peer."""
+        self._listen(self._here, data)  # first: the response may come before `send` returns
         await self.inner.send(data, related)
 
 
+def decode_or_text(data: bytes) -> Any:
+    """Decode JSON; return anything else as a string."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return data.decode(errors="replace")
+
+
 def other_end(sender: Sender) -> Sender:
-    """The peer of a sender."""
+    """Return the peer of a sender."""
     return "server" if sender == "client" else "client"
 
 
-W = TypeVar("W", bound=ChannelWrapper)
-
-
-def with_traits(kind: type[W], inner: Channel) -> type[W]:
-    """Return a subclass of the wrapper with the optional features of a channel."""
-    traits = (name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name))
-    return _make_class(kind, tuple(traits))
-
-
 @cache
-def _make_class(kind: type[W], traits: tuple[str, ...]) -> type[W]:
-    # Properties of a class, because newer Pythons do not find a trait that only `__getattr__` knows.
-    return cast("type[W]", type(kind.__name__, (kind,), {name: _make_forwarder(name) for name in traits}))
+def _make_subclass(kind: type[Any], features: tuple[str, ...]) -> type[Any]:
+    # Properties, because newer versions of Python ignore `__getattr__` in checks of a Protocol.
+    return type(kind.__name__, (kind,), {name: _make_forwarder(name) for name in features})
 
 
 def _make_forwarder(name: str) -> property:
-    def get(self: ChannelWrapper) -> Any:
-        return getattr(self.inner, name)
-
-    def put(self: ChannelWrapper, value: Any) -> None:
-        setattr(self.inner, name, value)
-
-    return property(get, put)
+    return property(attrgetter(f"inner.{name}"), lambda self, value: setattr(self.inner, name, value))
 
 
 class WrappedTarget:
-    """A target, with what `wrap` makes of each channel to it; raises `TypeError` if it is no target."""
+    """A target whose channels go through `wrap`; raises `TypeError` if it is not a target."""
 
     def __init__(self, target: Target, wrap: Callable[[Channel], Channel]) -> None:
         self._target: Any = target
         self._wrap = wrap
-        make_connector(self)  # so that it fails here, and not where a client connects
+        make_connector(self)  # an invalid target fails here, not when a client connects
 
     def make_connector(self, options: TargetOptions) -> Connector:
         """Return the connector of the target, with wrapped channels."""
-        server, headers, http, auth = options
-        way = make_connector(self._target, server, headers=headers, http=http, auth=cast("Any", auth))
-        return _wrap_connector(way, self._wrap)
+        return _wrap_connector(make_connector(self._target, options), self._wrap)
 
 
 def _wrap_connector(way: Connector, wrap: Callable[[Channel], Channel]) -> Connector:
@@ -264,9 +256,9 @@ def _wrap_connector(way: Connector, wrap: Callable[[Channel], Channel]) -> Conne
     find = way.resolve
 
     async def find_it() -> Connector:
-        assert find is not None, "it is asked only where there is something to find"
+        assert find is not None, "only called if it exists"
         return _wrap_connector(await find(), wrap)
 
     fallback = None if way.fallback is None else _wrap_connector(way.fallback, wrap)
-    # What is known of the target from elsewhere does not count: a test wants to see the same every time.
+    # No key: a cached revision would make one test depend on another.
     return way._replace(open=open_it, fallback=fallback, key=None, resolve=None if find is None else find_it)

@@ -1,7 +1,7 @@
-"""Lets things go wrong on a channel: messages get lost, late, doubled, out of order or spoilt, or it is cut.
+"""Injects faults into a channel: messages are dropped, delayed, duplicated, reordered, garbled, or cut off.
 
-Owns what can go wrong with a message, and when: by an exact plan, or by chance that a seed decides, so that
-the same happens in every run. Knows of a message who sends it and its method, and nothing else.
+Faults follow an exact plan, or a random one with a seed, so that every run is the same. Of a message, it uses
+only the sender and the method.
 """
 
 import asyncio
@@ -9,36 +9,36 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end, with_traits
+from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong, once.
+    """One fault, which happens once.
 
     Args:
-        kind: what happens to the message. "drop": it never arrives. "delay": it is late, and all behind it.
-            "duplicate": it arrives twice. "reorder": the next one overtakes it. "garbage": something
-            unreadable arrives instead. "cut": the channel ends instead.
-        sender: whose message.
-        nth: which of them, counted from 1, over all connections to the target.
-        method: count only messages about this method: requests, notices, and answers to such requests.
-        seconds: how late it is, or how long it waits for one that overtakes it.
+        kind: the effect on the message. "drop": it never arrives. "delay": it and all later ones are late.
+            "duplicate": it arrives twice. "reorder": the next one overtakes it. "garbage": unreadable data
+            arrives instead. "cut": the channel ends instead.
+        sender: the sender of the message.
+        nth: its number, counted from 1, over all connections to the target.
+        method: count only messages of this method: requests, notifications, and responses to such requests.
+        seconds: the delay, or how long it waits to be overtaken.
         data: the garbage; by default the first half of the message.
 
     Raises:
-        ValueError: this can never happen, so that a test with it would prove nothing.
+        ValueError: the fault could never happen.
     """
 
     kind: FaultKind
@@ -52,57 +52,47 @@ class Fault:
         for name, kinds in (("kind", FaultKind), ("sender", Sender)):
             if getattr(self, name) not in get_args(kinds):
                 choice = ", ".join(map(repr, get_args(kinds)))
-                raise ValueError(f"{name}: {getattr(self, name)!r} is none of {choice}")
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not one of {choice}")
         if self.nth < 1:
-            raise ValueError(f"nth: messages are counted from 1, so that none is number {self.nth}")
+            raise ValueError(f"nth: must be at least 1, not {self.nth}")
 
 
+@dataclass(eq=False)
 class Chance:
-    """Things that go wrong by chance: the same for the same seed and the same messages.
+    """Random faults: the same for the same seed and the same messages.
 
     Args:
-        seed: decides everything.
-        sender: whose messages; None for those of both.
-        seconds: how late messages are, at most.
-        cut: how likely it is for each message that the channel ends instead.
-        delay: how likely it is late.
-        drop: how likely it is lost.
-        duplicate: how likely it arrives twice.
-        garbage: how likely it arrives spoilt.
-        reorder: how likely the next one overtakes it.
+        seed: the seed of the random numbers.
+        sender: the sender of the messages; None for both.
+        seconds: the maximum delay.
+        cut: for each message, the probability that the channel ends instead.
+        delay: the probability that it is late.
+        drop: the probability that it is lost.
+        duplicate: the probability that it arrives twice.
+        garbage: the probability that it arrives garbled.
+        reorder: the probability that the next one overtakes it.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        sender: Sender | None = None,
-        seconds: float = 0.05,
-        cut: float = 0.0,
-        delay: float = 0.0,
-        drop: float = 0.0,
-        duplicate: float = 0.0,
-        garbage: float = 0.0,
-        reorder: float = 0.0,
-    ) -> None:
-        self._rng = random.Random(seed)  # noqa: S311 - dice that anybody can foresee are wanted
-        self._sender = sender
-        self._seconds = seconds
-        self._probabilities: dict[FaultKind, float] = {
-            "cut": cut,
-            "delay": delay,
-            "drop": drop,
-            "duplicate": duplicate,
-            "garbage": garbage,
-            "reorder": reorder,
-        }
+    seed: int
+    _: KW_ONLY
+    sender: Sender | None = None
+    seconds: float = 0.05
+    cut: float = 0.0
+    delay: float = 0.0
+    drop: float = 0.0
+    duplicate: float = 0.0
+    garbage: float = 0.0
+    reorder: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)  # noqa: S311 - must be reproducible
 
     def select_faults(self, sender: Sender, data: bytes) -> Iterator[Fault]:
         """Iterate over the faults of a message."""
-        if self._sender in {None, sender}:
-            for kind, likely in self._probabilities.items():
-                if self._rng.random() < likely:
-                    seconds = self._rng.random() * self._seconds
+        if self.sender in {None, sender}:
+            for kind in get_args(FaultKind):
+                if self._rng.random() < getattr(self, kind):
+                    seconds = self._rng.random() * self.seconds
                     yield Fault(kind, sender, seconds=seconds, data=garble_message(self._rng, data))
 
 
@@ -123,7 +113,7 @@ def garble_message(rng: random.Random, data: bytes) -> bytes:
 
 
 class FaultPlan:
-    """The faults, and how many messages there were so far."""
+    """The faults, and the number of messages so far."""
 
     def __init__(self, faults: tuple[Fault | Chance, ...]) -> None:
         self._faults = [(fault, count(1)) for fault in faults if isinstance(fault, Fault)]
@@ -131,15 +121,16 @@ class FaultPlan:
 
     def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
         """Return the faults of the next message."""
-        meant = [
-            each for each in self._faults if each[0].sender == sender and each[0].method in {None, method}
+        found = [
+            fault
+            for fault, numbers in self._faults
+            if fault.sender == sender and fault.method in {None, method} and next(numbers) == fault.nth
         ]
-        found = [fault for fault, numbers in meant if next(numbers) == fault.nth]
         return found + [fault for chance in self._chances for fault in chance.select_faults(sender, data)]
 
 
 def faulty(target: Target, *faults: Fault | Chance) -> Target:
-    """The target, on the way to which things go wrong.
+    """Return the target, with faults injected into its connections.
 
     Example:
         >>> import asyncio
@@ -149,8 +140,8 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         ... def add(a: int, b: int) -> int:
         ...     return a + b
         >>> async def main():
-        ...     deaf = faulty(server, Fault("drop", "client", method="tools/call"))
-        ...     async with Client(deaf, timeout=0.05, retries=0) as mcp:
+        ...     lossy = faulty(server, Fault("drop", "client", method="tools/call"))
+        ...     async with Client(lossy, timeout=0.05, retries=0) as mcp:
         ...         try:
         ...             await mcp.call_tool("add", {"a": 1, "b": 2})
         ...         except RequestTimeout:
@@ -159,26 +150,28 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         3
 
     Args:
-        target: whatever a client takes.
-        faults: what goes wrong. Faults of a plan happen once, however often the client connects.
+        target: any target of a client.
+        faults: the faults. A `Fault` happens once, even if the client reconnects.
     """
     plan = FaultPlan(faults)
-    return WrappedTarget(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
+    return WrappedTarget(target, lambda channel: Faulty(channel, plan=plan))
 
 
 class Faulty(ChannelWrapper):
-    """A channel on which things go wrong, both ways.
+    """A channel with faults, in both directions.
 
     Args:
-        inner: the channel, which works.
-        faults: what goes wrong.
-        end: whose channel it is.
+        inner: the channel.
+        faults: the faults.
+        end: the side that uses the channel.
+        plan: faults that are counted over several channels; instead of `faults`.
     """
 
-    def __init__(self, inner: Channel, *faults: Fault | Chance | FaultPlan, end: Sender = "client") -> None:
+    def __init__(
+        self, inner: Channel, *faults: Fault | Chance, end: Sender = "client", plan: FaultPlan | None = None
+    ) -> None:
         super().__init__(inner)
-        plan = faults[0] if faults and isinstance(faults[0], FaultPlan) else None
-        self._plan = plan or FaultPlan(cast("tuple[Fault | Chance, ...]", faults))
+        self._plan = plan or FaultPlan(faults)
         self._here: Sender = end
         self._there: Sender = other_end(end)
         self._methods: dict[Any, str] = {}
@@ -190,7 +183,7 @@ class Faulty(ChannelWrapper):
         self._late_task: asyncio.Task[None] | None = None
 
     async def receive(self) -> bytes:
-        """The next message of the peer that arrives."""
+        """Return the next message of the peer that arrives."""
         now = asyncio.get_running_loop().time
         while True:
             self._check_cut()
@@ -198,7 +191,7 @@ class Faulty(ChannelWrapper):
                 wait = self._ready[0][0] - now()
                 if wait <= 0:
                     return self._ready.popleft()[1]
-                await asyncio.sleep(wait)  # it stays in the queue, so that a cancellation loses nothing
+                await asyncio.sleep(wait)  # the message stays queued, so a cancellation does not lose it
                 continue
             try:
                 async with asyncio.timeout_at(self._overtaken[0] if self._overtaken else None):
@@ -211,57 +204,45 @@ class Faulty(ChannelWrapper):
                     raise
                 self._release_overtaken()
             else:
-                await self._arrive(data, now())
+                delivery = await self._prepare(self._there, data)
+                if delivery is not None:
+                    self._arrive(delivery, now())
 
-    async def _arrive(self, data: bytes, now: float) -> None:
-        faults = self._select_faults(self._there, data)
-        if "cut" in faults:
-            await self._cut_channel()
+    def _arrive(self, delivery: "_Delivery", now: float) -> None:
+        if delivery.overtaken_for is not None and self._overtaken is None:
+            self._overtaken = now + delivery.overtaken_for, delivery.data
             return
-        if "drop" in faults:
-            return
-        data = _corrupt(faults, data)
-        due = now + faults["delay"].seconds if "delay" in faults else now
-        if "reorder" in faults and self._overtaken is None:
-            self._overtaken = now + faults["reorder"].seconds, data
-            return
-        self._ready.extend([(due, data)] * (2 if "duplicate" in faults else 1))
+        self._ready.extend([(now + delivery.delay, delivery.data)] * delivery.copies)
         self._release_overtaken()
 
     def _release_overtaken(self) -> None:
-        """Deliver the message that was overtaken, or has waited long enough."""
         if self._overtaken is not None:
             self._ready.append((0.0, self._overtaken[1]))
             self._overtaken = None
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        """Send something that may or may not arrive."""
+        """Send a message that may not arrive."""
         async with self._send_lock:
             self._check_cut()
-            faults = self._select_faults(self._here, data)
-            if "cut" in faults:
-                await self._cut_channel()
-                self._check_cut()
-            if "drop" in faults:
+            delivery = await self._prepare(self._here, data)
+            if delivery is None:
                 return
-            if "delay" in faults:
-                await asyncio.sleep(faults["delay"].seconds)
-            data = _corrupt(faults, data)
-            if "reorder" in faults and self._waiting is None:
-                self._waiting = data, related
+            if delivery.delay:
+                await asyncio.sleep(delivery.delay)
+            if delivery.overtaken_for is not None and self._waiting is None:
+                self._waiting = delivery.data, related
                 if self._late_task is not None:
                     self._late_task.cancel()  # it has nothing more to send
-                self._late_task = asyncio.create_task(self._send_later(faults["reorder"].seconds))
+                self._late_task = asyncio.create_task(self._send_later(delivery.overtaken_for))
                 return
-            for _ in range(2 if "duplicate" in faults else 1):
-                await self.inner.send(data, related)
+            for _ in range(delivery.copies):
+                await self.inner.send(delivery.data, related)
             await self._send_overtaken()
 
     async def _send_later(self, seconds: float) -> None:
-        """Send the waiting message if no other comes."""
         await asyncio.sleep(seconds)
         async with self._send_lock:
-            with suppress(MCPError):  # as if it had been sent
+            with suppress(MCPError):  # the caller assumes that it was sent
                 await self._send_overtaken()
 
     async def _send_overtaken(self) -> None:
@@ -270,23 +251,35 @@ class Faulty(ChannelWrapper):
             await self.inner.send(data, related)
 
     async def close(self) -> None:
-        """End the inner channel."""
+        """Close the inner channel."""
         if self._late_task is not None:
             self._late_task.cancel()
             await asyncio.wait([self._late_task])
         await self.inner.close()
 
-    async def _cut_channel(self) -> None:
-        self._cut = True
-        await self.inner.close()
-
     def _check_cut(self) -> None:
         if self._cut:
-            raise ChannelClosed("the wire was cut", sent=False)
+            raise ChannelClosed("the connection was cut", sent=False)
 
-    def _select_faults(self, sender: Sender, data: bytes) -> dict[FaultKind, Fault]:
-        faults = self._plan.select_faults(sender, self._method(sender, data), data)
-        return {fault.kind: fault for fault in faults}
+    async def _prepare(self, sender: Sender, data: bytes) -> "_Delivery | None":
+        """Apply the faults to a message. Returns None if it is lost, raises `ChannelClosed` after a cut."""
+        planned = self._plan.select_faults(sender, self._method(sender, data), data)
+        faults = {fault.kind: fault for fault in planned}
+        if "cut" in faults:
+            self._cut = True
+            await self.inner.close()
+            self._check_cut()
+        if "drop" in faults:
+            return None
+        if "garbage" in faults:
+            garbage = faults["garbage"].data
+            data = data[: len(data) // 2] if garbage is None else garbage
+        return _Delivery(
+            data,
+            copies=2 if "duplicate" in faults else 1,
+            delay=faults["delay"].seconds if "delay" in faults else 0.0,
+            overtaken_for=faults["reorder"].seconds if "reorder" in faults else None,
+        )
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
@@ -301,16 +294,18 @@ class Faulty(ChannelWrapper):
         return head.method
 
 
+class _Delivery(NamedTuple):
+    """How a message arrives; `overtaken_for` are the seconds in which the next one may overtake it."""
+
+    data: bytes
+    copies: int
+    delay: float
+    overtaken_for: float | None
+
+
 class _MessageHead(msgspec.Struct):
     id: int | str | None = None
     method: str | None = None
 
 
 _HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)
-
-
-def _corrupt(faults: dict[FaultKind, Fault], data: bytes) -> bytes:
-    if "garbage" not in faults:
-        return data
-    garbage = faults["garbage"].data
-    return data[: len(data) // 2] if garbage is None else garbage

@@ -1,8 +1,7 @@
-"""Finds what is left running: tasks, threads, child processes, and descriptors of files and sockets.
+"""Finds leaks: tasks, threads, child processes, and descriptors of files and sockets.
 
-What there is afterwards is compared with what there was before; only where there is more is anything waited
-for. Not seen: grandchildren whose parent has ended, threads that `threading` did not start, and, where there
-is no /proc, processes and descriptors. Knows nothing of pytest.
+Compares snapshots before and after, and waits for new resources to end. Does not find grandchildren whose
+parent has ended, threads that `threading` did not start, and, without /proc, processes and descriptors.
 """
 
 import asyncio
@@ -13,33 +12,34 @@ import os
 import threading
 import time
 from asyncio.base_events import BaseEventLoop
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 GC_DELAY: Final = 0.05  # seconds after which to collect garbage: most resources end sooner
 LEAK_TIMEOUT: Final = 5.0  # seconds to wait for resources to end
 POLL_INTERVAL: Final = 0.001  # seconds between two snapshots
-_LOOP_THREAD_PREFIX: Final = "asyncio_"  # the names of threads that belong to a loop, and end with it
+_LOOP_THREAD_PREFIX: Final = "asyncio_"  # names of threads that end with their loop
 _FOREIGN_THREAD_CLASS: Final = "_DummyThread"  # threads whose end `threading` does not notice
 
 
 def list_descriptors() -> dict[str, int]:
-    """The open descriptors of this process, and the number of what each is open on."""
+    """Return the open descriptors of this process with the inodes of their files."""
     found: dict[str, int] = {}
-    with suppress(FileNotFoundError):  # there is no /proc
+    with suppress(FileNotFoundError):  # no /proc
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - runs twice per test, has to be fast
-            with suppress(OSError):  # the one that listed the folder
+            with suppress(OSError):  # the descriptor of the listing
                 found[name] = os.fstat(int(name)).st_ino
     return found
 
 
 def list_children() -> set[str]:
-    """The numbers of the child processes of this process, zombies included."""
+    """Return the ids of the child processes, zombies included."""
     found: set[str] = set()
-    with suppress(AttributeError, ChildProcessError, FileNotFoundError):  # cannot tell, has none, as above
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # much faster if there are none
+    with suppress(AttributeError, ChildProcessError, FileNotFoundError):  # no waitid, no children, no /proc
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # much faster without children
         for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 - as above
             with (
                 suppress(FileNotFoundError, ProcessLookupError),  # a thread that has just ended
@@ -50,41 +50,42 @@ def list_children() -> set[str]:
 
 
 class HeldResources:
-    """What this process holds now; tasks are those of `loops`, except the current one."""
+    """A snapshot of this process; tasks are those of the running loop, except the current one."""
 
-    def __init__(self, loops: Iterable[asyncio.AbstractEventLoop] = ()) -> None:
-        current = asyncio.current_task() if _is_loop_running() else None
-        self.tasks = {task for loop in loops for task in asyncio.all_tasks(loop) if task is not current}
+    def __init__(self) -> None:
+        self.tasks = set[asyncio.Task[Any]]()
         self.threads = {one for one in threading.enumerate() if type(one).__name__ != _FOREIGN_THREAD_CLASS}
         self.children = list_children()
         self.descriptors = set(list_descriptors().items())
+        if _is_loop_running():
+            self.tasks = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+            self.threads = {one for one in self.threads if not one.name.startswith(_LOOP_THREAD_PREFIX)}
 
     def __sub__(self, other: "HeldResources") -> dict[str, set[Any]]:
         return {kind: held - vars(other)[kind] for kind, held in vars(self).items()}
 
 
+@dataclass
 class LeakPoller:
-    """Compares snapshots with the first one, until nothing is left or the time is over."""
+    """Compares snapshots with the first one until there is no difference or the timeout expires."""
 
-    def __init__(self, before: HeldResources, look: Callable[[], HeldResources], timeout: float) -> None:
-        self._before = before
-        self._take_snapshot = look
-        self._timeout = timeout
-        self._began = time.monotonic()
-        self._has_collected = False
-        self.leaks: dict[str, set[Any]] = {}
-        """What is held in addition to the first snapshot."""
+    before: HeldResources
+    take_snapshot: Callable[[], HeldResources]
+    timeout: float
+    began: float = field(default_factory=time.monotonic)
+    has_collected: bool = False
+    leaks: dict[str, set[Any]] = field(default_factory=dict[str, set[Any]])  # the additions to `before`
 
     def poll(self) -> bool:
         """Take a snapshot; return whether to take another."""
-        self.leaks = self._take_snapshot() - self._before
-        waited = time.monotonic() - self._began
-        if not any(self.leaks.values()) or waited > self._timeout:
+        self.leaks = self.take_snapshot() - self.before
+        waited = time.monotonic() - self.began
+        if not any(self.leaks.values()) or waited > self.timeout:
             return False
-        if waited > GC_DELAY and not self._has_collected:
-            self.leaks.clear()  # what is held here is no garbage
+        if waited > GC_DELAY and not self.has_collected:
+            self.leaks.clear()  # references here would keep objects alive
             gc.collect()
-            self._has_collected = True
+            self.has_collected = True
         return True
 
 
@@ -95,15 +96,11 @@ def _describe_process(number: str) -> str:
     return " ".join([number, *words])
 
 
-def _describe_descriptor(held: tuple[str, int]) -> str:
-    return f"{held[0]}, {os.readlink(f'/proc/self/fd/{held[0]}')}"  # noqa: PTH115 - `socket:[1]` is no path
-
-
 DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("task", repr),
     "threads": ("thread", repr),
     "children": ("process", _describe_process),
-    "descriptors": ("descriptor", _describe_descriptor),
+    "descriptors": ("descriptor", lambda held: f"{held[0]}, {os.readlink(f'/proc/self/fd/{held[0]}')}"),  # noqa: PTH115 - `socket:[1]` is not a path
 }
 """By kind of resource: its name, and how to describe one."""
 
@@ -114,14 +111,14 @@ def describe_leaks(left: dict[str, set[Any]]) -> list[str]:
     for kind, held in left.items():
         word, name = DESCRIPTIONS[kind]
         for one in held:
-            with suppress(OSError):  # it has ended in the meantime
+            with suppress(OSError):  # it ended in the meantime
                 lines.append(f"{word} {name(one)}")
     return sorted(lines)
 
 
 # --------------------------------------------------------------------- loops that end
 
-# A runner cancels tasks before it closes its loop; who has no runner only closes it.
+# A runner cancels tasks before it closes its loop; other code only closes it.
 _LOOP_ENDINGS: Final = ((asyncio.runners, "_cancel_all_tasks"), (BaseEventLoop, "close"))
 
 
@@ -154,9 +151,9 @@ def _wrap_loop_ending(
 
 
 class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppress` is
-    """Fails if what is done inside leaves something running: `with` and `async with`.
+    """Fails if the code inside leaks resources. Supports `with` and `async with`.
 
-    What ends by itself is waited for. Where a loop runs, use `async with`: it sees the tasks of that loop.
+    Waits for resources that are about to end. In a running loop, use `async with`, which finds its tasks.
 
     Example:
         >>> import asyncio
@@ -166,15 +163,15 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         >>> with no_leaks():
         ...     asyncio.run(main())
         Traceback (most recent call last):
-        AssertionError: left behind:
+        AssertionError: leaked resources:
         task <Task pending name='sleeper' coro=<sleep() running at ...
 
     Args:
-        timeout: seconds in which what was told to end may do so.
+        timeout: seconds for resources to end.
 
     Raises:
-        AssertionError: something is left; the text says what. Nothing is raised if the inside failed itself.
-        RuntimeError: a loop runs, and this was not `async with`.
+        AssertionError: resources leaked; the message lists them. Not raised if the code inside failed.
+        RuntimeError: `with` was used in a running loop.
     """
 
     def __init__(self, timeout: float = LEAK_TIMEOUT) -> None:
@@ -185,9 +182,7 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
 
     def __enter__(self) -> Self:
         if _is_loop_running():
-            raise RuntimeError(
-                "a loop is running, which has to go on meanwhile: use `async with no_leaks():`"
-            )
+            raise RuntimeError("an event loop is running: use `async with no_leaks():`")
         self._task_recorder.__enter__()
         self._before = HeldResources()
         return self
@@ -200,12 +195,12 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
 
     async def __aenter__(self) -> Self:
         self._task_recorder.__enter__()
-        self._before = _snapshot_running_loop()
+        self._before = HeldResources()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        looks = LeakPoller(self._before, _snapshot_running_loop, 0 if error else self._timeout)
-        while looks.poll():  # noqa: ASYNC110 - nobody tells when a process or a descriptor has ended
+        looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
+        while looks.poll():  # noqa: ASYNC110 - there is no event for the end of a process or descriptor
             await asyncio.sleep(POLL_INTERVAL)
         self._report(looks, error)
 
@@ -213,7 +208,7 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
         self._task_recorder.__exit__(None, None, None)
         lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(looks.leaks)
         if lines and error is None:
-            raise AssertionError("left behind:\n" + "\n".join(lines))
+            raise AssertionError("leaked resources:\n" + "\n".join(lines))
 
 
 def _is_loop_running() -> bool:
@@ -222,9 +217,3 @@ def _is_loop_running() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _snapshot_running_loop() -> HeldResources:
-    held = HeldResources([asyncio.get_running_loop()])
-    held.threads = {thread for thread in held.threads if not thread.name.startswith(_LOOP_THREAD_PREFIX)}
-    return held

@@ -1,7 +1,7 @@
-"""Takes secrets out of what was said, before it is kept or shown.
+"""Masks secrets in JSON values, before they are recorded or shown.
 
-Owns which names stand for secrets, what secrets look like in a text, and what is put in their place. Knows
-nothing of messages: it is handed JSON values. All work is linear. What is encoded, as in base64, is not seen.
+Defines the names of secrets, the patterns of secrets in strings, and their replacement. All work is linear.
+Encoded secrets, as in base64, are not found.
 """
 
 import re
@@ -11,20 +11,20 @@ from urllib.parse import quote
 
 import msgspec
 
-MASKED: Final = "<masked>"  # what stands in the place of a secret
-MAX_DEPTH: Final = 100  # what nests deeper than any message is masked as a whole
+MASKED: Final = "<masked>"  # the replacement of a secret
+MAX_DEPTH: Final = 100  # levels of a value; deeper ones are masked as a whole
 
 _SECRET_ENDING: Final = re.compile(
     r"(?:accesskey|apikeys?|authorization|clientassertion|cookies?|credentials?|passphrase|passwd|passwords?"
     r"|privatekey|pwd|secret|secretkey|secrets|sessionid|token)\Z"
 )
-"""How the names of secrets end, in lower case and without hyphens and the like."""
+"""Suffixes of names of secrets, in lower case and without separators."""
 
 _WHOLE_NAMES: Final = frozenset({"jwt", "otp", "pass", "passcode", "requeststate"})
-"""Names of secrets that are also the ends of other words; a request state may hold answers of the user."""
+"""Names of secrets that are also suffixes of other words. A request state may contain user input."""
 
 _HARMLESS: Final = frozenset({"pagetoken", "nextpagetoken", "nexttoken", "progresstoken"})
-"""Names that end so, and stand for something that everybody may know."""
+"""Names with such a suffix that are not secret."""
 
 _SECRET_PATTERNS: Final = (
     re.compile(r"(\b(?:Bearer|Basic|DPoP) +)[\w.~+/=-]{8,}", re.IGNORECASE),
@@ -35,16 +35,16 @@ _SECRET_PATTERNS: Final = (
     ),
     re.compile(r"(://[^/?#\s:@]{0,100}:)[^/?#\s@]{1,200}(?=@)"),  # the password of a URL
 )
-"""What secrets look like where no name tells. The first group is kept."""
+"""Patterns of secrets without a name. The first group is kept."""
 
 _NAMED_VALUE_PATTERNS: Final = (
     re.compile(r"((?<![\w.-])([\w.-]{1,80})=)[^\s\"'&;,<>]+"),
     re.compile(r"(\"([\w.-]{1,80})\\{0,9}\"\s{0,9}:\s{0,9}\\{0,9}\")[^\"\\]+"),
 )
-"""A name, a sign and a value in a text: a setting, and a member of an object that is a part of the text."""
+"""A name, a sign and a value in a string: a setting, and a member of an object within the string."""
 
 _IN_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
-"""Members of a schema whose members have names of the author's, and hold schemas."""
+"""Members of a schema that map the author's names to schemas."""
 
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 
@@ -52,9 +52,9 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 class Mask:
     """Finds secrets and masks them.
 
-    A value is masked if the name of its member says that it is secret (`Authorization`, `api_key`,
-    `refreshToken`, …), and so is all within it; in every text, JSON or not, what such a name stands before,
-    and what looks like a token; and everywhere, the values that are named.
+    Masks the values of members with the name of a secret (`Authorization`, `api_key`, `refreshToken`, …),
+    including nested values. In every string, JSON or not, masks values after such a name and strings that
+    look like a token. Masks the given secrets everywhere.
 
     Example:
         >>> mask = Mask(["tiger"])
@@ -62,21 +62,22 @@ class Mask:
         {'api_key': '<masked>', 'city': 'Oslo', 'note': 'ask the <masked>'}
 
     Args:
-        secrets: values to mask wherever they stand.
+        secrets: values to mask everywhere.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         given = {secret for secret in secrets if secret}
-        forms = {form for secret in given for form in (secret, quote(secret, safe=""), _escape_json(secret))}
+        as_json = {msgspec.json.encode(secret).decode()[1:-1] for secret in given}
+        forms = given | as_json | {quote(secret, safe="") for secret in given}
         longest_first = sorted(forms, key=len, reverse=True)
         self._given_secrets = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def __call__(self, value: Any) -> Any:
-        """The value without its secrets. What was handed over is not changed."""
+        """Return the value without its secrets; the original is not changed."""
         return self._mask_value(value, MAX_DEPTH)
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """HTTP headers without their secrets."""
+        """Return HTTP headers without their secrets."""
         return {name: MASKED if is_secret(name) else self._mask_text(each) for name, each in headers.items()}
 
     def _mask_value(self, value: Any, depth: int, owner: str = "") -> Any:
@@ -84,24 +85,20 @@ class Mask:
             return self._mask_json(value, depth)
         if isinstance(value, dict | list) and not depth:
             return MASKED
-        if isinstance(value, dict):
-            members = cast("dict[str, Any]", value).items()
-            return {
-                self._mask_text(name): self._mask_member(owner, name, each, depth - 1)
-                for name, each in members
-            }
         if isinstance(value, list):
             return [self._mask_value(each, depth - 1) for each in cast("list[Any]", value)]
-        return value
-
-    def _mask_member(self, owner: str, name: str, value: Any, depth: int) -> Any:
-        is_schema = owner in _IN_SCHEMAS and isinstance(value, dict)
-        if is_secret(name) and not is_schema:
-            return _hide(value, depth)
-        return self._mask_value(value, depth, name)
+        if not isinstance(value, dict):
+            return value
+        masked: dict[str, Any] = {}
+        for name, each in cast("dict[str, Any]", value).items():
+            is_schema = owner in _IN_SCHEMAS and isinstance(each, dict)
+            hidden = is_secret(name) and not is_schema
+            inner = _hide(each, depth - 1) if hidden else self._mask_value(each, depth - 1, name)
+            masked[self._mask_text(name)] = inner
+        return masked
 
     def _mask_json(self, text: str, depth: int) -> str:
-        """A text, which may be JSON itself, as results of tools are; it is written anew only for a secret."""
+        """Mask a string, which may be JSON, as in tool results. Re-encodes JSON only if it has a secret."""
         if depth and text.lstrip()[:1] in {"{", "["}:
             try:
                 value = msgspec.json.decode(text)
@@ -117,12 +114,12 @@ class Mask:
         for pattern in _SECRET_PATTERNS:
             text = pattern.sub(rf"\1{MASKED}", text)
         for pattern in _NAMED_VALUE_PATTERNS:
-            text = pattern.sub(_mask_match, text)
+            text = pattern.sub(lambda found: found[1] + MASKED if is_secret(found[2]) else found[0], text)
         return text
 
 
 def _hide(value: Any, depth: int) -> Any:
-    """A secret: all that is in it is masked, and its shape is kept."""
+    """Mask everything in a secret, and keep its structure."""
     if isinstance(value, dict) and depth > 0:
         members = cast("dict[str, Any]", value).items()
         return {name: _hide(each, depth - 1) for name, each in members}
@@ -131,16 +128,7 @@ def _hide(value: Any, depth: int) -> Any:
     return value if value is None or isinstance(value, bool) else MASKED
 
 
-def _mask_match(found: re.Match[str]) -> str:
-    return f"{found[1]}{MASKED}" if is_secret(found[2]) else found[0]
-
-
-def _escape_json(secret: str) -> str:
-    """A secret as it stands within a text that is JSON."""
-    return msgspec.json.encode(secret).decode()[1:-1]
-
-
 def is_secret(name: str) -> bool:
-    """Whether a member or a header with this name holds a secret."""
+    """Return whether a member or a header with this name is secret."""
     word = _SEPARATORS.sub("", name.lower())
     return word in _WHOLE_NAMES or (word not in _HARMLESS and _SECRET_ENDING.search(word) is not None)

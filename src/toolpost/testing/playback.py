@@ -1,11 +1,12 @@
-"""Plays the server of a recorded conversation, so that a test needs none.
+"""Plays the server of a recorded conversation, so that a test needs no server.
 
-An exchange is a message of the client with all that the server sent because of it. Exchanges are found in the
+An exchange is a client message with all server messages that it caused. Exchanges are found in the
 recording and played in any order, each once, with current ids and without delays. Masked values match
-anything; a request that was not recorded is refused.
+anything; an unrecorded request gets an error.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import SequenceMatcher
 from os import PathLike, fspath
 from typing import Any, Final, NamedTuple, cast
@@ -16,11 +17,12 @@ from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
 from toolpost.protocol.jsonrpc import encode, encode_error, shorten
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, PING, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN
+from toolpost.testing.channel import decode_or_text
 from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID
 
-MAX_SHOWN_LENGTH: Final = 300  # how many characters of a message an error shows
+MAX_SHOWN_LENGTH: Final = 300  # characters of a message that an error shows
 MAX_COMPARED_REQUESTS: Final = 200  # recorded requests to compare an unrecorded one with
 _HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})  # their parameters describe the client
 
@@ -29,7 +31,7 @@ _HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})  # their pa
 
 
 def matches_pattern(pattern: str, text: str, gap: str) -> bool:
-    """Return whether a text fits a pattern in which `gap` stands for anything, in linear time."""
+    """Return whether a text matches a pattern with `gap` as a wildcard, in linear time."""
     first, *rest = pattern.split(gap)
     if not rest:
         return pattern == text
@@ -45,10 +47,13 @@ def matches_pattern(pattern: str, text: str, gap: str) -> bool:
 
 
 def matches_recorded(recorded: Any, now: Any) -> bool:
-    """Return whether two JSON values are equal, as far as the recorded one was not masked."""
+    """Return whether two JSON values are equal, except for masked parts of the recorded one."""
     if isinstance(recorded, str) and isinstance(now, str):
-        as_json = MASKED in recorded and _matches_as_json(recorded, now)
-        return as_json or matches_pattern(recorded, now, MASKED)
+        with suppress(msgspec.DecodeError, RecursionError):  # masking re-encodes JSON strings
+            values = [msgspec.json.decode(recorded)], [msgspec.json.decode(now)]
+            if MASKED in recorded and matches_recorded(*values):
+                return True
+        return matches_pattern(recorded, now, MASKED)
     if isinstance(recorded, dict) and isinstance(now, dict):
         ours, theirs = cast("dict[str, Any]", recorded), cast("dict[str, Any]", now)
         return ours.keys() == theirs.keys() and all(matches_recorded(ours[key], theirs[key]) for key in ours)
@@ -56,14 +61,6 @@ def matches_recorded(recorded: Any, now: Any) -> bool:
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
         return len(some) == len(others) and all(map(matches_recorded, some, others))
     return recorded == MASKED or (recorded == now and isinstance(recorded, bool) == isinstance(now, bool))
-
-
-def _matches_as_json(recorded: str, now: str) -> bool:
-    """Return whether two strings match as JSON: masking a secret in one encodes it again."""
-    try:
-        return matches_recorded([msgspec.json.decode(recorded)], [msgspec.json.decode(now)])
-    except (msgspec.DecodeError, RecursionError):
-        return False
 
 
 def get_member(value: Any, *names: str) -> Any:
@@ -77,9 +74,9 @@ def get_member(value: Any, *names: str) -> Any:
 
 
 class RecordedExchange:
-    """A recorded message of the client, and as `steps` all that was sent because of it, answers included.
+    """A recorded client message, and as `steps` all messages that it caused, responses included.
 
-    `loss_reason` says why it was not answered. The method is empty for what the server sent first.
+    `loss_reason` says why there is no response. The method is empty for unsolicited server messages.
     """
 
     def __init__(self, line: int, message: dict[str, Any]) -> None:
@@ -95,7 +92,7 @@ class RecordedExchange:
         return describe_message(self.method, self.params)
 
     def matches(self, method: str, params: Any) -> bool:
-        """Return whether this was recorded for such a message."""
+        """Return whether this exchange was recorded for such a message."""
         return self.method == method and matches_recorded(self.params, params)
 
 
@@ -112,15 +109,6 @@ def describe_message(method: str, params: Any) -> str:
     return shorten(f"{method} {encode(params).decode()}" if params else method, MAX_SHOWN_LENGTH)
 
 
-def find_nearest(method: str, params: Any, exchanges: list[RecordedExchange]) -> RecordedExchange | None:
-    """Return the recorded request nearest to an unrecorded one, if any."""
-    asked = describe_message(method, params)
-    same = [exchange for exchange in exchanges if exchange.method == method]
-    others = [one for one in exchanges if one.id is not None and one.method not in _HANDSHAKE_METHODS]
-    near = (same or others)[:MAX_COMPARED_REQUESTS]
-    return max(near, key=lambda one: SequenceMatcher(None, str(one), asked).ratio(), default=None)
-
-
 def iterate_messages(value: Any) -> Iterator[dict[str, Any]]:
     """Iterate over the message, or the messages of a batch, that have a valid id or none."""
     for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
@@ -133,10 +121,9 @@ def iterate_messages(value: Any) -> Iterator[dict[str, Any]]:
 
 def group_exchanges(lines: list[TapeLine]) -> list[RecordedExchange]:
     """Return all exchanges of a recording, in order."""
-    exchanges: list[RecordedExchange] = []
     groupers: dict[int, _ExchangeGrouper] = {}
     for number, line in enumerate(lines, 2):
-        grouper = groupers.setdefault(line.link, _ExchangeGrouper(exchanges))
+        grouper = groupers.setdefault(line.link, _ExchangeGrouper())
         if not isinstance(line.lost, msgspec.UnsetType):
             grouper.mark_lost(line.lost, line.why)
         if line.sender == "server" and not isinstance(line.closed, msgspec.UnsetType):
@@ -145,16 +132,16 @@ def group_exchanges(lines: list[TapeLine]) -> list[RecordedExchange]:
         for message in iterate_messages(line.message):
             add(number, message)
     for grouper in groupers.values():
-        grouper.mark_ended("the recording ends before its answer")
-    return exchanges
+        grouper.mark_ended("the recording ends before the response")
+    found = [exchange for grouper in groupers.values() for exchange in grouper.exchanges]
+    return sorted(found, key=lambda exchange: exchange.line)
 
 
 class _ExchangeGrouper:
     """Finds the exchange that each message of one connection belongs to, and adds new ones."""
 
-    def __init__(self, exchanges: list[RecordedExchange]) -> None:
-        self._exchanges = exchanges
-        self._own_exchanges: list[RecordedExchange] = []
+    def __init__(self) -> None:
+        self.exchanges: list[RecordedExchange] = []
         self._pending: dict[Any, RecordedExchange] = {}
         self._client_requests: dict[Any, RecordedExchange] = {}
         self._cancelled_ids: set[str] = set()
@@ -194,21 +181,20 @@ class _ExchangeGrouper:
 
     def _add_exchange(self, number: int, message: dict[str, Any]) -> RecordedExchange:
         exchange = RecordedExchange(number, message)
-        self._exchanges.append(exchange)
-        self._own_exchanges.append(exchange)
+        self.exchanges.append(exchange)
         return exchange
 
     def _find_owner(self, message: dict[str, Any]) -> RecordedExchange | None:
         """Return the exchange of a server message: the one it names, or else the latest."""
         token = get_member(message, "params", "progressToken")
         subscription = get_member(message, "params", "_meta", SUBSCRIPTION_ID)
-        for exchange in reversed(self._own_exchanges):
+        for exchange in reversed(self.exchanges):
             if token is not None and exchange.progress_token == token:
                 return exchange
             if None not in {exchange.id, subscription} and str(exchange.id) == str(subscription):
                 return exchange
         latest = next(reversed(self._pending.values()), None)
-        return latest or (self._own_exchanges[-1] if self._own_exchanges else None)
+        return latest or (self.exchanges[-1] if self.exchanges else None)
 
 
 # --------------------------------------------------------------------- playing them
@@ -217,34 +203,34 @@ class _ExchangeGrouper:
 class Replay:
     """The server of a recorded conversation; a target for any number of clients, each from the beginning.
 
-    It takes what `replay` takes.
+    Takes the arguments of `replay`.
     """
 
     def __init__(self, path: str | PathLike[str], *, again: bool = False) -> None:
         self._path = fspath(path)
         header, lines = read_tape(path)
         self.name = header.target or self._path
-        """The name of the server, as it was recorded."""
+        """The recorded name of the server."""
         self._exchanges = group_exchanges(lines)
         self._again = again
         self._unplayed = dict.fromkeys(self._exchanges)
 
     @property
     def unplayed_requests(self) -> list[str]:
-        """The recorded requests that the last client has not made."""
+        """The recorded requests that the last client has not sent."""
         return [str(exchange) for exchange in self._unplayed if exchange.id is not None]
 
     async def serve(self, channel: Channel) -> None:
-        """Play the server on a channel, from the beginning, until the client leaves."""
+        """Play the server on a channel, from the beginning, until the client disconnects."""
         session = _ReplaySession(channel)
         self._unplayed = unplayed = dict.fromkeys(self._exchanges)
         try:
             for exchange in self._exchanges:
-                if not exchange.method:  # said before anybody asked
+                if not exchange.method:  # sent before the first request
                     del unplayed[exchange]
                     await session.begin(exchange, {})
             while True:
-                for message in _decode_messages(await channel.receive()):
+                for message in iterate_messages(decode_or_text(await channel.receive())):
                     await self._handle_message(session, unplayed, message)
         except ChannelClosed:
             return
@@ -258,7 +244,7 @@ class Replay:
         method = str(message["method"])
         params = normalize_params(method, message.get("params"))
         meant = [exchange for exchange in unplayed if exchange.matches(method, params)]
-        if meant:  # a lost one only if there is no other
+        if meant:  # prefer one that was answered
             exchange = next((each for each in meant if each.loss_reason is None), meant[0])
             del unplayed[exchange]
             await session.begin(exchange, message)
@@ -267,46 +253,50 @@ class Replay:
         if meant and self._again:
             await session.begin(meant[-1], message)
         elif "id" in message and method == PING:
-            await session.acknowledge(message["id"])
+            pong: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"], "result": {}}
+            await session.channel.send(encode(pong), message["id"])
         elif "id" in message:
             await session.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
 
     def _make_unrecorded_error(self, method: str, params: Any, meant: list[RecordedExchange]) -> RPCError:
-        """Return the error for a request that was not recorded, or not as often."""
-        asked = describe_message(method, params)
+        request = describe_message(method, params)
         if meant:
             times = "once" if len(meant) == 1 else f"{len(meant)} times"
             lines = ", ".join(str(exchange.line) for exchange in meant)
             return InternalError(
-                f"{asked} was recorded {times} in {self._path} (line {lines}), and is now asked more often; "
-                "record it anew, or use replay(…, again=True)"
+                f"{request} was recorded {times} in {self._path} (line {lines}), but is sent more often; "
+                "record it again, or use replay(…, again=True)"
             )
-        if method == SERVER_DISCOVER:  # as an older server answers
+        if method == SERVER_DISCOVER:  # as an older server responds
             return MethodNotFound(f"{method} was not recorded in {self._path}")
-        near = find_nearest(method, params, self._exchanges)
-        told = "" if near is None else f"; the nearest is line {near.line}: {near}"
-        return InternalError(f"{asked} was not recorded in {self._path}{told}")
+        same = [one for one in self._exchanges if one.method == method]
+        requests = (one for one in self._exchanges if one.id is not None)
+        some = same or [one for one in requests if one.method not in _HANDSHAKE_METHODS]
+        some = some[:MAX_COMPARED_REQUESTS]
+        some.sort(key=lambda one: SequenceMatcher(None, str(one), request).ratio())
+        hint = "".join(f"; the closest is line {one.line}: {one}" for one in some[-1:])
+        return InternalError(f"{request} was not recorded in {self._path}{hint}")
 
 
 def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
     """The server of a recorded conversation: `Client(replay("weather.jsonl"))`.
 
-    A request gets the answer that was recorded for the same method and params, in the order in which they
-    were made; notices and questions that came with it come again. A question has to be answered as it was.
-    What was not recorded is refused, with an error that shows the nearest that was.
+    A request gets the response that was recorded for the same method and params, in recorded order, with the
+    notifications and requests of the server that came with it. The client must respond to those as recorded.
+    An unrecorded request gets an error that shows the closest recorded one.
 
     Args:
-        path: the file that `record`, or `toolpost tap --record`, has written.
-        again: whether a request may be made more often than it was recorded; the last answer is repeated.
+        path: a file written by `record` or `toolpost tap --record`.
+        again: whether a request may be sent more often than it was recorded; the last response is repeated.
 
     Raises:
-        MCPError: the file is no recording.
+        MCPError: the file is not a recording.
     """
     return Replay(path, again=again)
 
 
 class _ActiveExchange(NamedTuple):
-    """An exchange in progress: the client's message, the steps left, and the current ids of requests."""
+    """An exchange in progress: the client's message, the steps left, and the current ids of our requests."""
 
     exchange: RecordedExchange
     trigger: dict[str, Any]
@@ -315,10 +305,10 @@ class _ActiveExchange(NamedTuple):
 
 
 class _ReplaySession:
-    """One channel, and the exchanges that wait for an answer of its client."""
+    """One channel, and the exchanges that wait for a response of its client."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel
         self._last_id = 0
         self._waiting: dict[Any, _ActiveExchange] = {}
 
@@ -326,7 +316,7 @@ class _ReplaySession:
         if exchange.loss_reason is None:
             await self._advance(_ActiveExchange(exchange, message, list(exchange.steps), {}))
         else:
-            why = f"{exchange} was lost, too, when it was recorded: {exchange.loss_reason}"
+            why = f"{exchange} has no recorded response: {exchange.loss_reason}"
             await self.refuse(message["id"], InternalError(why))
 
     async def handle_answer(self, message: dict[str, Any]) -> None:
@@ -338,17 +328,14 @@ class _ReplaySession:
             await self._advance(active)
         elif "id" in active.trigger:
             answered, expected = describe_message("", now), describe_message("", recorded)
-            why = f"in {active.exchange} the client answered {answered}; recorded was {expected}"
+            why = f"in {active.exchange} the client responded with {answered}; recorded: {expected}"
             await self.refuse(active.trigger["id"], InternalError(why))
 
     async def refuse(self, request_id: Any, error: RPCError) -> None:
-        await self._channel.send(encode_error(request_id, error), request_id)
-
-    async def acknowledge(self, request_id: Any) -> None:
-        await self._channel.send(encode({"jsonrpc": "2.0", "id": request_id, "result": {}}), request_id)
+        await self.channel.send(encode_error(request_id, error), request_id)
 
     async def _advance(self, active: _ActiveExchange) -> None:
-        """Send the recorded messages up to the next answer of the client."""
+        """Send the recorded messages up to the next response of the client."""
         while active.steps:
             step = active.steps[0]
             if "method" not in step and step.get("id") in active.request_ids:
@@ -356,10 +343,10 @@ class _ReplaySession:
                 return
             message = self._renumber(active, active.steps.pop(0))
             if message is not None:
-                await self._channel.send(encode(message), active.trigger.get("id"))
+                await self.channel.send(encode(message), active.trigger.get("id"))
 
     def _renumber(self, active: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a recorded message with current ids; None if it is not wanted."""
+        """Return a recorded message with current ids; None for progress without a token."""
         if "method" not in step:
             return _renumber_subscription({**step, "id": active.trigger.get("id")}, "result", active)
         if "id" in step:
@@ -376,21 +363,12 @@ class _ReplaySession:
 
 
 def _renumber_subscription(message: dict[str, Any], body: str, active: _ActiveExchange) -> dict[str, Any]:
-    """Return the message with the current subscription id, if it has one."""
     recorded = get_member(message, body, "_meta", SUBSCRIPTION_ID)
     if recorded is None:
         return message
     now = active.trigger.get("id")
     meta = {**message[body]["_meta"], SUBSCRIPTION_ID: str(now) if isinstance(recorded, str) else now}
     return {**message, body: {**message[body], "_meta": meta}}
-
-
-def _decode_messages(data: bytes) -> list[dict[str, Any]]:
-    """Return the messages in the bytes of a client; none if they are garbage."""
-    try:
-        return list(iterate_messages(msgspec.json.decode(data)))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return []
 
 
 def _extract_answer(answer: dict[str, Any]) -> Any:

@@ -1,11 +1,11 @@
 """Compares the schemas of a server's tools with those that a test expects, and lints tools.
 
-Owns the comparison, the difference that it shows, and the table of lint rules. Calls no tool.
+Defines the comparison, its diff, and the lint rules. Calls no tool.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import unified_diff
 from itertools import zip_longest
 from types import EllipsisType
@@ -17,17 +17,18 @@ from toolpost.json_schema import as_list, as_object, find_remote_references, mak
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
-ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or whatever a client takes
-ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with an ellipsis where anything will do
-MAX_REASON_LENGTH: Final = 200  # characters of a validator's message about a schema that are repeated
-_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what most hosts accept; the protocol allows more
+ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or any target of a client
+ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with ellipses that match anything
+Finding: TypeAlias = tuple[Literal["warn", "fail"], str]
+MAX_REASON_LENGTH: Final = 200  # characters of a validator's message to repeat
+_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # accepted by most hosts; the protocol allows more
 
 
 def assert_tool_schema(
     tools: ToolSource,
     name: str,
     *,
-    input: ExpectedSchema | EllipsisType = ...,  # noqa: A002 - what the schema is for
+    input: ExpectedSchema | EllipsisType = ...,  # noqa: A002 - the name of the schema
     output: ExpectedSchema | EllipsisType | None = ...,
 ) -> None:
     """Check that a tool has these schemas.
@@ -51,19 +52,19 @@ def assert_tool_schema(
         ... )
 
     Args:
-        tools: a server, or whatever a client takes; or tools that were listed, such as
+        tools: a server, or any other target of a client; or tools that were listed, such as
             `await mcp.list_tools()`.
         name: the name of the tool.
         input: the schema of its arguments; an ellipsis stands for anything, and as a key for more members.
         output: the schema of its results, with the same ellipses; None if it has none.
 
     Raises:
-        AssertionError: there is no such tool, or a schema is another one; the text shows the difference.
+        AssertionError: there is no such tool, or a schema differs; the message shows the difference.
     """
     __tracebackhide__ = True
     listed = {tool.name: tool for tool in _list_tools(tools)}
     if name not in listed:
-        raise AssertionError(f"there is no tool {name!r}; there are {', '.join(sorted(listed)) or 'none'}")
+        raise AssertionError(f"no tool named {name!r}; available: {', '.join(sorted(listed)) or 'none'}")
     tool = listed[name]
     for kind, expected, schema in (
         ("input", input, tool.input_schema),
@@ -76,7 +77,7 @@ def assert_tool_schema(
                 for each in (wanted, found)
             )
             difference = "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
-            raise AssertionError(f"the {kind} schema of {name} is another one:\n{difference}")
+            raise AssertionError(f"the {kind} schema of {name} differs:\n{difference}")
 
 
 def _list_tools(tools: ToolSource) -> Sequence[Tool]:
@@ -89,7 +90,7 @@ def _list_tools(tools: ToolSource) -> Sequence[Tool]:
 
 
 def _fill_ellipses(wanted: Any, found: Any) -> Any:
-    """Return the expected schema, with what was found in the place of each ellipsis."""
+    """Return the expected schema with each ellipsis replaced by the actual value."""
     if wanted is ...:
         return "…" if found is ... else _sort_required(found)  # "…" shows a value that is missing
     if isinstance(wanted, Mapping):
@@ -119,74 +120,45 @@ def _sort_required(schema: Any) -> Any:
 
 
 def lint_tools(tools: ToolSource) -> list[str]:
-    """Return what is wrong with the tools of a server, one line for each mistake.
+    """Return the mistakes in the tools of a server, one line for each.
 
-    Whether a schema is valid JSON Schema is checked if `jsonschema-rs` is installed, by the extra `schema`.
+    Validates schemas as JSON Schema if `jsonschema-rs` is installed (extra `schema`).
 
     Example:
         >>> from toolpost.types import Tool
         >>> lint_tools([Tool(name="add", input_schema={"type": "array"})])
-        ['add: no description', "add: the type of its input schema is 'array', and has to be 'object'"]
+        ['add: no description', "add: the type of the input schema must be 'object', not 'array'"]
 
     Args:
-        tools: a server, or whatever a client takes; or tools that were listed.
+        tools: a server, or any other target of a client; or tools that were listed.
     """
-    pairs = ((tool, rule) for tool in _list_tools(tools) for rule in LINT_RULES)
-    return [f"{tool.name}: {wrong}" for tool, rule in pairs for wrong in rule(tool)]
+    return [f"{tool.name}: {text}" for tool in _list_tools(tools) for _, text in lint_tool(tool)]
 
 
-def _check_name(tool: Tool) -> Iterator[str]:
+def lint_tool(tool: Tool) -> Iterator[Finding]:
+    """Yield the findings about one tool."""
     if not _PORTABLE_NAME.fullmatch(tool.name):
-        yield "many hosts take only names of 1 to 64 letters, digits, '_' and '-'"
-
-
-def _check_description(tool: Tool) -> Iterator[str]:
+        yield "warn", "many hosts only accept names of 1 to 64 letters, digits, '_' and '-'"
     if not (tool.description or "").strip():
-        yield "no description"
-
-
-def _check_input_type(tool: Tool) -> Iterator[str]:
+        yield "warn", "no description"
     if (found := tool.input_schema.get("type")) != "object":
-        yield f"the type of its input schema is {found!r}, and has to be 'object'"
+        yield "fail", f"the type of the input schema must be 'object', not {found!r}"
+    yield from _lint_schema("input", tool.input_schema)
+    yield from _lint_schema("output", tool.output_schema or {})
 
 
-def _check_required(tool: Tool) -> Iterator[str]:
-    for kind, schema in _iterate_schemas(tool):
-        for name in as_list(schema.get("required")) if isinstance(schema.get("properties"), dict) else ():
-            if name not in schema["properties"]:
-                yield f"its {kind} schema requires {name!r}, which is not among its properties"
-
-
-def _check_references(tool: Tool) -> Iterator[str]:
-    for kind, schema in _iterate_schemas(tool):
-        for reference in find_remote_references(schema):
-            yield f"its {kind} schema needs {shorten(reference)}, which hosts do not fetch"
-
-
-def _check_validity(tool: Tool) -> Iterator[str]:
-    for kind, schema in _iterate_schemas(tool):
-        if find_remote_references(schema):
-            continue
-        try:
+def _lint_schema(kind: str, schema: dict[str, Any]) -> Iterator[Finding]:
+    properties = schema.get("properties")
+    for name in as_list(schema.get("required")) if isinstance(properties, dict) else ():
+        if name not in properties:
+            yield "warn", f"the {kind} schema requires {name!r}, which is not in its properties"
+    remote = find_remote_references(schema)
+    for reference in remote:
+        yield "warn", f"the {kind} schema references {shorten(reference)}, which hosts do not fetch"
+    try:
+        if not remote:
             make_validator(schema)
-        except ValueError as error:
-            where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
-            reason = shorten(str(error).splitlines()[0], MAX_REASON_LENGTH)
-            yield f"its {kind} schema is not valid: {f'{where}: ' if where else ''}{reason}"
-
-
-def _iterate_schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
-        if schema is not None:
-            yield kind, schema
-
-
-LINT_RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail"]]] = {
-    _check_name: "warn",
-    _check_description: "warn",
-    _check_input_type: "fail",
-    _check_required: "warn",
-    _check_references: "warn",
-    _check_validity: "fail",
-}
-"""The rules, in the order of their findings, and how bad a finding is."""
+    except ValueError as error:
+        where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
+        reason = shorten(str(error).splitlines()[0], MAX_REASON_LENGTH)
+        yield "fail", f"the {kind} schema is not valid: {f'{where}: ' if where else ''}{reason}"

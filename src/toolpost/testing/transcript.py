@@ -1,12 +1,12 @@
-"""What was said in a conversation, both ways and in order, to be read by people and compared by tests.
+"""The messages of a conversation in order, to read and to compare in tests.
 
-Owns the readable form, in which ids are stable and what differs from run to run is left out, and the pattern
-that it is compared with. Knows nothing of whether what was said is allowed.
+Defines the readable form, with stable ids and without values that differ from run to run, and the patterns
+that it is compared with. Does not validate messages.
 """
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -14,34 +14,36 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, other_end, with_traits
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, decode_or_text, other_end
 from toolpost.testing.masking import Mask
 from toolpost.testing.playback import get_member, matches_pattern
 from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"
 
-MAX_STRING_LENGTH: Final = 200  # how many characters of a string are shown: pictures and sound are longer
+MAX_STRING_LENGTH: Final = 200  # characters of a string to show: pictures and sound are longer
 MAX_LINE_LENGTH: Final = 500  # characters of a message that a failed comparison shows
-CONTEXT_LINES: Final = 100  # messages that it shows before and after the first mismatch
+CONTEXT_LINES: Final = 100  # messages that it shows before and after the mismatch
 _ARROWS: Final = {"client": "→", "server": "←"}
-_TYPED_ARROW: Final = re.compile(r"\A(\d*)(->|<-)")  # with the number of a connection in front of it
+_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}
+_TYPED_ARROW: Final = re.compile(r"\A(\d*)(->|<-)")  # the number of a connection may stand before it
 _PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
 _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
-"""Members whose values nobody can foresee."""
+"""Members whose values are unpredictable."""
 
 
 class TranscriptEntry(NamedTuple):
-    """Something that was said."""
+    """One message."""
 
     sender: Sender
-    message: Any  # decoded; a text if it was no JSON
+    message: Any  # decoded; a string if it is not JSON
     at: float = 0.0  # seconds since the first
-    link: int = 1  # the number of the connection: there may be several clients, and each may connect again
+    link: int = 1  # the number of the connection: there may be several clients, and each may reconnect
 
 
 class Transcript:
-    """What is said by the clients of the targets that it is put around.
+    """The messages between clients and the targets that it wraps.
 
     Example:
         >>> import asyncio
@@ -62,36 +64,33 @@ class Transcript:
         ... ''')
 
     Args:
-        secrets: values that are not to be shown, besides what `Mask` finds by itself.
+        secrets: values to mask, besides those that `Mask` finds.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.entries: list[TranscriptEntry] = []
-        """All that was said, in order."""
+        """All messages, in order."""
         self._mask = Mask(secrets)
         self._links = 0
         self._began = time.monotonic()
 
     def wrap(self, target: Target) -> Target:
-        """The target, overheard: what a client of it says and hears is added here."""
+        """Return the target, with the messages of its clients added here."""
         return WrappedTarget(target, self.wrap_channel)
 
     def wrap_channel(self, channel: Channel, *, end: Sender = "client") -> Channel:
-        """A channel, overheard.
+        """Return a channel, with its messages added here.
 
         Args:
             channel: the channel.
-            end: whose it is.
+            end: the side that uses it.
         """
         self._links += 1
-        return with_traits(TappedChannel, channel)(channel, partial(self.add, link=self._links), end)
+        return TappedChannel(channel, partial(self.add, link=self._links), end)
 
     def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
-        """Add something that was said."""
-        try:
-            message = msgspec.json.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            message = data.decode(errors="replace")
+        """Add a message, or a batch."""
+        message = decode_or_text(data)
         if not self.entries:
             self._began = time.monotonic()
         at = time.monotonic() - self._began
@@ -100,7 +99,7 @@ class Transcript:
 
     @classmethod
     def from_lines(cls, lines: Iterable[TapeLine]) -> "Transcript":
-        """What a recording holds, as a transcript."""
+        """Return the transcript of a recording."""
         transcript = cls()
         for line in lines:
             if line.message is not msgspec.UNSET or line.text is not msgspec.UNSET:
@@ -109,26 +108,26 @@ class Transcript:
         return transcript
 
     def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
-        """The messages, decoded; those of one method, or of one sender, if that is said."""
+        """Return the messages, decoded; only those of one method or one sender if it is given."""
         found = [each.message for each in self.entries if sender in {None, each.sender}]
         return [each for each in found if method is None or get_member(each, "method") == method]
 
     def lines(self, *, times: bool = False, width: int | None = None) -> list[str]:
-        """The readable form: one line for each message.
+        """Return the readable form: one line for each message.
 
-        Requests of the client are numbered from 1, those of the server from s1. Left out is what the protocol
-        itself puts into `_meta`; what cannot be foreseen, such as a cursor, is an ellipsis.
+        Requests of the client are numbered from 1, those of the server from s1. The protocol's own members of
+        `_meta` are omitted; unpredictable values, such as cursors, are an ellipsis.
 
         Args:
             times: begin each line with the seconds since the first.
-            width: the number of characters that a line may have.
+            width: the maximum length of a line.
         """
-        pen = _LineFormatter()
+        formatter = _LineFormatter()
         found: list[str] = []
-        for said in self.entries:
-            line = pen.format_line(said._replace(message=self._mask(said.message)))
-            line = f"{said.at:8.3f} {line}" if times else line
-            found.append(line if width is None else _truncate(line, width))
+        for entry in self.entries:
+            line = formatter.format_line(entry._replace(message=self._mask(entry.message)))
+            line = f"{entry.at:8.3f} {line}" if times else line
+            found.append(line if width is None else shorten(line, width))
         return found
 
     def __str__(self) -> str:
@@ -138,111 +137,98 @@ class Transcript:
         return len(self.entries)
 
     def assert_like(self, pattern: str) -> None:
-        """Return if the readable form fits a pattern.
+        """Check that the readable form matches a pattern.
 
         Args:
-            pattern: one line for each message. An ellipsis, `…` or `...`, stands for anything within a line,
-                and alone on a line for any number of lines. `->` is an arrow as well. Indentation and empty
-                lines do not count.
+            pattern: one line for each message. An ellipsis, `…` or `...`, matches anything within a line, and
+                alone on a line any number of lines. `->` is an arrow as well. Indentation and empty lines are
+                ignored.
 
         Raises:
-            AssertionError: it does not; the text shows where, and the conversation around it.
+            AssertionError: it does not match; the message shows the mismatch and the lines around it.
         """
         __tracebackhide__ = True
-        wanted = [_parse_pattern_line(line.strip()) for line in pattern.splitlines() if line.strip()]
+        wanted = [line.strip().replace("...", ELLIPSIS) for line in pattern.splitlines() if line.strip()]
+        wanted = [_TYPED_ARROW.sub(lambda found: found[1] + _TYPED_ARROWS[found[2]], line) for line in wanted]
         lines = self.lines()
-        place = _find_mismatch(wanted, lines)
-        if place is None:
+        mismatch = _find_mismatch(wanted, lines)
+        if mismatch is None:
             return
-        expected = wanted[place[0]] if place[0] < len(wanted) else "nothing more"
-        heard = lines[place[1]] if place[1] < len(lines) else "nothing more"
-        near = range(max(0, place[1] - CONTEXT_LINES), min(len(lines), place[1] + CONTEXT_LINES))
-        shown = [f"{'>' if at == place[1] else ' '} {_truncate(lines[at], MAX_LINE_LENGTH)}" for at in near]
+        expected = wanted[mismatch[0]] if mismatch[0] < len(wanted) else "end of transcript"
+        actual = lines[mismatch[1]] if mismatch[1] < len(lines) else "end of transcript"
+        near = range(max(0, mismatch[1] - CONTEXT_LINES), min(len(lines), mismatch[1] + CONTEXT_LINES))
+        shown = [f"{'>' if at == mismatch[1] else ' '} {shorten(lines[at], MAX_LINE_LENGTH)}" for at in near]
         shown = [ELLIPSIS] * (near.start > 0) + shown + [ELLIPSIS] * (near.stop < len(lines))
         whole = "\n".join(shown)
-        raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
+        raise AssertionError(f"expected: {expected}\nactual:   {actual}\nin:\n{whole}")
 
 
 # --------------------------------------------------------------------- the readable form
 
 
 class _LineFormatter:
-    """Writes lines, and knows the numbers of the requests that were made so far."""
+    """Formats lines, and numbers the requests."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, Sender, Any], str] = {}
-        self._tokens: dict[tuple[int, Sender, Any], str] = {}
+        self._numbers: dict[tuple[int, Sender, str], str] = {}  # by connection, sender, and `repr` of the id
+        self._tokens: dict[tuple[int, Sender, str], str] = {}
         self._counts = {"client": 0, "server": 0}
 
-    def format_line(self, said: TranscriptEntry) -> str:
-        arrow = _ARROWS[said.sender] if said.link == 1 else f"{said.link}{_ARROWS[said.sender]}"
-        members: Any = said.message
+    def format_line(self, entry: TranscriptEntry) -> str:
+        arrow = _ARROWS[entry.sender] if entry.link == 1 else f"{entry.link}{_ARROWS[entry.sender]}"
+        members: Any = entry.message
         if not isinstance(members, dict):
             return f"{arrow} not JSON-RPC: {_encode_json(_normalize(members))}"
         members = cast("dict[str, Any]", members)
         if "method" in members:
-            number = self._assign_number(said, members) if "id" in members else ""
-            params = self._renumber_params(said, _normalize(members.get("params")))
+            number = self._assign_number(entry, members) if "id" in members else ""
+            params = self._renumber_params(entry, _normalize(members.get("params")))
             words = (arrow, number, str(members["method"]), _encode_json(params) if params else "")
             return " ".join(filter(None, words))
-        number = self._numbers.get((said.link, other_end(said.sender), _id_key(members.get("id"))), "?")
+        number = self._numbers.get((entry.link, other_end(entry.sender), repr(members.get("id"))), "?")
         kind = "error" if "error" in members else "result"
         return f"{arrow} {number} {kind} {_encode_json(_normalize(members.get(kind)))}"
 
-    def _assign_number(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
-        self._counts[said.sender] += 1
-        number = f"{'s' if said.sender == 'server' else ''}{self._counts[said.sender]}"
-        self._numbers[said.link, said.sender, _id_key(members["id"])] = number
+    def _assign_number(self, entry: TranscriptEntry, members: dict[str, Any]) -> str:
+        self._counts[entry.sender] += 1
+        number = f"{'s' if entry.sender == 'server' else ''}{self._counts[entry.sender]}"
+        self._numbers[entry.link, entry.sender, repr(members["id"])] = number
         token = get_member(members, "params", "_meta", "progressToken")
         if token is not None:
-            self._tokens[said.link, said.sender, _id_key(token)] = number
+            self._tokens[entry.link, entry.sender, repr(token)] = number
         return number
 
-    def _renumber_params(self, said: TranscriptEntry, params: Any) -> Any:
-        """The params of a notice about a request, with the number that it has here."""
+    def _renumber_params(self, entry: TranscriptEntry, params: Any) -> Any:
+        """Return the params of a notification about a request, with the number of that request here."""
         if get_member(params, "requestId") is not None:
-            number = self._numbers.get((said.link, said.sender, _id_key(params["requestId"])), "?")
+            number = self._numbers.get((entry.link, entry.sender, repr(params["requestId"])), "?")
             return {**params, "requestId": number}
         if get_member(params, "progressToken") is not None:
-            key = (said.link, other_end(said.sender), _id_key(params["progressToken"]))
+            key = (entry.link, other_end(entry.sender), repr(params["progressToken"]))
             return {**params, "progressToken": self._tokens.get(key, "?")}
         return params
 
 
-def _id_key(request_id: Any) -> Any:
-    return (type(request_id), request_id if isinstance(request_id, int | str) else repr(request_id))
-
-
 def _normalize(value: Any) -> Any:
-    """A value without what differs from run to run."""
     if isinstance(value, str):
         return value if len(value) <= MAX_STRING_LENGTH else value[:MAX_STRING_LENGTH] + ELLIPSIS
     if isinstance(value, list):
         return [_normalize(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    return dict(_normalize_members(cast("dict[str, Any]", value)))
-
-
-def _normalize_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in members.items():
-        if name in _UNPREDICTABLE_MEMBERS and isinstance(value, str):
-            yield name, ELLIPSIS
-        elif name == "_meta" and isinstance(value, dict):
-            facts = cast("dict[str, Any]", value).items()
-            own = {
-                key: each
-                for key, each in facts
-                if key != "progressToken" and not key.startswith(_PROTOCOL_PREFIX)
-            }
-            if own:
-                yield name, _normalize(own)
-        else:
-            yield name, _normalize(value)
-
-
-def _truncate(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + ELLIPSIS
+    members = {name: _normalize(each) for name, each in cast("dict[str, Any]", value).items()}
+    for name in _UNPREDICTABLE_MEMBERS & members.keys():
+        members[name] = ELLIPSIS if isinstance(members[name], str) else members[name]
+    if isinstance(meta := members.get("_meta"), dict):
+        own = {
+            name: value
+            for name, value in cast("dict[str, Any]", meta).items()
+            if name != "progressToken" and not name.startswith(_PROTOCOL_PREFIX)
+        }
+        members["_meta"] = own
+        if not own:
+            del members["_meta"]
+    return members
 
 
 def _encode_json(value: Any) -> str:
@@ -252,14 +238,8 @@ def _encode_json(value: Any) -> str:
 # --------------------------------------------------------------------- the pattern
 
 
-def _parse_pattern_line(line: str) -> str:
-    """A line of a pattern with the signs that are meant."""
-    line = line.replace("...", ELLIPSIS)
-    return _TYPED_ARROW.sub(lambda found: found[1] + ("→" if found[2] == "->" else "←"), line)
-
-
 def _find_mismatch(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:
-    """Where lines do not fit a pattern, furthest down that it does; None if they fit."""
+    """Return the line of the pattern and of the text after the longest match; None if all match."""
     at, line, furthest = 0, 0, (0, 0)
     star: tuple[int, int] | None = None
     while at < len(wanted) or line < len(lines):
@@ -270,7 +250,7 @@ def _find_mismatch(wanted: list[str], lines: list[str]) -> tuple[int, int] | Non
         elif at < len(wanted) and line < len(lines) and matches_pattern(wanted[at], lines[line], ELLIPSIS):
             at, line = at + 1, line + 1
         elif star is not None and star[1] < len(lines):
-            star = (star[0], star[1] + 1)  # let it stand for one line more
+            star = (star[0], star[1] + 1)  # match one more line
             at, line = star[0] + 1, star[1]
         else:
             return furthest

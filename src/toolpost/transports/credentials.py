@@ -1,4 +1,4 @@
-"""Credentials of a client: the `Authorizer` protocol, and its two simple kinds, a token and a token function.
+"""Credentials of a client: the `Authorizer` protocol, and its simple kind, a bearer token.
 
 An authorizer gives the headers for a request, and decides what to do when it was rejected. OAuth lives
 elsewhere. No token is ever shown.
@@ -16,49 +16,34 @@ from toolpost.protocol.urls import is_loopback_host
 from toolpost.single_flight import SingleFlight
 from toolpost.threads import ThreadPool
 
-TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
-"""What a token may consist of: more than RFC 6750 allows, since some services use more."""
-
-MAX_TOKEN_THREADS: Final = 4
-"""How many token functions may block at a time: all requests wait for the same token."""
-
-TOKEN_PROBATION: Final = 30.0
-"""Seconds for which a new token that was not accepted yet is not replaced by another one."""
-
-SentHeaders: TypeAlias = Mapping[str, str]
+MAX_TOKEN_THREADS: Final = 4  # how many token functions may block at a time
+TOKEN_PROBATION: Final = 30.0  # seconds for which a new token that was not accepted yet is not replaced
+_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")  # more than RFC 6750 allows, since some services use more
 
 
 class OutgoingRequest(NamedTuple):
-    """A request, as far as it matters for authorization.
+    """A request, as far as it matters for authorization."""
 
-    Args:
-        server: the address of the MCP server, whatever the request itself is sent to.
-        method: the verb.
-        url: where the request goes; always of the server's origin.
-        unattended: whether no caller waits for it, so that no person may be asked to log in.
-    """
-
-    server: str
+    server: str  # the address of the MCP server, whatever the request itself is sent to
     method: str
-    url: str
-    unattended: bool = False
+    url: str  # where the request goes; always of the server's origin
+    unattended: bool = False  # whether no caller waits for it, so that no person may be asked to log in
 
 
 class CredentialsRejection(NamedTuple):
-    """A response that asks for other credentials.
-
-    Args:
-        status: 401 or 403.
-        headers: of the response, by their names in lower case.
-        sent: the headers that the authorizer had given for the request.
-    """
+    """A response that may ask for other credentials."""
 
     status: int
     headers: Mapping[str, str]
-    sent: SentHeaders
+    sent: Mapping[str, str]  # the headers that the authorizer had given for the request
 
     def __repr__(self) -> str:
-        return f"CredentialsRejection({self.status})"  # what was sent is a secret
+        return f"CredentialsRejection({self.status})"  # `sent` holds secrets
+
+    @property
+    def is_about_credentials(self) -> bool:
+        """Whether it rejects the credentials. A plain 403 may be about the Host header, say."""
+        return self.status == 401 or (self.status == 403 and "insufficient_scope" in self.challenge)
 
     @property
     def challenge(self) -> str:
@@ -72,7 +57,7 @@ class CredentialsRejection(NamedTuple):
 class Authorizer(Protocol):
     """Gives the credentials for requests. Any number of requests may be in flight at once."""
 
-    async def headers(self, errand: OutgoingRequest, /) -> Mapping[str, str]:
+    async def headers(self, request: OutgoingRequest, /) -> Mapping[str, str]:
         """Return the headers that a request needs; none if nothing is known yet.
 
         Raises:
@@ -80,7 +65,7 @@ class Authorizer(Protocol):
         """
         ...
 
-    async def on_rejected(self, errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
+    async def on_rejected(self, request: OutgoingRequest, rejection: CredentialsRejection, /) -> bool:
         """Return whether to send a request again that got 401 or 403; `headers` is called again then.
 
         It may take as long as a person needs: the time-outs of requests are paused meanwhile. For an
@@ -91,7 +76,9 @@ class Authorizer(Protocol):
         """
         ...
 
-    def on_accepted(self, errand: OutgoingRequest, headers: Mapping[str, str], sent: SentHeaders, /) -> None:
+    def on_accepted(
+        self, request: OutgoingRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
+    ) -> None:
         """Note that the credentials of a request were not rejected. Must not wait."""
 
 
@@ -107,24 +94,24 @@ def make_authorizer(auth: object) -> Authorizer | None:
     if auth is None:
         return None
     if isinstance(auth, str):
-        return StaticToken(auth)
+        return BearerToken(auth)
     if isinstance(auth, type):
-        raise TypeError(f"auth={auth.__name__}: this is a class; make one of it, as in {auth.__name__}(…)")
+        raise TypeError(f"auth={auth.__name__} is a class; pass an instance: {auth.__name__}(…)")
     if isinstance(auth, Authorizer):
         return auth
     if callable(auth):
-        return TokenFunction(cast("TokenSource", auth))
+        return BearerToken(cast("TokenSource", auth))
     kind = type(auth).__name__
-    raise TypeError(f"auth= takes a token, a function that gives one, or OAuth(…) and the like, not a {kind}")
+    raise TypeError(f"auth= must be a token, a function that returns one, or OAuth(…) etc., not a {kind}")
 
 
 def build_bearer_header(token: object) -> dict[str, str]:
     """Return the header that carries a token (AUTH-43). The error for an invalid one does not repeat it."""
-    if not isinstance(token, str) or not TOKEN_PATTERN.fullmatch(token):
-        what = "is no text" if not isinstance(token, str) else "holds what none has" if token else "is empty"
+    if not isinstance(token, str) or not _TOKEN_PATTERN.fullmatch(token):
+        problem = "is not a string" if not isinstance(token, str) else "is malformed" if token else "is empty"
         raise AuthError(
-            f"the token {what}",
-            hint="it is a single word, without `Bearer` before it and without a line break at its end",
+            f"the token {problem}",
+            hint="pass the token alone, without `Bearer` and without a line break at the end",
         )
     return {"authorization": f"Bearer {token}"}
 
@@ -139,66 +126,43 @@ def check_encrypted(url: str) -> None:
         )
 
 
-class StaticToken:
-    """Sends one token; there is no other."""
-
-    def __init__(self, token: str) -> None:
-        self._headers = build_bearer_header(token)
-
-    def __repr__(self) -> str:
-        return "StaticToken(…)"
-
-    async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
-        """Return the header with the token."""
-        return self._headers
-
-    async def on_rejected(self, _errand: OutgoingRequest, _refused: CredentialsRejection, /) -> bool:
-        """Return False: there is no other token."""
-        return False
-
-    def on_accepted(
-        self, _errand: OutgoingRequest, _headers: Mapping[str, str], _sent: SentHeaders, /
-    ) -> None:
-        """Do nothing."""
-
-
-class TokenFunction:
-    """Sends a token that a function returns; calls it again when the server rejects the token.
+class BearerToken:
+    """Sends a token, or the one that a function returns; calls that again when the server rejects the token.
 
     A function that is not async runs in a thread.
     """
 
-    def __init__(self, source: TokenSource) -> None:
+    def __init__(self, source: "str | TokenSource") -> None:
         self._source = source
         self._threads = ThreadPool(MAX_TOKEN_THREADS)
         self._flight: SingleFlight[dict[str, str]] = SingleFlight()
-        self._current_headers: dict[str, str] | None = None
+        self._current_headers = build_bearer_header(source) if isinstance(source, str) else None
         self._unproven_since: float | None = None
 
     def __repr__(self) -> str:
-        return f"TokenFunction({self._name})"
+        return f"BearerToken({'…' if isinstance(self._source, str) else self._name})"
 
     @property
     def _name(self) -> str:
         return getattr(self._source, "__qualname__", type(self._source).__name__)
 
-    async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
+    async def headers(self, _request: OutgoingRequest, /) -> Mapping[str, str]:
         """Return the header with the token; get one if there is none yet."""
         if self._current_headers is None:
             self._current_headers = await self._flight.join(self._fetch_token)
         return self._current_headers
 
-    async def on_rejected(self, _errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
+    async def on_rejected(self, _request: OutgoingRequest, rejection: CredentialsRejection, /) -> bool:
         """Return whether there is another token than the rejected one."""
-        if self._current_headers is not None and self._current_headers != refused.sent:
+        if self._current_headers is not None and self._current_headers != rejection.sent:
             return True  # another request has renewed it meanwhile
-        doubtful = (
-            self._unproven_since is not None and time.monotonic() - self._unproven_since < TOKEN_PROBATION
-        )
-        if refused.status != 401 or doubtful:
+        since = self._unproven_since
+        if since is not None and time.monotonic() - since < TOKEN_PROBATION:
+            return False
+        if rejection.status != 401 or isinstance(self._source, str):
             return False
         fresh = await self._flight.join(self._fetch_token)
-        if fresh == refused.sent:
+        if fresh == rejection.sent:
             return False
         if self._current_headers != fresh:
             self._unproven_since = time.monotonic()
@@ -206,7 +170,7 @@ class TokenFunction:
         return True
 
     def on_accepted(
-        self, _errand: OutgoingRequest, _headers: Mapping[str, str], sent: SentHeaders, /
+        self, _request: OutgoingRequest, _headers: Mapping[str, str], sent: Mapping[str, str], /
     ) -> None:
         """Note that the token works."""
         if sent is self._current_headers:
@@ -215,28 +179,22 @@ class TokenFunction:
     async def _fetch_token(self) -> dict[str, str]:
         """Call the function. What it raises may hold secrets: only the cause of the error repeats it."""
         try:
-            token = await self._call_source()
+            source = cast("TokenSource", self._source)
+            is_async = inspect.iscoroutinefunction(source)
+            token = source() if is_async else await self._threads.run_in_thread(source)
+            if inspect.isawaitable(token):
+                token = await token
         except AuthError:
             raise
         except Exception as error:
             raise AuthError(
-                f"{self._name}, which gives the token (auth=), failed: {type(error).__name__}",
-                hint="the cause of this error tells more",
+                f"the token function {self._name} (auth=) failed: {type(error).__name__}",
+                hint="see the cause of this error",
             ) from error
         try:
             return build_bearer_header(token)
         except AuthError as error:
             kind = "None" if token is None else f"a {type(token).__name__}"
-            what = f"none: {error.message}" if isinstance(token, str) else f"{kind} instead of a text"
-            raise AuthError(
-                f"{self._name}, which gives the token (auth=), returned {what}",
-                hint=error.hint,
-            ) from None
-
-    async def _call_source(self) -> object:
-        source = self._source
-        call = getattr(source, "__call__", source)  # noqa: B004 - its method may be async
-        if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(call):
-            return await cast("Awaitable[str]", source())
-        given = await self._threads.run_in_thread(source)
-        return await given if inspect.isawaitable(given) else given
+            problem = error.message if isinstance(token, str) else f"{kind} instead of a string"
+            text = f"the token function {self._name} (auth=) returned an invalid token: {problem}"
+            raise AuthError(text, hint=error.hint) from None

@@ -13,7 +13,6 @@ from typing import Any, Final
 from toolpost.channel import mark_unattended
 from toolpost.errors import (
     AuthError,
-    ChannelClosed,
     LocalProtocolError,
     RemoteProtocolError,
     RequestFailed,
@@ -24,106 +23,109 @@ from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.eras import has_protocol_version
 from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.http_routing import mirror_headers
-from toolpost.protocol.jsonrpc import (
-    InvalidJSONValue,
-    JSONReader,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-)
-from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, TOOLS_CALL
-from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream
-from toolpost.transports.http_request import HttpCall, SessionHeaders
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader, JSONRPCNotification, JSONRPCRequest
+from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, TOOLS_CALL, Row
+from toolpost.transports.http_request import SESSION_LOST_REASON, HttpCall, ResumableStream, SessionHeaders
 from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted, is_event_stream
+from toolpost.transports.memory import MessageQueue, QueueChannel
 from toolpost.transports.targets import Http
-from toolpost.types.base import UNSET, Raw, RequestId, WireStruct
+from toolpost.types.base import UNSET, Raw, RequestId
 from toolpost.types.notifications import CancelledParams
+from toolpost.types.tools import CallToolParams
 
+CLOSE_TIMEOUT: Final = 2.0  # seconds for our tasks to close their connections
 DELETE_TIMEOUT: Final = 2.0  # seconds for the DELETE that ends a session; it ends without one, too
 ACCEPT_TIMEOUT: Final = 60.0  # seconds for the server to accept a message that has no answer
 MAX_CONCURRENT_ANSWERS: Final = 64  # how many answers are posted at once: each needs a connection
-CLOSE_TIMEOUT: Final = 2.0  # seconds for our tasks to close their connections
+MAX_CACHED_NAME: Final = 256  # characters of a name whose headers are cached: others may choose it
 MAX_CACHED_HEADERS: Final = 256  # for how many tools and methods headers are cached: more than a server has
-HeaderParameterLookup = Callable[[str], Mapping[str, tuple[str, ...]] | None]
-"""Returns the annotated parameters of a tool, if they are known."""
-
-_CLOSED_REASON: Final = "the channel was closed"
 _POST_HEADERS: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
+_TOOL_CALL: Final = JSONReader(CallToolParams)
+_CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
 
 logger: Final = logging.getLogger("toolpost.http")
 
 
-class _CalledTool(WireStruct):
-    name: str
+class HttpClientChannel(QueueChannel):
+    """Base of this channel and the one over HTTP+SSE: a sender, tasks, and the report of lost requests."""
+
+    def __init__(self, http: Http) -> None:
+        super().__init__(MessageQueue(http.label))
+        self._http = http
+        self._sender = HttpSender(http)
+        self._on_lost: Callable[[RequestId, TransportError | AuthError], object] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def related_request(self) -> RequestId | None:
+        """The request on whose stream the message came that is being handed over."""
+        return self._queue.related_request
+
+    def on_request_lost(self, callback: Callable[[RequestId, TransportError | AuthError], object]) -> None:
+        """Report each request whose answer cannot come any more to `callback`."""
+        self._on_lost = callback
+
+    def on_login_pending(self, callback: Callable[[bool], object]) -> None:
+        """Call back when requests begin to wait for a login, and when none does any more."""
+        self._sender.on_login_pending(callback)
+
+    def _report_lost(self, request_id: RequestId, error: Exception) -> None:
+        if not isinstance(error, TransportError | AuthError):
+            logger.error("%s: a request failed", self._http.label, exc_info=error)
+            failure = RequestFailed(f"the request failed: {type(error).__name__}", peer=self._http.label)
+            failure.__cause__ = error
+            error = failure
+        if self._on_lost is None:
+            logger.warning("request %s was lost: %s", request_id, error)
+        else:
+            self._on_lost(request_id, error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._track_task(task)
+        return task
+
+    def _track_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _shut_down(self) -> None:
+        """End every stream, and the session."""
+        for task in self._tasks:
+            task.cancel()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+            await self._end_session()
+        finally:
+            await self._sender.close()
+
+    async def _end_session(self) -> None:
+        """End the session at the server, where its end needs a request."""
 
 
-_CALLED_TOOL: Final = JSONReader(_CalledTool)
-_CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
-
-
-class HttpChannel:
+class HttpChannel(HttpClientChannel):
     """The channel to an HTTP server. Made where an event loop runs; it connects with the first message.
 
     `find_header_parameters` returns the annotated parameters of a tool; by default none are known.
     """
 
     def __init__(self, http: Http) -> None:
-        self.find_header_parameters: HeaderParameterLookup = _find_no_parameters
-        self._http = http
-        self._sender = HttpSender(http)
-        self._queue = BoundedMessageQueue(http.label)
-        self._on_lost: Callable[[RequestId, TransportError | AuthError], object] = _log_lost
-        self._sender.on_login_pending(self._pause_timeouts)
-        self._post_timeouts: set[asyncio.Timeout] = set()
+        super().__init__(http)
+        self.find_header_parameters: Callable[[str], Mapping[str, tuple[str, ...]] | None] = lambda _: None
         self._session: SessionHeaders | None = None
-        self._is_session_lost = False
         self._listener: asyncio.Task[None] | None = None
         self._calls: dict[RequestId, HttpCall] = {}
         self._header_cache: dict[tuple[str, object, str], Mapping[str, str]] = {}
         self._answer_slots = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Future[None] | None = None
 
-    def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
-        """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
-        self._queue.set_listener(tell)
-
-    def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
-        """Report each request whose answer cannot come any more to `tell` instead of the log."""
-        self._on_lost = tell
-
-    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
-        """Call `tell` when requests begin to wait for a login, and when none does any more."""
-        self._sender.on_login_pending(tell)
-
-    def _pause_timeouts(self, waiting: bool) -> None:
-        """Pause the time-outs of posts while a person logs in."""
-        until = None if waiting else asyncio.get_running_loop().time() + ACCEPT_TIMEOUT
-        for scope in self._post_timeouts:
-            if not scope.expired():
-                scope.reschedule(until)
-
-    async def receive(self) -> bytes:
-        """Return the next message of the server, from any stream. Cancelling it loses no message."""
-        try:
-            return await self._queue.receive()
-        except ChannelClosed as error:
-            raise self._make_closed_error(error.message, sent=error.sent) from None
-
-    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - HTTP tells
-        """Post one message. A request is posted by a task, and this returns at once.
-
-        Raises:
-            ChannelClosed: the channel was closed, or the server has forgotten the session.
-            RequestFailed: a notification or an answer was not accepted, or no header can carry what a request
-                has to repeat there.
-            LocalProtocolError: this is no message, or one that may not be posted now.
-        """
-        self._check_open()
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - the message itself decides
+        """Post one message. A request is posted by a task, and this returns at once."""
+        self._queue.check_open()
         try:
             message = jsonrpc.decode(data)
         except RemoteProtocolError as error:
-            raise LocalProtocolError(f"this cannot be posted: {error.message}") from error
+            raise LocalProtocolError(f"this message cannot be sent: {error.message}") from error
         if isinstance(message, JSONRPCRequest):
             is_stateless = message.method != INITIALIZE and has_protocol_version(message.params)
             fields = self._prepare_headers(self._mirror_headers(message)) if is_stateless else None
@@ -131,35 +133,19 @@ class HttpChannel:
         elif isinstance(message, JSONRPCNotification):
             await self._post_notification(message, data)
         elif self._session is None:
-            raise LocalProtocolError("outside of a session no answer may be posted")  # HTTPM-4
+            raise LocalProtocolError("a response can only be sent in a session")  # HTTPM-4
         else:
             session = self._session
             async with self._answer_slots:
                 await self._post(data, session.fields, session)
 
     def send_request(self, outgoing: OutboundRequest) -> bool:
-        """Post a request, by a task; raise as `send` does. Returns True: it never has to wait."""
+        """Post a request, by a task. Returns True: it never has to wait."""
         if self._queue.reason is not None:
-            self._check_open()
+            self._queue.check_open()
         fields = self._find_headers(outgoing) if outgoing.revision.stateless else None
         self._start_call(outgoing.id, outgoing.row.name, outgoing.data, fields)
         return True
-
-    async def close(self) -> None:
-        """End every stream, and the session. Closing twice is fine, and nothing is raised."""
-        if self._closing is not None:
-            await asyncio.wait({self._closing})
-            return
-        self._closing = asyncio.get_running_loop().create_future()
-        self._queue.close(_CLOSED_REASON)
-        try:
-            await self._cancel_tasks()
-            await self._delete_session()
-        finally:
-            try:
-                await self._sender.close()
-            finally:
-                self._closing.set_result(None)
 
     # ----------------------------------------------------------------- sending
 
@@ -200,21 +186,13 @@ class HttpChannel:
                     raise
                 cut = error
             await call.resume_stream(cut)
-        except (TransportError, AuthError) as error:
-            self._report_lost(call, error)
-        except Exception as error:
-            logger.exception("%s: a request failed", self._http.label)
-            failure = RequestFailed(f"the request failed: {type(error).__name__}", peer=self._http.label)
-            failure.__cause__ = error
-            self._report_lost(call, failure)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._report_lost(call.id, error)
+            if isinstance(error, SessionLost):
+                self._mark_session_lost(call.session)
         finally:
             if self._calls.get(call.id) is call:
                 del self._calls[call.id]
-
-    def _report_lost(self, call: HttpCall, error: TransportError | AuthError) -> None:
-        self._on_lost(call.id, error)
-        if isinstance(error, SessionLost):
-            self._mark_session_lost(call.session)
 
     async def _post_notification(self, notice: JSONRPCNotification, data: bytes) -> None:
         if notice.method == CANCELLED and not self._cancel_call(notice):
@@ -242,22 +220,21 @@ class HttpChannel:
         return call.session is not None
 
     async def _post(self, data: bytes, fields: Mapping[str, str], session: SessionHeaders | None) -> None:
-        """Post a message that has no answer."""
-        scope = asyncio.timeout(None if self._sender.is_login_pending else ACCEPT_TIMEOUT)
-        self._post_timeouts.add(scope)
+        sender = self._sender
         try:
-            async with scope, self._sender.send("POST", {**_POST_HEADERS, **fields}, data) as response:
+            async with (
+                sender.limit_time(ACCEPT_TIMEOUT),
+                sender.send("POST", {**_POST_HEADERS, **fields}, data) as response,
+            ):
                 if session is not None and session.is_lost(response):
                     self._mark_session_lost(session)
-                    raise session.make_lost_error(self._http.label, sent=False)
+                    raise SessionLost(SESSION_LOST_REASON, sent=False, peer=self._http.label)
                 await check_accepted(response)
         except TimeoutError:
             raise RequestFailed(
-                f"the server did not say within {ACCEPT_TIMEOUT:g} s that it has taken a message",
+                f"the server did not accept a message within {ACCEPT_TIMEOUT:g} s",
                 peer=self._http.label,
             ) from None
-        finally:
-            self._post_timeouts.discard(scope)
 
     def _prepare_headers(self, fields: Mapping[str, str]) -> Mapping[str, str]:
         return self._sender.prepare_headers({**_POST_HEADERS, **fields})
@@ -267,12 +244,14 @@ class HttpChannel:
         row, params = outgoing.row, outgoing.params
         name: object = None if row.named is None else getattr(params, row.named, None)
         annotated = isinstance(name, str) and row.name == TOOLS_CALL and self.find_header_parameters(name)
-        is_cacheable = not annotated and (row.named is None or isinstance(name, str))
+        is_cacheable = not annotated and len(row.name) <= MAX_CACHED_NAME
+        if row.named is not None:
+            is_cacheable = is_cacheable and isinstance(name, str) and len(name) <= MAX_CACHED_NAME
         key = row.name, name, outgoing.revision.date
         fields = self._header_cache.get(key) if is_cacheable else None
         if fields is None:
             raw = UNSET if params is None else Raw(jsonrpc.encode(params))
-            mirrored = self._mirror_headers(JSONRPCRequest(outgoing.id, row.name, raw))
+            mirrored = self._mirror_headers(JSONRPCRequest(outgoing.id, row.name, raw), row)
             fields = self._prepare_headers({**mirrored, headers.VERSION: outgoing.revision.date})
             if is_cacheable:
                 if len(self._header_cache) >= MAX_CACHED_HEADERS:
@@ -280,14 +259,16 @@ class HttpChannel:
                 self._header_cache[key] = fields
         return fields
 
-    def _mirror_headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
+    def _mirror_headers(
+        self, message: JSONRPCRequest | JSONRPCNotification, row: Row | None = None
+    ) -> dict[str, str]:
         try:
             annotated = None
-            if message.method == TOOLS_CALL and self.find_header_parameters is not _find_no_parameters:
-                annotated = self.find_header_parameters(_CALLED_TOOL(message.params).name)
-            return mirror_headers(message, annotated)
+            if message.method == TOOLS_CALL:
+                annotated = self.find_header_parameters(_TOOL_CALL(message.params).name)
+            return mirror_headers(message, annotated, row)
         except ValueError as error:
-            raise RequestFailed(str(error), sent=False, peer=self._http.label) from error
+            raise headers.UnsendableRequest(str(error), sent=False, peer=self._http.label) from error
 
     # ----------------------------------------------------------------- the stream for other messages
 
@@ -298,12 +279,12 @@ class HttpChannel:
             with mark_unattended():
                 refused = await stream.keep_open(self._sender, session.fields)
         except AuthError as error:
-            logger.warning("%s: what the server says unasked is not heard: %s", self._http.label, error)
+            logger.warning("%s: cannot receive unsolicited messages: %s", self._http.label, error)
             return
         except Exception:  # calls go on without it
-            logger.exception("%s: the stream for what the server says unasked failed", self._http.label)
+            logger.exception("%s: the stream for unsolicited messages failed", self._http.label)
             return
-        # Before the first connection, a 404 may only mean that there is no such stream.
+        # Before the first connection, a 404 may only mean that the server has no such stream.
         if session.is_lost(refused) and stream.has_opened:
             self._mark_session_lost(session)
 
@@ -317,36 +298,16 @@ class HttpChannel:
     def _mark_session_lost(self, session: SessionHeaders | None) -> None:
         """End the channel if this is its session, which the server has forgotten."""
         if session is not None and session is self._session:
-            self._session, self._is_session_lost = None, True
+            self._session = None
             self._stop_listening()
-            self._queue.end("the server does not know the session any more")
+            self._queue.end(SESSION_LOST_REASON, SessionLost)
 
-    def _check_open(self) -> None:
-        if self._queue.reason is not None:
-            raise self._make_closed_error(self._queue.reason, sent=False)
+    async def _shut_down(self) -> None:
+        for call in self._calls.values():
+            self._track_task(call.task)
+        await super()._shut_down()
 
-    def _make_closed_error(self, reason: str, *, sent: bool) -> ChannelClosed:
-        kind = SessionLost if self._is_session_lost else ChannelClosed
-        return kind(reason, sent=sent, peer=self._http.label)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._track_task(task)
-        return task
-
-    def _track_task(self, task: asyncio.Task[None]) -> None:
-        """Keep a reference to a task until it has ended."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _cancel_tasks(self) -> None:
-        tasks = [*self._tasks, *(call.task for call in self._calls.values())]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
-
-    async def _delete_session(self) -> None:
+    async def _end_session(self) -> None:
         """End the session at the server (HTTPL-29)."""
         session, self._session = self._session, None
         if session is None or session.id is None:
@@ -356,12 +317,4 @@ class HttpChannel:
                 async with asyncio.timeout(DELETE_TIMEOUT), self._sender.send("DELETE", session.fields):
                     pass
         except Exception as error:  # noqa: BLE001 - the channel closes anyway
-            logger.debug("%s: the session could not be ended: %r", self._http.label, error)
-
-
-def _find_no_parameters(_tool: str) -> None:
-    return None
-
-
-def _log_lost(request_id: RequestId, error: TransportError | AuthError) -> None:
-    logger.warning("request %s was lost: %s", request_id, error)
+            logger.debug("%s: could not end the session: %r", self._http.label, error)

@@ -1,4 +1,4 @@
-"""Sends HTTP requests to one server, and explains responses that are no answer.
+"""Sends HTTP requests to one server, and explains responses without an answer.
 
 Owns the headers of the target, redirects, which stay within the origin, and the repetition with other
 credentials. Knows nothing of sessions, eras or messages.
@@ -28,13 +28,12 @@ from toolpost.errors import (
 from toolpost.protocol import headers as rules
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.urls import has_secret
-from toolpost.transports.backends.backend import Backend, HeaderPreparing, Response, open_backend
+from toolpost.transports.backends.backend import Backend, Response, open_backend
 from toolpost.transports.credentials import (
     Authorizer,
+    BearerToken,
     CredentialsRejection,
     OutgoingRequest,
-    StaticToken,
-    TokenFunction,
     check_encrypted,
     make_authorizer,
 )
@@ -54,12 +53,10 @@ MAX_RETRY_AFTER_DIGITS: Final = 9  # how many digits of `Retry-After` are read: 
 _SCOPE_PARAMETER: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')  # cannot break a line
 _SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "dpop", "cookie")  # no error repeats them
 _REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
-_METHOD_PRESERVING_STATUSES: Final = frozenset({307, 308})
-_RETRY_AFTER_STATUSES: Final = frozenset({429, 503})  # nothing was done, and Retry-After may say when to try
 _QUOTABLE_TYPES: Final = ("text/plain", JSON, "application/problem+json")
 _STATUS_HINTS: Final = {
-    401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "Bearer …"}',
-    403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": "Bearer …"}',
+    401: 'authorization required: pass auth=OAuth(), auth="token" or headers={"Authorization": "Bearer …"}',
+    403: 'the credentials are not sufficient: see auth=, or headers={"Authorization": "Bearer …"}',
     404: "is this the URL of an MCP endpoint?",
     405: "is this the URL of an MCP endpoint?",
 }
@@ -101,16 +98,10 @@ def is_event_stream(response: Response) -> bool:
     return is_success(response) and (kind == EVENTS or kind.partition(";")[0].strip().lower() == EVENTS)
 
 
-def is_json(response: Response) -> bool:
-    """Return whether the body is JSON."""
-    kind = response.headers.get("content-type")
-    return kind == JSON or rules.is_json(kind)
-
-
 async def open_event_stream(response: Response) -> AsyncIterator[bytes]:
     """Return the body of an event stream; raise RequestFailed if the response is none."""
     if not is_event_stream(response):
-        raise await build_refusal(response, lacks="no event stream")
+        raise await build_refusal(response, expected="an event stream")
     return response.chunks()
 
 
@@ -120,33 +111,35 @@ async def check_accepted(response: Response) -> None:
         raise await build_refusal(response)
     size = response.headers.get("content-length", "")
     if size.isdigit() and int(size) <= MAX_DISCARDED_BODY:
-        # The message was accepted, whatever becomes of the body.
-        with contextlib.suppress(RequestFailed, TimeoutError):
-            async with asyncio.timeout(QUOTE_TIMEOUT):
-                await response.read(MAX_DISCARDED_BODY)
+        await _read_start(response)
 
 
 async def build_refusal(
-    response: Response, body: bytes | None = None, *, lacks: str = "neither JSON nor an event stream"
+    response: Response, body: bytes | None = None, *, expected: str = "JSON or an event stream"
 ) -> RequestFailed:
-    """Return the error for a response that is no answer; `lacks` says what a successful one is not."""
+    """Return the error for a response without an answer; a successful one should have been `expected`."""
     status, kind = response.status, response.headers.get("content-type")
     if is_success(response):
-        what = "without a content type" if kind is None else f"of type {rules.quote_value(kind)}"
+        content = "no content type" if kind is None else f"content type {rules.quote_value(kind)}"
         return RequestFailed(
-            f"the server answered with {status_phrase(status)} {what}, which is {lacks}",
+            f"the server responded with {status_phrase(status)} and {content}; expected {expected}",
             status=status,
             hint="is this the URL of an MCP endpoint?",
         )
-    start = await _read_start(response) if body is None else body
-    reason = _read_error_message(start)
+    start = body or b""
+    if body is None and (kind or "").partition(";")[0].strip().lower() in _QUOTABLE_TYPES:
+        start = await _read_start(response)
+    try:
+        reason = _ERROR_REPLY(start).error.message
+    except InvalidJSONValue:
+        reason = None
     text = _to_single_line(start if reason is None else reason.encode())
     # A 403 with a reason may be about the Host header.
     hint = None if reason and status == HTTPStatus.FORBIDDEN else _STATUS_HINTS.get(status)
     kind = Unauthorized if status == HTTPStatus.UNAUTHORIZED else RequestFailed
-    what = f"the server answered with {status_phrase(status)}"
-    failure = kind(f"{what}: {text}" if text else what, status=status, hint=hint)
-    if status in _RETRY_AFTER_STATUSES:
+    summary = f"the server responded with {status_phrase(status)}"
+    failure = kind(f"{summary}: {text}" if text else summary, status=status, hint=hint)
+    if status in {429, 503}:  # nothing was done, and Retry-After may say when to try
         failure.retry_after = _parse_retry_after(response.headers.get("retry-after", ""))
     return failure
 
@@ -161,14 +154,6 @@ def _parse_retry_after(text: str) -> float | None:
         return None
 
 
-def _read_error_message(body: bytes) -> str | None:
-    """Return the message of a JSON-RPC error."""
-    try:
-        return _ERROR_REPLY(body).error.message
-    except InvalidJSONValue:
-        return None
-
-
 def status_phrase(status: int) -> str:
     """Return a status with its name."""
     try:
@@ -178,18 +163,14 @@ def status_phrase(status: int) -> str:
 
 
 async def _read_start(response: Response) -> bytes:
-    """Return the start of a body that people can read."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    """Return the start of a body, as far as it arrives in time."""
     start = bytearray()
-    if kind in _QUOTABLE_TYPES:
-        try:
-            async with asyncio.timeout(QUOTE_TIMEOUT):
-                async for chunk in response.chunks():
-                    start += chunk
-                    if len(start) >= MAX_DISCARDED_BODY:
-                        break
-        except (RequestFailed, TimeoutError):
-            pass  # what has come is enough
+    with contextlib.suppress(RequestFailed, TimeoutError):
+        async with asyncio.timeout(QUOTE_TIMEOUT):
+            async for chunk in response.chunks():
+                start += chunk
+                if len(start) >= MAX_DISCARDED_BODY:
+                    break
     return bytes(start)
 
 
@@ -211,30 +192,42 @@ class HttpSender:
         is_our_client = http.http is None or isinstance(http.http, str)
         self._headers = {"user-agent": f"toolpost/{__version__}"} if is_our_client else {}
         self._headers |= http.headers or {}
-        self._prepare = self._backend.prepare_headers if isinstance(self._backend, HeaderPreparing) else None
-        self._authorizer: Authorizer | None = make_authorizer(http.auth)
-        self._requires_encryption = isinstance(self._authorizer, StaticToken | TokenFunction) and not getattr(
-            self._backend, "local", False
+        # An optional method of a backend: returns headers in a form that is faster to send.
+        self._prepare: Callable[[Mapping[str, str]], Mapping[str, str]] | None = getattr(
+            self._backend, "prepare_headers", None
         )
+        self._authorizer: Authorizer | None = make_authorizer(http.auth)
+        is_local: bool = getattr(self._backend, "local", False)
+        self._requires_encryption = isinstance(self._authorizer, BearerToken) and not is_local
         self._pending_logins = 0
-        self._login_listeners: list[Callable[[bool], object]] = []
+        self._on_login_pending: Callable[[bool], object] = lambda _: None
+        self._timeouts: dict[asyncio.Timeout, float] = {}
 
-    @property
-    def is_login_pending(self) -> bool:
-        """Whether requests wait for a login."""
-        return self._pending_logins > 0
+    @asynccontextmanager
+    async def limit_time(self, seconds: float) -> AsyncGenerator[None]:
+        """Raise TimeoutError after these seconds, which start again after a login of a person."""
+        async with asyncio.timeout(None if self._pending_logins else seconds) as scope:
+            self._timeouts[scope] = seconds
+            try:
+                yield
+            finally:
+                del self._timeouts[scope]
 
-    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
-        """Add a callback for when requests begin to wait for a login, and when none does any more."""
-        self._login_listeners.append(tell)
+    def on_login_pending(self, callback: Callable[[bool], object]) -> None:
+        """Call back when requests begin to wait for a login, and when none does any more."""
+        self._on_login_pending = callback
         if self._pending_logins:
-            tell(True)
+            callback(True)
 
     def _count_pending_logins(self, by: int) -> None:
         before, self._pending_logins = self._pending_logins, self._pending_logins + by
-        if not before or not self._pending_logins:
-            for tell in self._login_listeners:
-                tell(self._pending_logins > 0)
+        if before and self._pending_logins:
+            return
+        for scope, seconds in self._timeouts.items():
+            if not scope.expired():
+                until = asyncio.get_running_loop().time() + seconds
+                scope.reschedule(None if self._pending_logins else until)
+        self._on_login_pending(self._pending_logins > 0)
 
     def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Merge headers with those of the target, in a form that is fast to send again."""
@@ -253,14 +246,11 @@ class HttpSender:
     ) -> AsyncGenerator[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
-        `headers` override those of the target. `prepared` means that they come from `prepare_headers`.
-
-        Raises:
-            RequestFailed: there is no response, or it leads to another origin.
-            AuthError: the server rejects the credentials that we have or get.
+        `headers` override those of the target. `prepared` means that they come from `prepare_headers`. Raises
+        RequestFailed without a response of this origin, AuthError if the server rejects our credentials.
         """
         here, authorizer = url or self._http.url, self._authorizer
-        if not prepared or self._prepare is None:  # other backends might write into what is kept
+        if not prepared or self._prepare is None:  # other backends might change cached headers
             headers = {**self._headers, **headers}
         redirects, again, whole = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS, headers
         try:
@@ -282,7 +272,7 @@ class HttpSender:
                         yield response
                         return
                     rejection = CredentialsRejection(response.status, response.headers, sent)
-                    if not _is_credentials_rejection(rejection):
+                    if not rejection.is_about_credentials:
                         authorizer.on_accepted(request, response.headers, sent)
                         yield response
                         return
@@ -314,7 +304,7 @@ class HttpSender:
         try:
             await self._backend.close()
         except Exception:  # whatever the library raises
-            logger.exception("%s: the connections could not be closed in order", self._http.label)
+            logger.exception("%s: failed to close the connections", self._http.label)
 
 
 @contextlib.contextmanager
@@ -327,15 +317,8 @@ def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
     except Exception as error:
         raise AuthError(
             f"auth={type(authorizer).__name__} failed: {type(error).__name__}",
-            hint="the cause of this error tells more",
+            hint="see the cause of this error",
         ) from error
-
-
-def _is_credentials_rejection(rejection: CredentialsRejection) -> bool:
-    """Return whether a response is about credentials. A plain 403 may be about the Host header, say."""
-    return rejection.status == 401 or (
-        rejection.status == 403 and "insufficient_scope" in rejection.challenge
-    )
 
 
 def _collect_secrets(sent: Mapping[str, str]) -> list[str]:
@@ -345,9 +328,9 @@ def _collect_secrets(sent: Mapping[str, str]) -> list[str]:
 
 def _redact_error(error: MCPError, sent: Mapping[str, str]) -> None:
     """Remove the server's own words from an error if they repeat a secret that it was sent."""
-    what, _, said = error.message.partition(": ")
-    if has_secret(said, _collect_secrets(sent)):
-        error.message, error.args = what, (what,)
+    summary, _, quoted = error.message.partition(": ")
+    if has_secret(quoted, _collect_secrets(sent)):
+        error.message, error.args = summary, (summary,)
         error.__cause__, error.__suppress_context__ = None, True
 
 
@@ -355,21 +338,21 @@ def _make_credentials_error(rejection: CredentialsRejection) -> AuthError:
     """Return the error for rejected credentials. The server's words may repeat them, so they are left out."""
     if rejection.status == 401:
         return TokenRejected(
-            "the server does not accept the credentials", hint="the token may have expired: see auth="
+            "the server rejected the credentials", hint="the token may have expired: see auth="
         )
     wanted = _SCOPE_PARAMETER.search(rejection.challenge)
     if wanted is None or has_secret(wanted[1], _collect_secrets(rejection.sent)):
         return InsufficientScope(
-            "the server says that the token does not allow this, but not which scopes would",
-            hint="whoever runs the server knows",
+            "the token lacks a scope, but the server does not say which",
+            hint="ask the operator of the server",
         )
     return InsufficientScope(
-        "the token is good, but not for this", hint=f"get one with these scopes: {wanted[1]}"
+        "the token lacks a scope for this request", hint=f"get a token with these scopes: {wanted[1]}"
     )
 
 
 def _follow_redirect(here: str, response: Response, left: int) -> str:
-    """Return where a redirect leads; raise RequestFailed if we may not go there, or not that often."""
+    """Return where a redirect leads; raise RequestFailed if it is not allowed, or one too many."""
     if not left:
         raise RequestFailed(f"the server redirects more than {MAX_REDIRECTS} times", status=response.status)
     status, location = response.status, response.headers.get("location", "")
@@ -377,11 +360,11 @@ def _follow_redirect(here: str, response: Response, left: int) -> str:
         there = resolve_url(here, location)
     except ConnectFailed as error:
         raise RequestFailed(
-            f"the server redirects elsewhere: {error.message}",
+            f"the server redirects to another place: {error.message}",
             status=status,
-            hint="connect to that URL if you trust it: headers and messages go nowhere else by themselves",
+            hint="connect to that URL if you trust it: redirects are followed only within one origin",
         ) from None
-    if status not in _METHOD_PRESERVING_STATUSES:
+    if status not in {307, 308}:  # the others turn a POST into a GET
         raise RequestFailed(
             f"the server redirects with {status_phrase(status)}, which drops the message",
             status=status,

@@ -1,24 +1,28 @@
-"""In-memory channels: two ends in one process, and the message queue that they and the pipes are built on.
+"""In-memory channels: two ends in one process, and the message queue that all channels are built on.
 
-A queue is bounded in bytes, and a sender waits when it is full.
+A queue is bounded, and a sender waits when it is full.
 """
 
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.protocol.events import OutboundRequest
 from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.types.base import RequestId
+
+MAX_QUEUED_MESSAGES: Final = 1024  # how many messages may wait before senders have to wait, too
+MAX_DIRECT_MESSAGES: Final = 64  # taken directly, in one process, before the event loop gets a turn
+MAX_NESTED_RECEIVES: Final = 8  # how deep direct receivers may nest: servers may call each other in a process
 
 _log = logging.getLogger("toolpost.transports")
-
-MAX_NESTED_RECEIVES: Final = 8
-"""How deep direct receivers may be nested: servers in one process may call each other."""
 
 
 class _NestingDepth(threading.local):
@@ -37,112 +41,6 @@ class DirectReceiver(Protocol):
 
     def take_data(self, data: bytes, /) -> None:
         """Take the next message. Neither waits nor raises."""
-
-
-class MessageQueue:
-    """Messages that have arrived, in order. A message is removed only as it is handed over, so none is lost.
-
-    One task may receive at a time. With `nested`, a message may arrive while another one is taken: the sender
-    is in this process. The callbacks must neither wait nor raise.
-    """
-
-    def __init__(self, peer: str | None = None, *, nested: bool = False) -> None:
-        self.peer = peer
-        self._nested = nested
-        self.arrived: deque[bytes | OversizedLine] = deque()
-        self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
-        """Gets each message that was dropped because of its length, when its turn has come."""
-        self.reason: str | None = None
-        """Why there will be no more messages, once that is so."""
-        self.on_room: Callable[[], None] | None = None
-        """Called after each message that is read; set while a sender waits for room."""
-        self.on_message: Callable[[bytes], object] | None = None
-        """Gets each message as it comes, so that no task has to wake up."""
-        self.receiver: DirectReceiver | None = None
-        """The same for one that is not always free, and calls `receive` then."""
-        self._waiting: asyncio.Future[None] | None = None
-        self._end: asyncio.Event | None = None
-
-    async def receive(self) -> bytes:
-        """Return the next message; wait for it if needed. Cancelling the wait loses nothing."""
-        if self._waiting is not None:
-            raise LocalProtocolError(
-                "another task is already receiving from this channel",
-                hint="receive in one task, and let it hand the messages out",
-            )
-        while True:
-            while not self.arrived:
-                if self.reason is not None:
-                    raise ChannelClosed(self.reason, peer=self.peer)
-                self._waiting = asyncio.get_running_loop().create_future()
-                try:
-                    await self._waiting
-                finally:
-                    self._waiting = None
-            message = self.arrived.popleft()
-            if self.on_room is not None:
-                self.on_room()
-            if isinstance(message, bytes):
-                return message
-            self.on_oversized(message)
-
-    async def wait_until_ended(self) -> None:
-        """Wait until there will be no more."""
-        if self.reason is None:
-            if self._end is None:
-                self._end = asyncio.Event()
-            await self._end.wait()
-
-    def put(self, message: bytes | OversizedLine) -> None:
-        """Add one message, or the mark of one that was dropped."""
-        if self.on_message is not None and not self.arrived:
-            if isinstance(message, bytes):
-                self.on_message(message)
-            else:
-                self.on_oversized(message)
-            return
-        taker, waiting = self.receiver, self._waiting
-        if (
-            taker is not None
-            and waiting is not None
-            and isinstance(message, bytes)
-            and not (waiting.done() or self.arrived)
-            and (not self._nested or _nesting.depth < MAX_NESTED_RECEIVES)
-            and taker.is_free()
-        ):
-            if not self._nested:
-                taker.take_data(message)
-                return
-            _nesting.depth += 1
-            try:
-                taker.take_data(message)
-            finally:
-                _nesting.depth -= 1
-            return
-        self.arrived.append(message)
-        if waiting is not None:
-            self._wake()
-
-    def end(self, reason: str) -> None:
-        """End the queue: the reader gets what is there, and then this reason. The first reason stays."""
-        if self.reason is None:
-            self.reason = reason
-            self._wake()
-            if self._end is not None:
-                self._end.set()
-
-    def close(self, reason: str) -> None:
-        """End the queue and drop what is there: the reader itself has closed the channel."""
-        self.arrived.clear()
-        self.end(reason)
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-
-def _log_oversized(peer: str | None, line: OversizedLine) -> None:
-    _log.warning("%s: a message was dropped: %s", peer or "the peer", line.make_error())
 
 
 class SendLimiter:
@@ -173,45 +71,201 @@ class SendLimiter:
             self.queue[0].set_result(None)
 
 
-# --------------------------------------------------------------------- memory
+class MessageQueue:
+    """Messages that have arrived, in order. A message is removed only as it is handed over, so none is lost.
 
+    One task may receive at a time. Senders that wait for room may put `limit` messages. The callbacks must
+    neither wait nor raise.
+    """
 
-class MemoryChannel:
-    """One end of a pair: its own queue, that of the other end, and how many messages may lie there."""
-
-    local = True
-    """The other end is in this process."""
-
-    def __init__(self, ours: MessageQueue, theirs: MessageQueue, limit: int) -> None:
-        self._ours = ours
-        self._theirs = theirs
+    def __init__(self, peer: str | None = None, *, limit: int = MAX_QUEUED_MESSAGES) -> None:
+        self.peer = peer
         self._limit = limit
-        self._limiter = SendLimiter(self._has_room)
+        self.senders = SendLimiter(lambda: len(self.arrived) < self._limit or self.reason is not None)
+        self.arrived: deque[bytes | OversizedLine] = deque()
+        # Gets each message that was dropped because of its length, when its turn has come.
+        self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
+        self.reason: str | None = None  # why there will be no more messages, once that is so
+        self._end_error: type[ChannelClosed] = ChannelClosed
+        self.on_room: Callable[[], None] | None = None  # called after each read, while a pipe is paused
+        # Gets each message as it comes, decoded if it was put so: no task has to wake up.
+        self.on_message: Callable[[Any], object] | None = None
+        self.receiver: DirectReceiver | None = None  # the same; calls `receive` while it is not free
+        self.related_request: RequestId | None = None  # on whose stream the current message came
+        self._waiting: asyncio.Future[None] | None = None
+        self._direct_count = 0  # messages that were taken directly since the last that waited
+        self.ended = asyncio.Event()
 
     async def receive(self) -> bytes:
-        """Return the next message of the other end; wait for it if needed. Cancelling it loses no message."""
-        return await self._ours.receive()
+        """Return the next message; wait for it if needed. Cancelling the wait loses nothing."""
+        if self._waiting is not None:
+            raise LocalProtocolError(
+                "another task is already receiving from this channel",
+                hint="receive in one task, and distribute the messages from there",
+            )
+        while True:
+            while not self.arrived:
+                if self.reason is not None:
+                    raise self._end_error(self.reason, peer=self.peer)
+                self._waiting = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiting
+                finally:
+                    self._waiting = None
+            message = self.arrived.popleft()
+            self._direct_count = 0
+            if self.on_room is not None:
+                self.on_room()
+            if self.senders.queue:
+                self.senders.admit_next()
+            if isinstance(message, bytes):
+                return message
+            self.on_oversized(message)
+
+    def check_open(self) -> None:
+        """Raise what `receive` does at the end, for a message that cannot be sent any more."""
+        if self.reason is not None:
+            raise self._end_error(self.reason, sent=False, peer=self.peer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a sender has to wait for room."""
+        return bool(self.senders.queue) or len(self.arrived) >= self._limit
+
+    async def put_when_room(
+        self, message: bytes, decoded: JSONRPCMessage | None = None, related: RequestId | None = None
+    ) -> None:
+        """Add one message as soon as there is room."""
+        if self.is_full:
+            await self.senders.wait()
+        self.related_request = related
+        self.put(message, decoded)
+        self.related_request = None
+        if self.senders.queue:
+            self.senders.admit_next()
+
+    def put(self, message: bytes | OversizedLine, decoded: JSONRPCMessage | None = None) -> None:
+        """Add one message, or the mark of one that was dropped."""
+        if self.on_message is not None and not self.arrived:
+            if isinstance(message, bytes):
+                self.on_message(message if decoded is None else decoded)
+            else:
+                self.on_oversized(message)
+            return
+        receiver, waiting = self.receiver, self._waiting
+        if (
+            receiver is not None
+            and waiting is not None
+            and isinstance(message, bytes)
+            and not (waiting.done() or self.arrived)
+            and _nesting.depth < MAX_NESTED_RECEIVES
+            and self._direct_count < MAX_DIRECT_MESSAGES
+            and receiver.is_free()
+        ):
+            _nesting.depth += 1
+            self._direct_count += 1
+            try:
+                receiver.take_data(message)
+            finally:
+                _nesting.depth -= 1
+            return
+        self.arrived.append(message)
+        if waiting is not None:
+            self._wake()
+
+    def end(self, reason: str, error: type[ChannelClosed] = ChannelClosed) -> None:
+        """End the queue: the reader gets the queued messages, then this error. The first reason stays."""
+        if self.reason is None:
+            self.reason, self._end_error = reason, error
+            self._wake()
+            self.senders.admit_next()
+            self.ended.set()
+
+    def close(self, reason: str) -> None:
+        """End the queue and drop its messages: the reader itself has closed the channel."""
+        self.arrived.clear()
+        self.end(reason)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+def _log_oversized(peer: str | None, line: OversizedLine) -> None:
+    _log.warning("%s: dropped a message: %s", peer or "the peer", line.make_error())
+
+
+# --------------------------------------------------------------------- channels
+
+
+class QueueChannel(ABC):
+    """A channel whose messages arrive in a queue."""
+
+    _closed_reason = "the channel was closed"
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self._queue = queue
+        self._closing: asyncio.Future[None] | None = None
+
+    async def receive(self) -> bytes:
+        """Return the next message of the peer; wait for it if needed. Cancelling it loses no message."""
+        return await self._queue.receive()
+
+    def on_message(self, callback: Callable[[Any], object]) -> None:
+        """Pass each message to `callback` as it comes, instead of keeping it for `receive`."""
+        self._queue.on_message = callback
+
+    def on_oversized(self, callback: Callable[[OversizedLine], object]) -> None:
+        """Report messages that are dropped because of their length to `callback` instead of the log."""
+        self._queue.on_oversized = callback
+
+    def serve(self, receiver: DirectReceiver | None) -> None:
+        """Give messages to `receiver` at once while it waits for them; None ends that."""
+        self._queue.receiver = receiver
+
+    async def close(self) -> None:
+        """End the channel and free its resources. Closing twice is fine: the second caller waits."""
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        self._queue.close(self._closed_reason)
+        try:
+            await self._shut_down()
+        finally:
+            self._closing.set_result(None)
+
+    @abstractmethod
+    async def _shut_down(self) -> None:
+        """Free the resources of the channel, which takes no more messages."""
+
+
+class MemoryChannel(QueueChannel):
+    """One end of a pair: its own queue, and that of the other end."""
+
+    local = True  # the other end is in this process
+
+    _closed_reason = "this end of the channel was closed"
+
+    def __init__(self, ours: MessageQueue, theirs: MessageQueue) -> None:
+        super().__init__(ours)
+        self._theirs = theirs
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the other end has too many. A cancelled send has sent nothing."""
         theirs = self._theirs
-        waiting = self._limiter.queue
-        if waiting or len(theirs.arrived) >= self._limit:
-            theirs.on_room = self._limiter.admit_next
-            await self._limiter.wait()
-        if self._ours.reason is not None:
-            self._limiter.admit_next()
-            raise ChannelClosed(self._ours.reason, sent=False)
+        if theirs.is_full:
+            await theirs.senders.wait()
+        if self._queue.reason is not None:
+            theirs.senders.admit_next()
+            self._queue.check_open()
         theirs.put(data)
-        if waiting:
-            self._limiter.admit_next()
-        elif theirs.on_room is not None:
-            theirs.on_room = None
+        theirs.senders.admit_next()
 
     def offer(self, data: bytes) -> bool:
         """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         theirs = self._theirs
-        if self._ours.reason is not None or self._limiter.queue or len(theirs.arrived) >= self._limit:
+        if self._queue.reason is not None or theirs.is_full:
             return False
         theirs.put(data)
         return True
@@ -220,29 +274,14 @@ class MemoryChannel:
         """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self.offer(outgoing.data)
 
-    def on_message(self, tell: Callable[[bytes], object]) -> None:
-        """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
-        self._ours.on_message = tell
-
-    def serve(self, taker: DirectReceiver | None) -> None:
-        """Give messages to `taker` at once while it waits for them; None ends that."""
-        self._ours.receiver = taker
-
-    async def close(self) -> None:
-        """End both directions. The other end may still read what was sent before. Closing twice is fine."""
-        self._ours.close("this end of the channel was closed")
+    async def _shut_down(self) -> None:
+        # The other end may still read the messages sent before.
         self._theirs.end("the other end of the channel was closed")
-        self._limiter.admit_next()
-        if self._ours.on_room is not None:
-            self._ours.on_room()  # wakes the other end's senders, which wait for room here
-
-    def _has_room(self) -> bool:
-        return len(self._theirs.arrived) < self._limit or self._ours.reason is not None
 
 
-def memory_pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
-    """Two channels, each the peer of the other."""
+def memory_pair(limit: int = MAX_QUEUED_MESSAGES) -> tuple[MemoryChannel, MemoryChannel]:
+    """Return two channels, each the peer of the other."""
     if limit < 1:
-        raise ValueError(f"limit is {limit}; at least 1 message has to fit between the two ends")
-    left, right = MessageQueue(nested=True), MessageQueue(nested=True)
-    return MemoryChannel(left, right, limit), MemoryChannel(right, left, limit)
+        raise ValueError(f"limit must be at least 1 message, not {limit}")
+    left, right = MessageQueue(limit=limit), MessageQueue(limit=limit)
+    return MemoryChannel(left, right), MemoryChannel(right, left)

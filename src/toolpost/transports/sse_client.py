@@ -6,100 +6,60 @@ the channel. Owns that stream, and knows nothing of sessions or revisions.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
-from toolpost.errors import (
-    AuthError,
-    ChannelClosed,
-    ConnectFailed,
-    RemoteProtocolError,
-    RequestFailed,
-    TransportError,
-)
+from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RemoteProtocolError, TransportError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCRequest
 from toolpost.protocol.sse import EventStreamDecoder, ServerSentEvent
-from toolpost.transports.event_stream import BoundedMessageQueue
-from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted, open_event_stream
+from toolpost.transports.http_client import HttpClientChannel
+from toolpost.transports.http_sender import EVENTS, JSON, check_accepted, open_event_stream
 from toolpost.transports.targets import Http, resolve_url
 from toolpost.types.base import RequestId
 
 ENDPOINT_TIMEOUT: Final = 30.0  # seconds for the `endpoint` event, which should be the first one
 MAX_ENDPOINT_LENGTH: Final = 4096  # the longest URL to post to: servers do not accept longer ones
-CLOSE_TIMEOUT: Final = 2.0  # seconds for the stream to be closed
-_CLOSED_REASON: Final = "the channel was closed"
 _POST_HEADERS: Final = {"content-type": JSON}
 
 logger: Final = logging.getLogger("toolpost.http")
 
 
-class SseChannel:
-    """The channel to a server over HTTP+SSE. `open_sse` makes it; it starts to read at once."""
+class SseChannel(HttpClientChannel):
+    """The channel to a server over HTTP+SSE. `open_sse` makes it; it starts to read at once.
+
+    Without `on_request_lost`, `send` waits until the server accepts a request, and raises if it does not.
+    """
 
     def __init__(self, http: Http) -> None:
-        self._http = http
-        self._sender = HttpSender(http)
-        self._queue = BoundedMessageQueue(http.label)
-        loop = asyncio.get_running_loop()
-        self._endpoint: asyncio.Future[str] = loop.create_future()
-        self._closing: asyncio.Future[None] | None = None
-        self._on_lost: Callable[[RequestId, TransportError | AuthError], object] | None = None
-        self._opening: asyncio.Timeout | None = None
-        self._sender.on_login_pending(self._pause_timeout)
-        self._post_tasks: set[asyncio.Task[None]] = set()
-        self._reader = loop.create_task(self._read_stream())
-
-    def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
-        """Report each request that was not accepted to `tell`; by default `send` waits and raises."""
-        self._on_lost = tell
-
-    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
-        """Call `tell` when requests begin to wait for a login, and when none does any more."""
-        self._sender.on_login_pending(tell)
-
-    def _pause_timeout(self, waiting: bool) -> None:
-        if self._opening is not None:
-            self._opening.reschedule(
-                None if waiting else asyncio.get_running_loop().time() + ENDPOINT_TIMEOUT
-            )
+        super().__init__(http)
+        self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._spawn(self._read_stream())
 
     async def wait_for_endpoint(self) -> None:
         """Wait until the server has named the URL to post to (SSE-2); raise ConnectFailed if it does not."""
         try:
-            async with asyncio.timeout(ENDPOINT_TIMEOUT) as scope:
-                self._opening = scope
-                try:
-                    await asyncio.shield(self._endpoint)
-                finally:
-                    self._opening = None
+            async with self._sender.limit_time(ENDPOINT_TIMEOUT):
+                await asyncio.shield(self._endpoint)
         except TimeoutError:
             raise ConnectFailed(
-                "the server does not say where to post",
-                hint="it may not speak HTTP+SSE",
+                "the server sent no endpoint to post to",
+                hint="it may not support HTTP+SSE",
                 peer=self._http.label,
             ) from None
         except TransportError as error:
             raise ConnectFailed(
-                f"no HTTP+SSE: {error.message}", hint=error.hint, peer=self._http.label
+                f"HTTP+SSE failed: {error.message}", hint=error.hint, peer=self._http.label
             ) from error
-
-    async def receive(self) -> bytes:
-        """Return the next message of the server. Cancelling it loses no message."""
-        return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Post one message (SSE-3); its answer comes on the stream, or `on_request_lost` reports it."""
-        if self._queue.reason is not None:
-            raise ChannelClosed(self._queue.reason, sent=False, peer=self._http.label)
-        request_id = None if self._on_lost is None else _get_request_id(data)
-        if request_id is None:
+        self._queue.check_open()
+        message = None if self._on_lost is None else jsonrpc.decode(data)
+        if isinstance(message, JSONRPCRequest):
+            # A server may respond to the POST only after its answer has come on the stream.
+            self._spawn(self._post_request(message.id, data))
+        else:
             await self._post(data)
-            return
-        # A server may respond to the POST only after its answer has come on the stream.
-        task = asyncio.get_running_loop().create_task(self._post_request(request_id, data))
-        self._post_tasks.add(task)
-        task.add_done_callback(self._post_tasks.discard)
 
     async def _post(self, data: bytes) -> None:
         endpoint = await asyncio.shield(self._endpoint)
@@ -107,33 +67,15 @@ class SseChannel:
             await check_accepted(response)
 
     async def _post_request(self, request_id: RequestId, data: bytes) -> None:
-        assert self._on_lost is not None
         try:
             await self._post(data)
-        except (TransportError, AuthError) as error:
-            self._on_lost(request_id, error)
-        except Exception as error:
-            logger.exception("%s: a request failed", self._http.label)
-            self._on_lost(request_id, RequestFailed(f"the request failed: {type(error).__name__}"))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._report_lost(request_id, error)
 
-    async def close(self) -> None:
-        """Close the stream, which ends the session of the server. Closing twice is fine."""
-        if self._closing is not None:
-            await asyncio.wait({self._closing})
-            return
-        self._closing = asyncio.get_running_loop().create_future()
-        self._queue.close(_CLOSED_REASON)
-        self._fail_endpoint(ChannelClosed(_CLOSED_REASON, sent=False, peer=self._http.label))
-        tasks = {self._reader, *self._post_tasks}
-        for task in tasks:
-            task.cancel()
-        try:
-            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
-        finally:
-            try:
-                await self._sender.close()
-            finally:
-                self._closing.set_result(None)
+    async def _shut_down(self) -> None:
+        """Close the stream, which ends the session of the server."""
+        self._fail_endpoint(ChannelClosed(self._closed_reason, sent=False, peer=self._http.label))
+        await super()._shut_down()
 
     # ----------------------------------------------------------------- the stream
 
@@ -165,11 +107,11 @@ class SseChannel:
         elif event.event == "endpoint" and not self._endpoint.done():
             url = event.data[: MAX_ENDPOINT_LENGTH + 1].decode("utf-8", "replace").strip()
             if len(url) > MAX_ENDPOINT_LENGTH:
-                raise ConnectFailed("the server names a place to post to that is too long")
+                raise ConnectFailed("the server sent an endpoint that is too long")
             try:
                 self._endpoint.set_result(resolve_url(self._http.url, url))
             except ConnectFailed as error:
-                raise ConnectFailed(f"the server names a place to post to, but {error.message}") from None
+                raise ConnectFailed(f"the server sent an invalid endpoint: {error.message}") from None
 
     def _fail_endpoint(self, error: TransportError | AuthError) -> None:
         if not self._endpoint.done():
@@ -186,12 +128,3 @@ async def open_sse(http: Http) -> SseChannel:
         await channel.close()
         raise
     return channel
-
-
-def _get_request_id(data: bytes) -> RequestId | None:
-    """Return the id of a request; None for other messages."""
-    try:
-        message = jsonrpc.decode(data)
-    except RemoteProtocolError:
-        return None
-    return message.id if isinstance(message, JSONRPCRequest) else None

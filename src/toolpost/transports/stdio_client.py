@@ -1,8 +1,7 @@
 """The client's side of stdio: starts a server as a child process, exchanges lines with it, and ends it.
 
 Owns the process with its whole group, and its stderr: lines are handed on as they come, and the last ones are
-kept to explain a crash. Output on stderr is not an error by itself (STDIO-4). What is said over the pipes is
-not known here.
+kept to explain a crash. Output on stderr does not mean an error (STDIO-4). Knows nothing of the messages.
 """
 
 import asyncio
@@ -22,9 +21,9 @@ from typing import Final, TextIO
 
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.events import OutboundRequest
-from toolpost.protocol.framing import LineBuffer, OversizedLine, frame
-from toolpost.transports.memory import MessageQueue
-from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
+from toolpost.protocol.framing import frame
+from toolpost.transports.memory import MessageQueue, QueueChannel
+from toolpost.transports.pipes import LineFeed, LineWriter
 from toolpost.transports.targets import Stdio
 
 MAX_KEPT_LINES: Final = 20  # how many lines of stderr are kept: a traceback of Python with its cause
@@ -42,24 +41,26 @@ class ServerStderr:
     def __init__(self, stdio: Stdio, fd: int) -> None:
         self.last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
         self._fd = fd
-        self._lines = LineBuffer(MAX_STDERR_LINE)
-        self._pipe: LoopReader | ThreadReader | None = None
+        self._queue = MessageQueue()  # stays empty: each line is taken as it comes
+        self._queue.on_message = lambda line: self._take_line(line.decode("utf-8", "replace"))
+        self._queue.on_oversized = lambda line: self._take_line(f"(a line of {line.size} bytes was omitted)")
+        self._feed: LineFeed | None = None
         self._file: TextIO | None = None
         self._forward = self._open_target(stdio)
 
     def listen(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
         """Start reading; call `ended` at the end."""
-        self._pipe = open_reader(loop, self._fd, partial(self._take, ended))
+        self._feed = LineFeed(loop, self._fd, self._queue, limit=MAX_STDERR_LINE, ended=ended)
 
     def drain(self) -> bool:
-        """Read at once what is there. Return whether that is possible."""
-        return self._pipe is None or self._pipe.drain()
+        """Read at once all that has arrived. Return whether that is possible."""
+        return self._feed is None or self._feed.drain()
 
     def close(self) -> None:
         """Stop reading, and close the file if it is ours."""
-        if self._pipe is not None:
-            self._pipe.close()
-        self._finish()
+        if self._feed is not None:
+            self._feed.close()
+            self._feed.finish()
         if self._file is not None:
             self._file.close()
 
@@ -74,7 +75,7 @@ class ServerStderr:
                 target = self._file = target.open("a", buffering=1, encoding="utf-8")
             except OSError as error:
                 raise ConnectFailed(
-                    f"stderr has nowhere to go: {error}",
+                    f"cannot open the file for stderr: {error}",
                     hint="correct the path in `stderr`",
                     peer=stdio.label,
                 ) from error
@@ -83,24 +84,8 @@ class ServerStderr:
         write = target.write
         return lambda line: write(f"{line}\n")
 
-    def _take(self, ended: Callable[[], None], chunk: bytes) -> None:
-        for line in self._lines.feed(chunk):
-            self._take_line(line)
-        if not chunk:
-            self._finish()
-            ended()
-
-    def _finish(self) -> None:
-        line = self._lines.end()
-        if line is not None:
-            self._take_line(line)
-
-    def _take_line(self, line: bytes | OversizedLine) -> None:
-        if isinstance(line, bytes):
-            text = line.decode("utf-8", "replace")
-        else:
-            text = f"(a line of {line.size} bytes was left out)"
-        # What is kept is shown to people: their terminal must not interpret it.
+    def _take_line(self, text: str) -> None:
+        # Kept lines are shown to people: their terminal must not interpret them.
         seen = "".join(filter(str.isprintable, text[: 4 * MAX_KEPT_LINE_LENGTH].replace("\t", " ")))
         self.last_lines.append(
             seen if len(seen) <= MAX_KEPT_LINE_LENGTH else f"{seen[:MAX_KEPT_LINE_LENGTH]}…"
@@ -108,7 +93,7 @@ class ServerStderr:
         try:
             self._forward(text)
         except Exception:  # noqa: BLE001 - a function of the user must not stop the reading
-            _log.exception("a line of stderr could not be handed on")
+            _log.exception("failed to forward a line of stderr")
 
 
 # --------------------------------------------------------------------- the process
@@ -117,10 +102,9 @@ EXIT_CODE_TIMEOUT: Final = 1.0  # seconds to wait for the exit code of a server 
 KILL_TIMEOUT: Final = 2.0  # seconds to wait after SIGKILL: a process may be stuck in the kernel
 GROUP_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the group: no event reports its end
 _SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
-_CLOSED_REASON: Final = "the channel was closed"
 
 
-class ChildProcessChannel:
+class ChildProcessChannel(QueueChannel):
     """The channel to a child process. `open_child` makes it; `pid` is also the number of its group."""
 
     def __init__(
@@ -133,7 +117,7 @@ class ChildProcessChannel:
         stdout: int,
         stderr: ServerStderr | None,
     ) -> None:
-        self._closing: asyncio.Future[None] | None = None
+        super().__init__(MessageQueue(stdio.label))
         self._loop = loop = asyncio.get_running_loop()
         self._stdio = stdio
         self._process = process
@@ -142,10 +126,7 @@ class ChildProcessChannel:
         self._end_reported: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
         self._timer: asyncio.TimerHandle | None = None
         self._is_group_empty = False
-        self._queue = MessageQueue(stdio.label)
-        self._stdin = open_writer(
-            loop, stdin, "the server closed its stdin, and is still running", _log.debug
-        )
+        self._stdin = LineWriter(loop, stdin, "the server closed its stdin but is still running", _log.debug)
         self._feed = LineFeed(loop, stdout, self._queue, limit=stdio.max_line, ended=self._try_report_end)
         self.pid = process.get_pid()
         # The loop keeps the process until it is reaped. It must not keep us, or `__del__` would never run.
@@ -179,11 +160,7 @@ class ChildProcessChannel:
         """Where to find the server's stderr, if it goes to a log level that is off."""
         if self._stdio.stderr != "log" or _log.isEnabledFor(logging.INFO):
             return None
-        return f"what {self._stdio.label} writes to stderr goes to the logger {_log.name!r}, at level INFO"
-
-    async def receive(self) -> bytes:
-        """Return the next line of the server's stdout. Cancelling it loses no message."""
-        return await self._queue.receive()
+        return f"stderr of {self._stdio.label} goes to the logger {_log.name!r}, at level INFO"
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the server does not read."""
@@ -199,28 +176,11 @@ class ChildProcessChannel:
         """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._stdin.offer(frame(outgoing.data))
 
-    def on_message(self, tell: Callable[[bytes], object]) -> None:
-        """Pass each message to `tell` as it comes, instead of keeping it for `receive`."""
-        self._queue.on_message = tell
-
-    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
-        """Report messages that are dropped because of their length to `tell` instead of the log."""
-        self._queue.on_oversized = tell
-
-    async def close(self) -> None:
-        """End the server and all processes of its group. Closing twice is fine.
-
-        Its stdin is closed, and it may exit; then SIGTERM and SIGKILL go to the whole group. Cancelling this
-        sends SIGKILL at once. The process is reaped in any case.
-        """
-        if self._closing is not None:
-            await asyncio.wait({self._closing})
-            return
-        self._closing = self._loop.create_future()
+    async def _shut_down(self) -> None:
+        """End the whole group: close stdin, then SIGTERM, then SIGKILL; a cancellation sends that at once."""
         self._feed.discard()  # a server that is stuck in a write would not notice the end of stdin
-        self._queue.close(_CLOSED_REASON)
         self._report_end()
-        self._stdin.finish(_CLOSED_REASON)
+        self._stdin.finish(self._closed_reason)
         try:
             await self._ask_to_exit()
         finally:
@@ -228,7 +188,6 @@ class ChildProcessChannel:
                 await self._kill()
             finally:
                 self._release()
-                self._closing.set_result(None)
 
     def __del__(self) -> None:
         if self._closing is None:
@@ -267,7 +226,7 @@ class ChildProcessChannel:
         if self._exited.done():
             # A grandchild may still hold the pipes, but the server does not answer any more.
             self._feed.close()
-            self._stdin.abort(_CLOSED_REASON)
+            self._stdin.abort(self._closed_reason)
 
     def _describe_end(self) -> str:
         text = f"the server process {_describe_exit(self.returncode)}"
@@ -275,21 +234,21 @@ class ChildProcessChannel:
             return text
         if not self._stderr.last_lines:
             return f"{text}; it wrote nothing to stderr"
-        return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.last_lines))
+        return "\n    ".join((f"{text}; last lines of stderr:", *self._stderr.last_lines))
 
     # ----------------------------------------------------------------- ending it
 
     async def _ask_to_exit(self) -> None:
-        """Let the server exit; then send SIGTERM to it and to what it left behind."""
+        """Let the server exit; then send SIGTERM to its whole group."""
         await asyncio.wait({self._exited}, timeout=self._stdio.stdin_wait)
         if self._signal(signal.SIGTERM):
             deadline = self._loop.time() + self._stdio.term_wait
             await asyncio.wait({self._exited}, timeout=self._stdio.term_wait)
-            while self._signal(0) and self._loop.time() < deadline:  # noqa: ASYNC110 - no event tells it
+            while self._signal(0) and self._loop.time() < deadline:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(GROUP_POLL_INTERVAL)
 
     async def _kill(self) -> None:
-        """Kill what is left and reap it; a cancellation waits for that."""
+        """Kill and reap the processes that are left; a cancellation waits for that."""
         cancelled = False
         deadline = self._loop.time() + KILL_TIMEOUT
         self._signal(_SIGKILL)
@@ -299,7 +258,7 @@ class ChildProcessChannel:
             except asyncio.CancelledError:
                 cancelled = True
         if not self._exited.done():
-            _log.warning("%s: process %d cannot be ended", self._stdio.label, self.pid)
+            _log.warning("%s: could not stop process %d", self._stdio.label, self.pid)
         if cancelled:
             raise asyncio.CancelledError
 
@@ -320,10 +279,7 @@ class ChildProcessChannel:
         return not self._is_group_empty
 
     def _reap_adopted(self) -> bool:
-        """Reap grandchildren that have become our children; return whether some are left.
-
-        That happens where we are the first process of a container.
-        """
+        """Reap grandchildren that became our children, as in a container; return whether some are left."""
         if self._is_group_empty or not self._exited.done() or sys.platform == "win32":
             return False
         with contextlib.suppress(ChildProcessError):
@@ -334,7 +290,7 @@ class ChildProcessChannel:
 
     def _release(self) -> None:
         self._feed.close()
-        self._stdin.abort(_CLOSED_REASON)
+        self._stdin.abort(self._closed_reason)
         if self._stderr is not None:
             self._stderr.close()
         with contextlib.suppress(PermissionError):  # it runs as another user: nothing more can be done
@@ -400,9 +356,8 @@ class _ExitProtocol(asyncio.SubprocessProtocol):
 
 
 def _describe_exit(code: int | None) -> str:
-    """Describe for people how a process ended."""
     if code is None:
-        return "closed its stdout, and is still running"
+        return "closed its stdout but is still running"
     if code >= 0:
         return f"exited with code {code}"
     names = {item.value: item.name for item in signal.Signals}
@@ -419,24 +374,23 @@ def _find_program(command: str, environment: Mapping[str, str]) -> str:
 
 
 def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
-    """Return the error that says why the server could not be started, and what to do."""
     command = stdio.command
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
-        what = f"there is no folder {os.fspath(stdio.cwd)!r}"
-        return ConnectFailed(what, hint="create it, or correct `cwd`", peer=stdio.label)
+        problem = f"folder {os.fspath(stdio.cwd)!r} does not exist"
+        return ConnectFailed(problem, hint="create it, or correct `cwd`", peer=stdio.label)
     if isinstance(error, FileNotFoundError) and os.sep in command and Path(command).exists():
-        what, hint = f"the interpreter of {command!r} does not exist", "correct its first line, behind #!"
+        problem, hint = f"the interpreter of {command!r} does not exist", "correct the #! in its first line"
     elif isinstance(error, FileNotFoundError) and " " in command:
-        what, hint = f"there is no program {command!r}", "give its arguments separately, in `args`"
+        problem, hint = f"program {command!r} not found", "pass its arguments separately, in `args`"
     elif isinstance(error, FileNotFoundError):
-        what = f"there is no program {command!r}"
-        hint = "install it, or give its full path: it is not along the PATH that the server gets"
+        problem = f"program {command!r} not found"
+        hint = "install it, or pass its full path: it is not on the PATH of the server"
     elif isinstance(error, PermissionError):
-        what, hint = f"{command!r} may not be executed", "is it a program? then try chmod +x"
+        problem, hint = f"{command!r} is not executable", "if it is a program, try chmod +x"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        what, hint = f"{command!r} is no program", "a script needs a first line with #! and its interpreter"
+        problem, hint = f"{command!r} is not a program", "a script needs an interpreter after #! in line 1"
     else:
-        what, hint = f"{command!r} could not be started: {error}", None
+        problem, hint = f"{command!r} could not be started: {error}", None
     if command.endswith(".py") and isinstance(error, OSError) and " " not in command:
-        hint = f"a script is started with Python: [sys.executable, {command!r}]"
-    return ConnectFailed(what, hint=hint, peer=stdio.label)
+        hint = f"start a script with Python: [sys.executable, {command!r}]"
+    return ConnectFailed(problem, hint=hint, peer=stdio.label)

@@ -2,7 +2,7 @@
 
 While the channel is open, all other code in this process finds /dev/null at descriptor 0 and stderr at
 descriptor 1, so that a stray `print` or a C library cannot break the stream. `Watchdog` ends a process that
-cannot end itself. What is said over the channel is not known here.
+cannot end itself. Knows nothing of the messages.
 """
 
 import asyncio
@@ -14,37 +14,42 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import MAX_LINE, OversizedLine, frame
-from toolpost.transports.memory import DirectReceiver, MessageQueue
-from toolpost.transports.pipes import LineFeed, PipeWriter, ThreadWriter, open_writer
+from toolpost.protocol.framing import MAX_LINE, frame
+from toolpost.transports.memory import MessageQueue, QueueChannel
+from toolpost.transports.pipes import LineFeed, LineWriter
 
 PARENT_CHECK_INTERVAL: Final = 2.0  # seconds between two checks whether our parent process still lives
 LAST_WRITE_TIMEOUT: Final = 2.0  # seconds that closing waits for a client to read the last answers
 
 
-class StdioServerChannel:
-    """The channel over our own stdin and stdout. `open_stdio` makes it."""
+class StdioServerChannel(QueueChannel):
+    """Takes over stdin and stdout until it is closed; also an async context manager.
 
-    local = True
-    """The other end is the process that started us."""
+    Make it in a running event loop. Meanwhile `print` writes to stderr, line by line, and stdin is empty.
+    """
 
-    def __init__(self, max_line: int, parent_check: float | None) -> None:
+    local = True  # the other end is the process that started us
+
+    def __init__(
+        self, max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK_INTERVAL
+    ) -> None:
+        super().__init__(MessageQueue())
         self._loop = loop = asyncio.get_running_loop()
-        self._redirect = _StdioRedirect()
-        self._queue = MessageQueue()
-        self._closing: asyncio.Future[None] | None = None
+        self._redirect = StdioRedirect()
         self._timer: asyncio.TimerHandle | None = None
-        self._writer = _open_stdout(loop, self._redirect.stdout, self._queue.end)
-        stdin = _reopen_nonblocking(self._redirect.stdin, os.O_RDONLY)
+        self._writer = LineWriter(
+            loop,
+            _reopen_nonblocking(self._redirect.stdout, os.O_WRONLY),
+            "the client is gone: stdout was closed",
+            self._queue.end,
+        )
         self._feed = LineFeed(
             loop,
-            os.dup(self._redirect.stdin) if stdin is None else stdin,
+            _reopen_nonblocking(self._redirect.stdin, os.O_RDONLY),
             self._queue,
             limit=max_line,
             ended=partial(self._queue.end, "the client is gone: stdin was closed"),
@@ -52,10 +57,6 @@ class StdioServerChannel:
         self._parent = os.getppid()
         if parent_check is not None and os.name == "posix":
             self._watch_parent(parent_check)
-
-    async def receive(self) -> bytes:
-        """Return the next message of the client; wait for it if needed. Cancelling it loses no message."""
-        return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the client does not read."""
@@ -65,46 +66,26 @@ class StdioServerChannel:
         """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._writer.offer(frame(data))
 
-    def serve(self, taker: DirectReceiver | None) -> None:
-        """Give messages to `taker` at once while it waits for them; None ends that."""
-        self._queue.receiver = taker
-
-    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
-        """Report messages that are dropped because of their length to `tell` instead of the log."""
-        self._queue.on_oversized = tell
-
     async def wait_until_ended(self) -> None:
         """Wait until the client has gone, also while its last messages are not received yet."""
-        await self._queue.wait_until_ended()
+        await self._queue.ended.wait()
 
-    async def close(self) -> None:
-        """Write what was sent, then give the descriptors back. Closing twice is fine.
-
-        Cancelling it drops what the client has not read yet; the descriptors are given back all the same.
-        """
-        if self._closing is not None:
-            await asyncio.wait({self._closing})
-            return
-        self._closing = self._loop.create_future()
-        reason = "the channel was closed"
-        self._queue.close(reason)
+    async def _shut_down(self) -> None:
+        """Write all sent messages, unless cancelled; then give the descriptors back."""
         self._feed.close()
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self._writer.finish(reason)
+            self._writer.finish(self._closed_reason)
             await asyncio.wait({self._writer.closed}, timeout=LAST_WRITE_TIMEOUT)
         finally:
-            self._writer.abort(reason)
+            self._writer.abort(self._closed_reason)
             self._redirect.undo()
-            self._closing.set_result(None)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _watch_parent(self, seconds: float) -> None:
@@ -116,39 +97,25 @@ class StdioServerChannel:
             self._queue.end("the client is gone: the parent process has ended")
 
 
-def open_stdio(
-    max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK_INTERVAL
-) -> StdioServerChannel:
-    """Take over stdin and stdout until the channel is closed; also an async context manager.
-
-    Call it in a running event loop. Meanwhile `print` writes to stderr, line by line, and stdin is empty.
-
-    Raises:
-        ConnectFailed: this process has no stdin or no stdout.
-        LocalProtocolError: another channel of this process uses them.
-    """
-    return StdioServerChannel(max_line, parent_check)
-
-
-class _StdioRedirect:
+class StdioRedirect:
     """Takes descriptors 0 and 1 from all other code in this process until `undo`; keeps copies of both."""
 
     is_active = False
 
     def __init__(self) -> None:
-        if _StdioRedirect.is_active:
+        if StdioRedirect.is_active:
             raise LocalProtocolError("stdin and stdout are in use by another channel of this process")
         if any(stream is None or stream.closed for stream in (sys.__stdin__, sys.__stdout__)):
             # The numbers 0 and 1 may belong to any file by now.
             raise ConnectFailed(
                 "this process has no stdin or no stdout",
-                hint="let an MCP client start it, or connect both of them",
+                hint="start it from an MCP client, or connect both",
             )
         self.stdin = os.dup(0)
         self.stdout = os.dup(1)
-        _StdioRedirect.is_active = True
-        _redirect_descriptor(0, os.devnull)
-        _redirect_descriptor(1, os.devnull if sys.__stderr__ is None else 2)
+        StdioRedirect.is_active = True
+        redirect_descriptor(0, os.devnull)
+        redirect_descriptor(1, os.devnull if sys.__stderr__ is None else 2)
         # Output that is not flushed yet goes to stderr as well, and from here on each line at once.
         self._buffering = [(stream, stream.line_buffering) for stream in _get_stdout_streams()]
         for stream, _ in self._buffering:
@@ -158,17 +125,17 @@ class _StdioRedirect:
         """Give the descriptors back; 1 only if it still has a reader, else the next `print` would fail."""
         for stream, buffering in self._buffering:
             if not _flush_stream(stream, line_buffering=buffering):
-                _redirect_descriptor(1, os.devnull)
+                redirect_descriptor(1, os.devnull)
                 _flush_stream(stream, line_buffering=buffering)
         os.dup2(self.stdin, 0)
         if not _has_no_reader(self.stdout):
             os.dup2(self.stdout, 1)
         os.close(self.stdin)
         os.close(self.stdout)
-        _StdioRedirect.is_active = False
+        StdioRedirect.is_active = False
 
 
-def _redirect_descriptor(fd: int, target: int | str) -> None:
+def redirect_descriptor(fd: int, target: int | str) -> None:
     """Point a descriptor to the file of another one, or to a path."""
     if isinstance(target, int):
         os.dup2(target, fd)
@@ -201,8 +168,8 @@ def _has_no_reader(fd: int) -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _reopen_nonblocking(fd: int, flags: int) -> int | None:
-    """Open the same pipe or terminal again, non-blocking; return None where that is not possible.
+def _reopen_nonblocking(fd: int, flags: int) -> int:
+    """Open the same pipe or terminal again, non-blocking; return a copy where that is not possible.
 
     O_NONBLOCK applies to all processes that share the open file, and to stderr if that is the same terminal.
     A file opened by us alone lets us set it without changing theirs.
@@ -210,17 +177,7 @@ def _reopen_nonblocking(fd: int, flags: int) -> int | None:
     if sys.platform == "linux" and (stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd)):
         with contextlib.suppress(OSError):
             return os.open(f"/proc/self/fd/{fd}", flags | os.O_NONBLOCK | os.O_NOCTTY)
-    return None
-
-
-def _open_stdout(loop: asyncio.AbstractEventLoop, fd: int, broken: Callable[[str], None]) -> PipeWriter:
-    gone = "the client is gone: stdout was closed"
-    own = _reopen_nonblocking(fd, os.O_WRONLY)
-    if own is not None:
-        return open_writer(loop, own, gone, broken)
-    # Each write to a socket can be made non-blocking; other kinds may block.
-    kind = open_writer if stat.S_ISSOCK(os.fstat(fd).st_mode) else ThreadWriter
-    return kind(loop, os.dup(fd), gone, broken)
+    return os.dup(fd)
 
 
 # --------------------------------------------------------------------- the end of the process
@@ -268,5 +225,5 @@ class Watchdog:
         finally:
             os.close(stdin)
         if not self._finished.wait(self._grace):
-            _log.error("the process does not end by itself within %s s, and is ended", self._grace)
+            _log.error("the process did not exit within %s s; ending it", self._grace)
             os._exit(0)

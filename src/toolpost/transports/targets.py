@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, TypeVar
 from urllib.parse import SplitResult, urljoin
 
 from msgspec import Struct, ValidationError, convert
@@ -31,29 +31,26 @@ MAX_ANSWER: Final = 4 * 1024 * 1024
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+# They say where a message ends: only the HTTP library sets them.
 _FRAMING_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
-"""Headers that say where a message ends: only the HTTP library sets them."""
-
-_SSE_TYPE: Final = "sse"
-_HTTP_TYPES: Final = frozenset({"http", "streamablehttp", _SSE_TYPE})
-"""What an entry of an `mcp.json` calls this transport; programs disagree on hyphens."""
+Entry = TypeVar("Entry", bound=Struct)
 
 
 class Http(Struct, frozen=True):
-    """Where an HTTP server is, and how to talk to it.
+    """The address of an HTTP server, and how to connect to it.
 
     Attributes:
         url: the address of its MCP endpoint.
-        headers: what to send with each request, such as `{"Authorization": "Bearer …"}`.
-        http: what carries the requests: None or "aiohttp", "httpx2", a session of aiohttp or an async client
-            of httpx2 (which is yours to close), an ASGI application, or a `Backend`.
-        name: what to call the server in errors and logs; by default its URL without the query.
-        sse: whether it speaks only HTTP+SSE, the way of the first revision.
+        headers: headers to send with each request, such as `{"Authorization": "Bearer …"}`.
+        http: the HTTP library: None or "aiohttp", "httpx2", an aiohttp session or an httpx2 async client
+            (which is yours to close), an ASGI application, or a `Backend`.
+        name: the name of the server in errors and logs; by default its URL without the query.
+        sse: whether it supports only HTTP+SSE, the HTTP transport of the first revision.
         max_answer: the largest answer to read, in bytes.
-        auth: who we are: a token, a function that gives one, `OAuth(…)` and the like.
+        auth: the credentials: a token, a function that returns one, `OAuth(…)` and the like.
 
     Raises:
-        ConnectFailed: the URL is no address of a server, or a header cannot be sent.
+        ConnectFailed: the URL is not the address of a server, or a header cannot be sent.
 
     Examples:
         >>> client = Client(Http("https://example.com/mcp", headers={"X-Team": "blue"}, name="shop"))
@@ -74,7 +71,7 @@ class Http(Struct, frozen=True):
         force_setattr(self, "headers", MappingProxyType(headers))
         if self.auth is not None and "authorization" in headers:
             raise ConnectFailed(
-                "auth= and the header Authorization say the same thing", hint="give one of them"
+                "auth= and the Authorization header exclude each other", hint="pass one of them"
             )
 
     def __repr__(self) -> str:
@@ -86,11 +83,23 @@ class Http(Struct, frozen=True):
         """Return the description for a URL, an entry of an `mcp.json`, or a description."""
         if isinstance(target, Http):
             return target
-        return _parse_http_entry(target) if isinstance(target, Mapping) else cls(target)
+        if isinstance(target, str):
+            return cls(target)
+        entry = _convert_entry(
+            target,
+            _HttpEntry,
+            "invalid entry for an HTTP server",
+            'it requires {"url": "…"}; "headers", "auth" and "type" are optional',
+        )
+        kind = entry.type or entry.transport or "http"
+        plain = kind.lower().replace("-", "").replace("_", "")  # programs disagree on them
+        if plain not in {"http", "streamablehttp", "sse"}:
+            raise ConnectFailed(f"unknown transport type {kind!r}", hint='"type" must be "http" or "sse"')
+        return cls(entry.url, entry.headers, sse=plain == "sse", auth=entry.auth)
 
     @property
     def label(self) -> str:
-        """What to call it."""
+        """Its name for people."""
         return self.name or display_url(self.url)
 
 
@@ -99,9 +108,9 @@ def resolve_url(base: str, reference: str) -> str:
     try:
         url = urljoin(base, reference)
     except ValueError as error:
-        raise ConnectFailed("it cannot be read") from error
+        raise ConnectFailed("the URL cannot be parsed") from error
     if get_origin(_parse_url(url)) != get_origin(_parse_url(base)):
-        raise ConnectFailed(f"{display_url(url)} is another origin than {display_url(base)}")
+        raise ConnectFailed(f"{display_url(url)} has a different origin than {display_url(base)}")
     return url.partition("#")[0]
 
 
@@ -109,19 +118,19 @@ def _parse_url(url: str) -> SplitResult:
     """Split a URL that requests can be sent to. Errors do not repeat it: it may hold secrets."""
     if has_forbidden_characters(url):
         raise ConnectFailed(
-            "the URL holds a character that no URL has, such as a space, a line break or a backslash",
-            hint="strip it, or write it as %XX",
+            "the URL contains an invalid character, such as a space, a line break or a backslash",
+            hint="remove it, or write it as %XX",
         )
     if has_credentials(url):
         raise ConnectFailed(
-            "a URL must not hold a user or a password",
+            "the URL must not contain a user name or password",
             hint='send them as headers={"Authorization": "Basic …"}',
         )
     parts = split_http_url(url)
     if parts is None:
         raise ConnectFailed(
-            "the URL of a server starts with http:// or https://, and names a host and maybe a port",
-            hint="it looks like https://example.com/mcp",
+            "the URL of a server must start with http:// or https:// and have a host",
+            hint="example: https://example.com/mcp",
         )
     return parts
 
@@ -129,13 +138,13 @@ def _parse_url(url: str) -> SplitResult:
 def _check_header(name: str, value: object) -> str:
     """Return the value of a header as it is sent. Errors name the header, but not its value."""
     if not _HEADER_NAME.fullmatch(name):
-        raise ConnectFailed(f"{name!r} is no name of a header", hint="it has letters, digits and hyphens")
+        raise ConnectFailed(f"invalid header name {name!r}", hint="use letters, digits and hyphens")
     if name.lower() in _FRAMING_HEADERS:
-        raise ConnectFailed(f"the header {name!r} is not yours to set", hint="leave it out")
+        raise ConnectFailed(f"the header {name!r} must not be set", hint="remove it")
     if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
         raise ConnectFailed(
-            f"the value of the header {name!r} cannot be sent",
-            hint="a value is text of visible ASCII; a line break at its end is a common reason",
+            f"the header {name!r} has an invalid value",
+            hint="use visible ASCII characters; a line break at the end is a common cause",
         )
     return value.strip(" \t")
 
@@ -150,19 +159,11 @@ class _HttpEntry(Struct):
     auth: str | None = None
 
 
-def _parse_http_entry(entry: Mapping[str, Any]) -> Http:
+def _convert_entry(entry: Mapping[str, Any], kind: type[Entry], problem: str, hint: str) -> Entry:
     try:
-        read = convert(entry, _HttpEntry)
+        return convert(entry, kind)
     except ValidationError as error:
-        raise ConnectFailed(
-            f"this entry describes no HTTP server: {error}",
-            hint='it needs {"url": "…"}, and may have "headers", "auth" and "type"',
-        ) from error
-    kind = read.type or read.transport or "http"
-    plain = kind.lower().replace("-", "").replace("_", "")
-    if plain not in _HTTP_TYPES:
-        raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
-    return Http(read.url, read.headers, sse=plain == _SSE_TYPE, auth=read.auth)
+        raise ConnectFailed(f"{problem}: {error}", hint=hint) from error
 
 
 # --------------------------------------------------------------------- commands
@@ -171,9 +172,7 @@ Stderr = Literal["log", "discard", "inherit"] | Callable[[str], object] | Path |
 """Where a server's stderr goes: to the logger `toolpost.child` at level INFO, nowhere, to our own stderr,
 line by line to a function, to the end of a file given by its path, or to an open text file."""
 
-_POSIX_VARIABLES: Final = """
-    COLORTERM HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
-"""
+_POSIX_VARIABLES: Final = "COLORTERM HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER"
 _WINDOWS_VARIABLES: Final = """
     APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA NUMBER_OF_PROCESSORS OS PATH PATHEXT
     PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE
@@ -183,8 +182,7 @@ _WINDOWS_VARIABLES: Final = """
 SAFE_VARIABLES: Final = frozenset((_POSIX_VARIABLES if os.name == "posix" else _WINDOWS_VARIABLES).split())
 """The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
 
-MAX_LABEL_LENGTH: Final = 60
-"""How many characters of a command an error shows."""
+MAX_LABEL_LENGTH: Final = 60  # how many characters of a command an error shows
 
 
 class Stdio(Struct, frozen=True):
@@ -201,11 +199,11 @@ class Stdio(Struct, frozen=True):
         inherit_env: names of further variables of ours to hand on; True hands on all of them.
         stderr: where its stderr goes; by default to the logger `toolpost.child`, at level INFO. The last
             lines are kept for errors, unless it is "inherit".
-        name: what to call it in errors and logs; by default the command.
-        stdin_wait: seconds to leave by itself, when its stdin was closed, before it gets SIGTERM.
-        term_wait: seconds to leave after SIGTERM before it gets SIGKILL.
-        max_line: the longest message to read from it, in bytes. A longer one is dropped, and the request
-            that it answers fails. While it arrives, so much memory is taken.
+        name: its name in errors and logs; by default the command.
+        stdin_wait: seconds to exit after its stdin was closed, before it gets SIGTERM.
+        term_wait: seconds to exit after SIGTERM, before it gets SIGKILL.
+        max_line: the longest message to read from it, in bytes: the memory that one message may take. A
+            longer one is dropped, and the request that it answers fails.
 
     Examples:
         >>> client = Client(Stdio("python", ["server.py"], env={"LANG": "C.UTF-8"}, name="shop"))
@@ -224,14 +222,14 @@ class Stdio(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.args, str):
-            raise TypeError(f"args is a list of strings: write [{self.args!r}], not {self.args!r}")
+            raise TypeError(f"args must be a list of strings: write [{self.args!r}], not {self.args!r}")
         # Paths are welcome, and the caller may change the list later.
         force_setattr(self, "command", os.fspath(self.command))
         force_setattr(self, "args", tuple(os.fspath(word) for word in self.args))
         if isinstance(self.stderr, str) and self.stderr not in {"log", "discard", "inherit"}:
-            raise TypeError(f"stderr is a file as Path({self.stderr!r}), not as a string")
+            raise TypeError(f"stderr must be a Path, such as Path({self.stderr!r}), not a string")
         if not self.command:
-            raise ConnectFailed("there is no command to start", hint="name a program")
+            raise ConnectFailed("the command is empty", hint="pass a program")
 
     def __repr__(self) -> str:
         # The values in `env` are often secrets, and a repr ends up in logs.
@@ -247,16 +245,15 @@ class Stdio(Struct, frozen=True):
         if isinstance(target, Stdio):
             return target
         if isinstance(target, Mapping):
-            return _parse_stdio_entry(target)
-        words = _split_command(target) if isinstance(target, str) else target
-        if not words:
-            raise ConnectFailed("there is no command to start", hint="name a program")
-        command, *args = words
+            hint = 'it requires {"command": "…"}; "args", "env" and "cwd" are optional'
+            entry = _convert_entry(target, _StdioEntry, "invalid entry for a command", hint)
+            return cls(entry.command, entry.args, entry.env, entry.cwd)
+        command, *args = (_split_command(target) if isinstance(target, str) else target) or [""]
         return cls(command, args)
 
     @property
     def label(self) -> str:
-        """What to call it: its name, or the command with its first argument that is no option.
+        """Its name for people: `name`, or the command with its first argument that is not an option.
 
         Arguments with settings or addresses are left out: they may hold a password.
         """
@@ -272,17 +269,13 @@ class Stdio(Struct, frozen=True):
         if self.inherit_env is True:
             return {**os.environ, **(self.env or {})}
         named = frozenset(self.inherit_env or ())
-        ours = {
-            name: value
-            for name, value in os.environ.items()
-            if name in named or _is_safe_variable(name, value)
-        }
-        return {**ours, **(self.env or {})}
-
-
-def _is_safe_variable(name: str, value: str) -> bool:
-    # A value that starts with parentheses is a function to some shells.
-    return (name in SAFE_VARIABLES or name.startswith("LC_")) and not value.startswith("()")
+        handed_on = dict[str, str]()
+        for name, value in os.environ.items():
+            is_safe = name in SAFE_VARIABLES or name.startswith("LC_")
+            # A value that starts with parentheses is a function to some shells.
+            if name in named or (is_safe and not value.startswith("()")):
+                handed_on[name] = value
+        return {**handed_on, **(self.env or {})}
 
 
 class _StdioEntry(Struct):
@@ -295,17 +288,6 @@ class _StdioEntry(Struct):
     cwd: str | None = None
 
 
-def _parse_stdio_entry(entry: Mapping[str, Any]) -> Stdio:
-    try:
-        read = convert(entry, _StdioEntry)
-    except ValidationError as error:
-        raise ConnectFailed(
-            f"this entry describes no command: {error}",
-            hint='it needs {"command": "…"}, and may have "args", "env" and "cwd"',
-        ) from error
-    return Stdio(read.command, read.args, read.env, read.cwd)
-
-
 def _split_command(text: str) -> list[str]:
     try:
         if os.name == "posix":
@@ -314,5 +296,5 @@ def _split_command(text: str) -> list[str]:
         return [word.strip('"') for word in shlex.split(text, posix=False)]  # pragma: no cover - Windows
     except ValueError as error:
         raise ConnectFailed(
-            f"the command cannot be split into words: {error}", hint="give a list of strings instead"
+            f"the command cannot be split into words: {error}", hint="pass a list of strings instead"
         ) from error

@@ -1,6 +1,6 @@
 """The vocabulary of all five revisions: one struct per noun, all importable from here.
 
-Structs only: which message is allowed when, and how it is encoded, is the business of `toolpost.protocol`.
+Structs only: `toolpost.protocol` knows which message is allowed when, and how it is encoded.
 """
 
 from toolpost.types import (
@@ -11,7 +11,6 @@ from toolpost.types import (
     notifications,
     prompts,
     resources,
-    tasks,
     tools,
 )
 from toolpost.types.base import *  # noqa: F403 - each module lists its public names in `__all__`
@@ -21,7 +20,6 @@ from toolpost.types.initialize import *  # noqa: F403 - as above
 from toolpost.types.notifications import *  # noqa: F403 - as above
 from toolpost.types.prompts import *  # noqa: F403 - as above
 from toolpost.types.resources import *  # noqa: F403 - as above
-from toolpost.types.tasks import *  # noqa: F403 - as above
 from toolpost.types.tools import *  # noqa: F403 - as above
 
 __all__: list[str] = []
@@ -32,5 +30,4 @@ __all__ += initialize.__all__
 __all__ += notifications.__all__
 __all__ += prompts.__all__
 __all__ += resources.__all__
-__all__ += tasks.__all__
 __all__ += tools.__all__

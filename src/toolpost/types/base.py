@@ -1,10 +1,10 @@
-"""What every struct of the vocabulary shares: names on the wire, `_meta`, icons, annotations, open unions.
+"""Base types of the vocabulary: names on the wire, `_meta`, icons, annotations, open unions.
 
 Structs have snake_case fields and camelCase members; a field that is None is not written. Also the result
-that asks for input (2026-07-28) and the retry that brings it, which stay undecoded here.
+that asks for input (2026-07-28) and the retry that brings it, both undecoded.
 """
 
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field
 
@@ -43,13 +43,19 @@ Unset: TypeAlias = UnsetType
 
 
 class WireStruct(Struct, rename="camel", omit_defaults=True):
-    """A struct as it goes over the wire."""
+    """A struct that is sent and received as a JSON object."""
+
+
+class MetaStruct(WireStruct, kw_only=True):
+    """A struct with a decoded `_meta`."""
+
+    meta: Meta | None = field(name="_meta", default=None)
 
 
 class OpenUnion:
-    """A value of several kinds, to which later revisions may add.
+    """A value of one of several kinds; later revisions may add kinds.
 
-    A field annotated with a subclass is decoded by `read`, so that an unknown kind becomes a value.
+    A field annotated with a subclass is decoded by `read`, so that a value of an unknown kind is kept.
     """
 
     __slots__ = ()
@@ -57,59 +63,66 @@ class OpenUnion:
     @classmethod
     def read(cls, value: JSON) -> Self:  # noqa: ARG003 - for subclasses
         """Return the value for decoded JSON; ValueError if it lacks the shape that every kind shares."""
-        raise TypeError(f"{cls.__name__} does not say how it is read")
+        raise TypeError(f"{cls.__name__} does not implement read()")
 
-    def write(self) -> JSON:
-        """The JSON of a value that is not a struct."""
-        raise TypeError(f"{type(self).__name__} does not say how it is written")
+
+class UnknownKind(OpenUnion):
+    """A value of a kind that this library does not know. `raw` is the whole value."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[str, JSON]) -> None:
+        self.raw = raw
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.raw == cast("Self", other).raw
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the raw value is mutable, as a dict is
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.raw!r})"
 
 
 def dec_hook(kind: type[Any], value: JSON) -> Any:
-    """Decode a type that msgspec does not know: our open kinds."""
+    """Decode an open union, which msgspec does not know."""
     if issubclass(kind, OpenUnion):
         try:
             return kind.read(value)
         except ValidationError as error:
-            # msgspec adds the path to a ValueError, but takes its own error for complete.
+            # msgspec adds the path to a ValueError, but not to its own ValidationError.
             raise ValueError(str(error)) from error
-    # msgspec takes a TypeError for a fault of the data; this one is ours.
-    raise NotImplementedError(f"{kind.__name__} is not a type of the protocol")
+    # A TypeError would make msgspec blame the data.
+    raise NotImplementedError(f"{kind.__name__} is not a protocol type")
 
 
 def enc_hook(value: Any) -> JSON:
-    """Encode a value that msgspec does not know: our open kinds that are no structs."""
-    if isinstance(value, OpenUnion):
-        return value.write()
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    """Encode a value of an unknown kind as it came."""
+    if isinstance(value, UnknownKind):
+        return value.raw
+    raise TypeError(f"a {type(value).__name__} cannot be encoded as JSON")
 
 
 class Params(WireStruct, kw_only=True):
-    """The parameters of a request from the client.
-
-    `_meta` stays undecoded: what the protocol needs of it is read once, before the parameters are.
-    """
+    """The parameters of a request from the client. The protocol reads `_meta` before it decodes them."""
 
     meta: Raw | Unset = field(name="_meta", default=UNSET)
 
 
 class Result(WireStruct, kw_only=True, dict=True):
-    """The result of a request.
-
-    `result_type` belongs to the stateless era and is written by it; absent means "complete".
-    """
+    """The result of a request. Only the stateless era sets `result_type`; absent means "complete"."""
 
     meta: Meta | None = field(name="_meta", default=None)
     result_type: str | None = None
 
     @property
     def raw(self) -> bytes | None:
-        """The bytes as they were received, with all that the struct does not know; None if made here."""
+        """The received bytes, with all members that the struct does not have; None if made here."""
         raw: Raw | bytes | None = self.__dict__.get("raw")
         return None if raw is None else bytes(raw)
 
 
 class Icon(WireStruct):
-    """A picture that a user interface may show.
+    """An icon that a user interface may show.
 
     Examples:
         >>> Icon("https://example.com/pen.png", mime_type="image/png").src
@@ -123,7 +136,7 @@ class Icon(WireStruct):
 
 
 class Annotations(WireStruct, kw_only=True):
-    """Hints for whom something is, how much it matters and when it changed.
+    """Hints about an object: its audience, its importance and when it changed.
 
     Examples:
         >>> block = TextContent("for people", annotations=Annotations(audience=["user"], priority=0.5))
@@ -138,7 +151,7 @@ class Annotations(WireStruct, kw_only=True):
 
 
 class InputRequest(WireStruct):
-    """An ask inside a result: the method and its parameters."""
+    """A client request inside a result: the method and its parameters."""
 
     method: str
     params: Raw | Unset = UNSET

@@ -1,14 +1,14 @@
-"""What a server may ask of a client: the model (sampling), the user (elicitation), the roots.
+"""Requests from a server to a client: sampling (the model), elicitation (the user), roots.
 
-In the session era an ask is a request of its own; in the stateless era it travels inside a result (see
-`base`) and its answer inside the retry. The types are the same.
+In the session era a client request is a message of its own; in the stateless era it is part of a result (see
+`base`) and its answer part of the retry. The types are the same.
 """
 
 from typing import Literal, Self, cast
 
 from msgspec import convert, field
 
-from toolpost.types.base import JSON, Meta, Number, OpenUnion, Result, Role, WireStruct
+from toolpost.types.base import JSON, MetaStruct, Number, OpenUnion, Result, Role, UnknownKind, WireStruct
 from toolpost.types.content import Blocks, TextContent
 from toolpost.types.tools import TaskMetadata, Tool
 
@@ -37,10 +37,8 @@ __all__ = [
 ]
 
 
-class ClientRequestParams(WireStruct, kw_only=True):
-    """The parameters of an ask; `roots/list` has none of its own."""
-
-    meta: Meta | None = field(name="_meta", default=None)
+class ClientRequestParams(MetaStruct):
+    """The parameters of a client request; `roots/list` has none of its own."""
 
 
 # --------------------------------------------------------------------- the model
@@ -53,7 +51,7 @@ class ModelHint(WireStruct):
 
 
 class ModelPreferences(WireStruct, kw_only=True):
-    """Which model would be good, from 0 (does not matter) to 1 (matters most)."""
+    """Priorities for the choice of a model, from 0 (does not matter) to 1 (matters most)."""
 
     hints: list[ModelHint] | None = None
     cost_priority: Number | None = None
@@ -61,12 +59,11 @@ class ModelPreferences(WireStruct, kw_only=True):
     intelligence_priority: Number | None = None
 
 
-class SamplingMessage(WireStruct):
-    """One turn of the conversation given to the model."""
+class SamplingMessage(MetaStruct):
+    """One message of the conversation given to the model."""
 
     role: Role
     content: Blocks
-    meta: Meta | None = field(name="_meta", default=None)
 
 
 class ToolChoice(WireStruct):
@@ -76,7 +73,7 @@ class ToolChoice(WireStruct):
 
 
 class CreateMessageParams(ClientRequestParams):
-    """What the model is asked.
+    """The parameters of `sampling/createMessage`.
 
     Examples:
         >>> turn = SamplingMessage("user", TextContent("Write a slogan"))
@@ -98,7 +95,7 @@ class CreateMessageParams(ClientRequestParams):
 
 
 class CreateMessageResult(Result):
-    """What the model said.
+    """The message that the model generated.
 
     Examples:
         >>> CreateMessageResult("assistant", TextContent("Pens for all!"), "some-model").text
@@ -112,7 +109,7 @@ class CreateMessageResult(Result):
 
     @property
     def text(self) -> str:
-        """The text in it, several blocks joined by line breaks."""
+        """The text blocks, joined by line breaks."""
         blocks = self.content if isinstance(self.content, list) else [self.content]
         return "\n".join(block.text for block in blocks if isinstance(block, TextContent))
 
@@ -121,7 +118,7 @@ class CreateMessageResult(Result):
 
 
 class ElicitParams(ClientRequestParams):
-    """What the user is asked: a form (`requested_schema`), or to visit `url`.
+    """The parameters of `elicitation/create`: a form (`requested_schema`), or a `url` to visit.
 
     The schema is kept as it came; `FormSchema` is the typed view of one.
 
@@ -139,7 +136,7 @@ class ElicitParams(ClientRequestParams):
 
 
 class ElicitResult(Result):
-    """What the user answered; `content` only with "accept" and a form.
+    """The answer of the user; `content` only with "accept" and a form.
 
     Examples:
         >>> ElicitResult("accept", {"pieces": 3}).content["pieces"]
@@ -157,29 +154,21 @@ class PropertySchema(OpenUnion):
 
     @classmethod
     def read(cls, value: JSON) -> Self:
-        """The schema for a piece of decoded JSON."""
+        """Return the schema for decoded JSON."""
         if not isinstance(value, dict):
-            raise ValueError("Expected the schema of a field: an object")  # noqa: TRY004 - msgspec adds the path
+            raise ValueError("Expected a field schema: an object")  # noqa: TRY004 - msgspec adds the path
         members = cast("dict[str, JSON]", value)
         tag = members.get("type")
         kind = _PROPERTY_TYPES.get(tag) if isinstance(tag, str) else None
         if kind is StringSchema and members.keys() & {"enum", "oneOf"}:
             kind = EnumSchema
-        schema = UnknownSchema(members) if kind is None else convert(members, kind)
-        return cast("Self", schema)
+        return cast("Self", UnknownSchema(members) if kind is None else convert(members, kind))
 
 
-class UnknownSchema(PropertySchema):
+class UnknownSchema(UnknownKind, PropertySchema):
     """A field of a kind that the specification does not name. `raw` is the whole schema."""
 
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: dict[str, JSON]) -> None:
-        self.raw = raw
-
-    def write(self) -> JSON:
-        """The schema as it came."""
-        return self.raw
+    __slots__ = ()
 
 
 class _PropertyBase(WireStruct, PropertySchema, kw_only=True):
@@ -212,14 +201,14 @@ class BooleanSchema(_PropertyBase, tag_field="type", tag="boolean", kw_only=True
 
 
 class Choice(WireStruct):
-    """A value to choose, and how it is called."""
+    """A value to choose, and its title."""
 
     const: str
     title: str
 
 
 class EnumSchema(_PropertyBase, tag_field="type", tag="string", kw_only=True):
-    """One of several: `enum` without titles, `one_of` with them, `enum_names` as older peers had them."""
+    """A single choice: `enum` without titles, `one_of` with them, `enum_names` for older peers."""
 
     enum: list[str] | None = None
     one_of: list[Choice] | None = None
@@ -228,7 +217,7 @@ class EnumSchema(_PropertyBase, tag_field="type", tag="string", kw_only=True):
 
 
 class ChoiceItems(WireStruct, kw_only=True):
-    """What may be chosen several times over: `enum` without titles, `any_of` with them."""
+    """The options of a multiple choice: `enum` without titles, `any_of` with them."""
 
     type: str | None = None
     enum: list[str] | None = None
@@ -236,7 +225,7 @@ class ChoiceItems(WireStruct, kw_only=True):
 
 
 class MultiEnumSchema(_PropertyBase, tag_field="type", tag="array", kw_only=True):
-    """Some of several."""
+    """A multiple choice."""
 
     items: ChoiceItems
     min_items: int | None = None
@@ -264,15 +253,14 @@ class FormSchema(WireStruct, tag_field="type", tag="object"):
 # --------------------------------------------------------------------- the roots
 
 
-class Root(WireStruct):
-    """A place that the user has opened; `uri` starts with file://."""
+class Root(MetaStruct):
+    """A folder or file that the user has opened; `uri` starts with file://."""
 
     uri: str
     name: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
 
 
 class ListRootsResult(Result):
-    """The places that the user has opened."""
+    """The roots that the user has opened."""
 
     roots: list[Root]

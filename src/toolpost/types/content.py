@@ -1,15 +1,14 @@
-"""The blocks that tools, prompts and models speak in.
+"""Content blocks of tools, prompts and models.
 
-`Content` is an open kind: a block of a kind that we do not know becomes an `UnknownContent`, which keeps
-the raw block and writes it back as it came.
+`Content` is an open union: a block of an unknown kind becomes an `UnknownContent`, which keeps the raw block.
 """
 
 from abc import ABC
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, Union, cast
 
-from msgspec import UNSET, convert, field
+from msgspec import UNSET, convert
 
-from toolpost.types.base import JSON, Annotations, Icon, Meta, OpenUnion, Unset, WireStruct, dec_hook
+from toolpost.types.base import JSON, Annotations, Icon, MetaStruct, OpenUnion, UnknownKind, Unset, dec_hook
 
 __all__ = [
     "CONTENT_TYPES",
@@ -40,7 +39,7 @@ class Content(OpenUnion):
 
     @classmethod
     def read(cls, value: JSON) -> Self:
-        """The block for a piece of decoded JSON."""
+        """Return the block for decoded JSON."""
         members = cast("dict[str, JSON]", value) if isinstance(value, dict) else {}
         tag = members.get("type")
         if not isinstance(tag, str):
@@ -50,34 +49,18 @@ class Content(OpenUnion):
         return cast("Self", block)
 
 
-class UnknownContent(Content):
+class UnknownContent(UnknownKind, Content):
     """A block of a kind that this library does not know. `raw` is the whole block."""
 
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: dict[str, JSON]) -> None:
-        self.raw = raw
+    __slots__ = ()
 
     @property
     def type(self) -> str:
         """The kind, as the peer named it."""
         return self.raw["type"]
 
-    def write(self) -> JSON:
-        """The block as it came."""
-        return self.raw
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnknownContent) and self.raw == other.raw
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType] - the raw block is mutable, as a dict is
-
-    def __repr__(self) -> str:
-        return f"UnknownContent({self.raw!r})"
-
-
-class _ContentBlock(WireStruct, Content, tag_field="type", kw_only=True):
-    meta: Meta | None = field(name="_meta", default=None)
+class _ContentBlock(MetaStruct, Content, tag_field="type", kw_only=True): ...
 
 
 class TextContent(_ContentBlock, tag="text"):
@@ -93,7 +76,7 @@ class TextContent(_ContentBlock, tag="text"):
 
 
 class ImageContent(_ContentBlock, tag="image"):
-    """A picture; `data` is base64.
+    """An image; `data` is base64.
 
     Examples:
         >>> ImageContent("iVBORw0KGgo=", "image/png").mime_type
@@ -106,7 +89,7 @@ class ImageContent(_ContentBlock, tag="image"):
 
 
 class AudioContent(_ContentBlock, tag="audio"):
-    """A sound; `data` is base64.
+    """An audio clip; `data` is base64.
 
     Examples:
         >>> AudioContent("T2dnUw==", "audio/ogg").mime_type
@@ -119,7 +102,7 @@ class AudioContent(_ContentBlock, tag="audio"):
 
 
 class ResourceLink(_ContentBlock, tag="resource_link"):
-    """A pointer to a resource that the client may read.
+    """A link to a resource that the client may read.
 
     Examples:
         >>> ResourceLink("notes://pen", "notes").uri
@@ -136,8 +119,8 @@ class ResourceLink(_ContentBlock, tag="resource_link"):
     icons: list[Icon] | None = None
 
 
-class ResourceContents(WireStruct):
-    """What a resource holds: `text`, or `blob` in base64.
+class ResourceContents(MetaStruct):
+    """The contents of a resource: `text`, or `blob` in base64.
 
     Examples:
         >>> ResourceContents("notes://pen", text="Blue, with a cap.").text
@@ -148,11 +131,10 @@ class ResourceContents(WireStruct):
     text: str | None = None
     blob: str | None = None
     mime_type: str | None = None
-    meta: Meta | None = field(name="_meta", default=None)
 
 
 class EmbeddedResource(_ContentBlock, tag="resource"):
-    """A resource, contents included.
+    """A resource with its contents.
 
     Examples:
         >>> EmbeddedResource(ResourceContents("notes://pen", text="Blue, with a cap.")).resource.uri
@@ -164,7 +146,7 @@ class EmbeddedResource(_ContentBlock, tag="resource"):
 
 
 class ToolUseContent(_ContentBlock, tag="tool_use"):
-    """A model wants to call a tool (sampling with tools)."""
+    """A tool call that a model asks for (sampling with tools)."""
 
     id: str
     name: str
@@ -172,7 +154,7 @@ class ToolUseContent(_ContentBlock, tag="tool_use"):
 
 
 class ToolResultContent(_ContentBlock, tag="tool_result"):
-    """What the tool said, told to the model (sampling with tools)."""
+    """The result of a tool call, for the model (sampling with tools)."""
 
     tool_use_id: str
     content: list[Content]
@@ -181,31 +163,25 @@ class ToolResultContent(_ContentBlock, tag="tool_result"):
 
 
 CONTENT_TYPES: Final[dict[str, type[Content]]] = {
-    "text": TextContent,
-    "image": ImageContent,
-    "audio": AudioContent,
-    "resource_link": ResourceLink,
-    "resource": EmbeddedResource,
-    "tool_use": ToolUseContent,
-    "tool_result": ToolResultContent,
+    str(kind.__struct_config__.tag): kind for kind in _ContentBlock.__subclasses__()
 }
 
 if TYPE_CHECKING:
     KnownContent: TypeAlias = Content
-    """A block of a kind that we know. If that cannot be decoded, decode it as `Content`."""
+    """A block of a known kind. Decode it as `Content` if this fails."""
 
     Blocks: TypeAlias = Content | list[Content]
     """One block, or several."""
 else:
-    # msgspec decodes these without calling us, which is much faster than an open kind.
+    # msgspec decodes a union of structs without a hook, which is much faster than an open union.
     KnownContent = Union[tuple(CONTENT_TYPES.values())]  # noqa: UP007 - of types that are computed
 
     class Blocks(OpenUnion, ABC):
-        """One block, or several. A class at run time: msgspec has no union of an open kind and a list."""
+        """One block, or several. A class at run time: msgspec has no union of a custom type and a list."""
 
         @classmethod
         def read(cls, value: JSON) -> Content | list[Content]:
-            """The block, or the list of blocks."""
+            """Return the block, or the list of blocks."""
             many = isinstance(value, list)
             return convert(value, list[Content], dec_hook=dec_hook) if many else Content.read(value)
 

@@ -1,4 +1,4 @@
-"""Who is talking, what each side can do, and how a conversation opens: `initialize`, `server/discover`.
+"""Identity, capabilities and the opening of a conversation: `initialize`, `server/discover`.
 
 Capabilities are the union of what all revisions define; `experimental` and `extensions` stay open.
 """
@@ -55,7 +55,7 @@ JSONObject: TypeAlias = dict[str, JSON]
 
 
 class Implementation(WireStruct):
-    """The name tag of a client or a server."""
+    """The name and version of a client or a server."""
 
     name: str
     version: str
@@ -66,27 +66,26 @@ class Implementation(WireStruct):
 
 
 class ListCapability(WireStruct):
-    """A list that the peer can read; `list_changed` promises a notice when it changes."""
+    """A list that the peer can read; `list_changed` promises a notification when it changes."""
 
     list_changed: bool | None = None
 
 
-class ResourcesCapability(WireStruct):
-    """Resources; `subscribe` promises a notice when one that was asked about changes."""
+class ResourcesCapability(ListCapability):
+    """Resources; `subscribe` promises a notification when one that the client has named changes."""
 
-    list_changed: bool | None = None
     subscribe: bool | None = None
 
 
 class SamplingCapability(WireStruct):
-    """The client asks its model on the server's behalf."""
+    """Sampling: the client calls its model for the server."""
 
     context: JSONObject | None = None
     tools: JSONObject | None = None
 
 
 class ElicitationCapability(WireStruct):
-    """The client asks its user on the server's behalf. Neither mode named means forms."""
+    """Elicitation: the client asks its user for the server. Without a mode it means forms."""
 
     form: JSONObject | None = None
     url: JSONObject | None = None
@@ -111,14 +110,14 @@ class ToolsTasks(WireStruct):
 
 
 class ClientTasksRequests(WireStruct):
-    """What a client runs as a task (2025-11-25)."""
+    """The requests that a client runs as tasks (2025-11-25)."""
 
     sampling: SamplingTasks | None = None
     elicitation: ElicitationTasks | None = None
 
 
 class ServerTasksRequests(WireStruct):
-    """What a server runs as a task (2025-11-25)."""
+    """The requests that a server runs as tasks (2025-11-25)."""
 
     tools: ToolsTasks | None = None
 
@@ -140,7 +139,7 @@ class ServerTasksCapability(WireStruct):
 
 
 class ClientCapabilities(WireStruct, kw_only=True):
-    """What a client can do for a server."""
+    """The capabilities of a client."""
 
     roots: ListCapability | None = None
     sampling: SamplingCapability | None = None
@@ -151,7 +150,7 @@ class ClientCapabilities(WireStruct, kw_only=True):
 
 
 class ServerCapabilities(WireStruct, kw_only=True):
-    """What a server can do for a client."""
+    """The capabilities of a server."""
 
     tools: ListCapability | None = None
     resources: ResourcesCapability | None = None
@@ -164,7 +163,7 @@ class ServerCapabilities(WireStruct, kw_only=True):
 
 
 class RequestMeta(Struct, kw_only=True):
-    """What the protocol itself reads in the `_meta` of a request; other keys stay in the raw bytes."""
+    """The keys of a request's `_meta` that the protocol reads; other keys stay in the raw bytes."""
 
     progress_token: ProgressToken | Unset = field(name="progressToken", default=UNSET)
     protocol_version: str | Unset = field(name=PROTOCOL_VERSION, default=UNSET)
@@ -174,7 +173,7 @@ class RequestMeta(Struct, kw_only=True):
 
 
 class InitializeParams(Params):
-    """How a client opens a session."""
+    """The parameters of `initialize`."""
 
     protocol_version: str
     capabilities: ClientCapabilities
@@ -182,7 +181,7 @@ class InitializeParams(Params):
 
 
 class InitializeResult(Result):
-    """How a server opens a session."""
+    """The result of `initialize`."""
 
     protocol_version: str
     capabilities: ServerCapabilities
@@ -191,14 +190,14 @@ class InitializeResult(Result):
 
 
 class CacheableResult(Result, kw_only=True):
-    """A result that a client may keep for a while (2026-07-28)."""
+    """A result that a client may cache (2026-07-28)."""
 
     ttl_ms: int | None = None
     cache_scope: str | None = None
 
 
 class DiscoverResult(CacheableResult):
-    """What a server is and can do (2026-07-28)."""
+    """The result of `server/discover` (2026-07-28)."""
 
     supported_versions: list[str]
     capabilities: ServerCapabilities
@@ -206,18 +205,18 @@ class DiscoverResult(CacheableResult):
 
 
 class SetLevelParams(Params):
-    """From which level on the client wants log messages."""
+    """The parameters of `logging/setLevel`."""
 
     level: LogLevel
 
 
 class PaginatedRequestParams(Params):
-    """Which page of a list is wanted; no cursor means the first."""
+    """The parameters of a list request; no cursor means the first page."""
 
     cursor: str | None = None
 
 
 class PaginatedResult(CacheableResult, kw_only=True):
-    """One page of a list; no cursor means the last."""
+    """One page of a list; no cursor means the last page."""
 
     next_cursor: str | None = None

@@ -1,11 +1,9 @@
-"""Notices: what either side says without waiting for an answer, and the filter of `subscriptions/listen`.
+"""Parameters of notifications, and the filter of `subscriptions/listen`.
 
-Which notice may go where, and when, is not said here.
+`toolpost.protocol.methods` has the direction and the revisions of each notification.
 """
 
-from msgspec import field
-
-from toolpost.types.base import JSON, Meta, Number, Params, ProgressToken, RequestId, Result, WireStruct
+from toolpost.types.base import JSON, MetaStruct, Number, Params, ProgressToken, RequestId, Result, WireStruct
 from toolpost.types.initialize import LogLevel
 
 __all__ = [
@@ -22,21 +20,19 @@ __all__ = [
 ]
 
 
-class NotificationParams(WireStruct, kw_only=True):
-    """The parameters of a notice; many have none of their own."""
-
-    meta: Meta | None = field(name="_meta", default=None)
+class NotificationParams(MetaStruct):
+    """The parameters of a notification; many have none of their own."""
 
 
 class CancelledParams(NotificationParams):
-    """A request is no longer wanted."""
+    """The request to cancel, and why."""
 
     request_id: RequestId | None = None
     reason: str | None = None
 
 
 class ProgressParams(NotificationParams):
-    """How far a request has come."""
+    """The progress of a request."""
 
     progress_token: ProgressToken
     progress: Number
@@ -45,7 +41,7 @@ class ProgressParams(NotificationParams):
 
 
 class LogParams(NotificationParams):
-    """A line for the client's log."""
+    """A log message for the client."""
 
     level: LogLevel
     data: JSON
@@ -53,19 +49,19 @@ class LogParams(NotificationParams):
 
 
 class ResourceUpdatedParams(NotificationParams):
-    """A resource has changed."""
+    """The resource that has changed."""
 
     uri: str
 
 
 class ElicitationCompleteParams(NotificationParams):
-    """A URL elicitation is done (2025-11-25)."""
+    """The URL elicitation that is complete (2025-11-25)."""
 
     elicitation_id: str
 
 
 class SubscriptionFilter(WireStruct, kw_only=True):
-    """What a client wants to hear of (2026-07-28)."""
+    """The notifications that a client subscribes to (2026-07-28)."""
 
     tools_list_changed: bool | None = None
     prompts_list_changed: bool | None = None
@@ -80,7 +76,7 @@ class ListenParams(Params):
 
 
 class ListenResult(Result):
-    """The end of a subscription; its `_meta` names which."""
+    """The end of a subscription, which its `_meta` names."""
 
 
 class AcknowledgedParams(NotificationParams):

@@ -1,13 +1,11 @@
-"""Prompts that a server offers to users, and the completion of arguments while they are typed.
+"""Prompts that a server offers to users, and completion of arguments.
 
-Completion serves resource templates too; it lives here because prompts need it most.
+Completion serves resource templates too; prompts use it most.
 """
 
 from typing import TypeAlias
 
-from msgspec import field
-
-from toolpost.types.base import Icon, InputResponseParams, Meta, Params, Result, Role, WireStruct
+from toolpost.types.base import Icon, InputResponseParams, MetaStruct, Params, Result, Role, WireStruct
 from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
 
@@ -30,7 +28,7 @@ __all__ = [
 
 
 class PromptArgument(WireStruct):
-    """What a prompt wants to know."""
+    """An argument of a prompt."""
 
     name: str
     title: str | None = None
@@ -38,15 +36,14 @@ class PromptArgument(WireStruct):
     required: bool | None = None
 
 
-class Prompt(WireStruct):
-    """A conversation starter with gaps to fill."""
+class Prompt(MetaStruct):
+    """A template of messages, with arguments to fill in."""
 
     name: str
     title: str | None = None
     description: str | None = None
     arguments: list[PromptArgument] | None = None
     icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
 
 
 class ListPromptsResult(PaginatedResult):
@@ -56,14 +53,14 @@ class ListPromptsResult(PaginatedResult):
 
 
 class GetPromptParams(InputResponseParams):
-    """Which prompt is wanted, with which gaps filled."""
+    """The parameters of `prompts/get`."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
 class PromptMessage(WireStruct):
-    """One turn of the conversation.
+    """One message of a prompt.
 
     Examples:
         >>> PromptMessage("user", TextContent("Write a hymn to my pen.")).role
@@ -75,14 +72,14 @@ class PromptMessage(WireStruct):
 
 
 class GetPromptResult(Result):
-    """The prompt, filled in."""
+    """The messages of a prompt, with its arguments filled in."""
 
     messages: list[PromptMessage]
     description: str | None = None
 
 
 class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
-    """The prompt whose argument is being typed.
+    """A reference to the prompt whose argument is being completed.
 
     Examples:
         >>> PromptReference("praise").name
@@ -94,7 +91,7 @@ class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
 
 
 class ResourceReference(WireStruct, tag_field="type", tag="ref/resource"):
-    """The resource template whose variable is being typed; `uri` is the template.
+    """A reference to the resource template whose variable is being completed; `uri` is the template.
 
     Examples:
         >>> ResourceReference("items://{number}/name").uri
@@ -108,20 +105,20 @@ Reference: TypeAlias = PromptReference | ResourceReference
 
 
 class CompletionArgument(WireStruct):
-    """What has been typed so far."""
+    """The argument to complete, with the text typed so far."""
 
     name: str
     value: str
 
 
 class CompletionContext(WireStruct):
-    """The arguments that are already known."""
+    """The arguments that already have values."""
 
     arguments: dict[str, str] | None = None
 
 
 class CompleteParams(Params):
-    """What is to be completed."""
+    """The parameters of `completion/complete`."""
 
     ref: Reference
     argument: CompletionArgument
@@ -129,7 +126,7 @@ class CompleteParams(Params):
 
 
 class Completion(WireStruct):
-    """How it might go on: at most 100 values, best first.
+    """Suggested values, at most 100, best first.
 
     Examples:
         >>> Completion(["pen", "pencil"], has_more=True).values
@@ -142,6 +139,6 @@ class Completion(WireStruct):
 
 
 class CompleteResult(Result):
-    """How it might go on."""
+    """The result of `completion/complete`."""
 
     completion: Completion

@@ -1,11 +1,9 @@
-"""Resources: what a server lets a client read, by URI or by template.
+"""Resources, which a client reads by URI, and resource templates.
 
-How a template is matched is told in `toolpost.protocol.uri_template`.
+`toolpost.protocol.uri_template` matches URIs with templates.
 """
 
-from msgspec import field
-
-from toolpost.types.base import Annotations, Icon, InputResponseParams, Meta, Params, WireStruct
+from toolpost.types.base import Annotations, Icon, InputResponseParams, MetaStruct, Params
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import CacheableResult, PaginatedResult
 
@@ -20,8 +18,8 @@ __all__ = [
 ]
 
 
-class Resource(WireStruct):
-    """Something that can be read."""
+class Resource(MetaStruct):
+    """An entry in the list of resources."""
 
     uri: str
     name: str
@@ -31,11 +29,10 @@ class Resource(WireStruct):
     size: int | None = None
     annotations: Annotations | None = None
     icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
 
 
-class ResourceTemplate(WireStruct):
-    """Many things that can be read, told by one URI template (RFC 6570)."""
+class ResourceTemplate(MetaStruct):
+    """A set of resources, described by one URI template (RFC 6570)."""
 
     uri_template: str
     name: str
@@ -44,7 +41,6 @@ class ResourceTemplate(WireStruct):
     mime_type: str | None = None
     annotations: Annotations | None = None
     icons: list[Icon] | None = None
-    meta: Meta | None = field(name="_meta", default=None)
 
 
 class ListResourcesResult(PaginatedResult):
@@ -60,18 +56,18 @@ class ListResourceTemplatesResult(PaginatedResult):
 
 
 class ReadResourceParams(InputResponseParams):
-    """Which resource is wanted."""
+    """The parameters of `resources/read`."""
 
     uri: str
 
 
 class ReadResourceResult(CacheableResult):
-    """What a resource holds, in one part or several."""
+    """The contents of a resource, in one part or several."""
 
     contents: list[ResourceContents]
 
 
 class SubscribeParams(Params):
-    """Which resource is to be watched, or no longer (session era)."""
+    """The parameters of `resources/subscribe` and `resources/unsubscribe` (session era)."""
 
     uri: str

@@ -1,19 +1,31 @@
-"""Tools: what a server lets a model do, and how a call is asked for and answered.
+"""Tools, tool calls and their results, and the tasks that calls may become.
 
-Schemas are kept as they are, with every keyword; nobody here reads them.
+Schemas are kept as they are, with every keyword; no code here reads them. Tasks are those of the core of
+2025-11-25; the extension of 2026-07-28 differs and brings its own types.
 """
+
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, field
 
-from toolpost.types.base import JSON, Icon, InputResponseParams, Meta, Result, Unset, WireStruct
+from toolpost.types.base import JSON, Icon, InputResponseParams, MetaStruct, Params, Result, Unset, WireStruct
 from toolpost.types.content import Content
 from toolpost.types.initialize import PaginatedResult
 
 __all__ = [
     "CallToolParams",
     "CallToolResult",
+    "CreateTaskResult",
+    "ListTasksResult",
     "ListToolsResult",
+    "RelatedTask",
+    "Task",
     "TaskMetadata",
+    "TaskParams",
+    "TaskPayload",
+    "TaskResult",
+    "TaskStatus",
+    "TaskStatusParams",
     "Tool",
     "ToolAnnotations",
     "ToolExecution",
@@ -21,7 +33,7 @@ __all__ = [
 
 
 class ToolAnnotations(WireStruct, kw_only=True):
-    """Hints about a tool, not to be trusted from a server that is not.
+    """Hints about a tool. Trust them only as far as you trust the server.
 
     Examples:
         >>> hints = ToolAnnotations(read_only_hint=True)
@@ -40,7 +52,7 @@ class ToolExecution(WireStruct):
     task_support: str | None = None
 
 
-class Tool(WireStruct):
+class Tool(MetaStruct):
     """A function that a model may call.
 
     Examples:
@@ -56,13 +68,6 @@ class Tool(WireStruct):
     annotations: ToolAnnotations | None = None
     icons: list[Icon] | None = None
     execution: ToolExecution | None = None
-    meta: Meta | None = field(name="_meta", default=None)
-
-
-class TaskMetadata(WireStruct):
-    """The wish that a request be run as a task (2025-11-25), and for how long its result is kept."""
-
-    ttl: int | None = None
 
 
 class ListToolsResult(PaginatedResult):
@@ -72,15 +77,15 @@ class ListToolsResult(PaginatedResult):
 
 
 class CallToolParams(InputResponseParams):
-    """Which tool is called, with what; the arguments stay raw until the tool is known."""
+    """The parameters of `tools/call`; the arguments stay raw until the tool is known."""
 
     name: str
     arguments: Raw | Unset = UNSET
-    task: TaskMetadata | None = None
+    task: "TaskMetadata | None" = None
 
 
 class CallToolResult(Result):
-    """What a tool said. A `structured_content` of None is a value: JSON's null.
+    """The result of a tool call. A `structured_content` of None is a value: JSON's null.
 
     Examples:
         >>> result = CallToolResult(content=[TextContent("no such item")], is_error=True)
@@ -89,3 +94,72 @@ class CallToolResult(Result):
     content: list[Content]
     structured_content: JSON | Unset = UNSET
     is_error: bool | None = None
+
+
+# --------------------------------------------------------------------- tasks
+
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+class TaskMetadata(WireStruct):
+    """A request to run as a task, and how long to keep the result."""
+
+    ttl: int | None = None
+
+
+class RelatedTask(WireStruct):
+    """The task that a message belongs to, as a member of `_meta`."""
+
+    task_id: str
+
+
+class Task(WireStruct):
+    """The state of a task. A `ttl` of None means no limit."""
+
+    task_id: str
+    status: TaskStatus
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+    status_message: str | None = None
+
+
+class CreateTaskResult(Result):
+    """The result of a request that became a task."""
+
+    task: Task
+
+
+class TaskParams(Params):
+    """The parameters of `tasks/get`, `tasks/result` and `tasks/cancel`."""
+
+    task_id: str
+
+
+class TaskResult(Result):
+    """The result of `tasks/get` and `tasks/cancel`: the state of a task."""
+
+    task_id: str
+    status: TaskStatus
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+    status_message: str | None = None
+
+
+class TaskPayload(Result):
+    """The result of the request behind a task: its members are in `raw`."""
+
+
+class ListTasksResult(PaginatedResult):
+    """One page of the tasks."""
+
+    tasks: list[Task]
+
+
+class TaskStatusParams(Task, kw_only=True):
+    """The parameters of `notifications/tasks/status`: the new state of a task."""
+
+    meta: dict[str, JSON] | None = field(name="_meta", default=None)

@@ -47,7 +47,7 @@ def moved(status: int, to: str) -> bytes:
     return answer(status, kind=None, Location=to)
 
 
-NONE = "no HTTP|not speak HTTP|closed the connection|cut off"
+NONE = "not valid HTTP|not speak HTTP|closed the connection|cut off"
 FIXED: dict[str, tuple[bytes, str]] = {
     # no HTTP
     "words": (b"hello, who is there?\r\n\r\n", NONE),
@@ -75,10 +75,10 @@ FIXED: dict[str, tuple[bytes, str]] = {
     "chunks without an end": (OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(GOOD), NONE),
     "an extension without end": (OK + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"x" * 2**20, NONE),
     # what it is
-    "a page": (answer(200, GOOD, "text/html"), "of type 'text/html'"),
-    "plain text": (answer(200, GOOD, "text/plain"), "of type 'text/plain'"),
+    "a page": (answer(200, GOOD, "text/html"), "content type 'text/html'"),
+    "plain text": (answer(200, GOOD, "text/plain"), "content type 'text/plain'"),
     "a lookalike": (answer(200, GOOD, "application/jsonp"), "application/jsonp"),
-    "of no type": (answer(200, GOOD, None), "without a content type"),
+    "of no type": (answer(200, GOOD, None), "no content type"),
     "accepted": (answer(202, kind=None), "202 Accepted"),
     "no content": (b"HTTP/1.1 204 X\r\nConnection: close\r\n\r\n", "204 No Content"),
     "reset": (b"HTTP/1.1 205 X\r\nContent-Length: 0\r\n\r\n", "205 Reset Content"),
@@ -91,16 +91,16 @@ FIXED: dict[str, tuple[bytes, str]] = {
     # what is packed
     "a bomb": (coded("gzip", GZIP), "more than|limit|cut off"),
     "a bomb of another make": (coded("deflate", DEFLATE), "more than|limit|cut off"),
-    "a bomb in a bomb": (coded("gzip, gzip", packed(2)), "more than|limit|cut off|JSON-RPC|no HTTP"),
+    "a bomb in a bomb": (coded("gzip, gzip", packed(2)), "more than|limit|cut off|JSON-RPC|not valid HTTP"),
     "what was never packed": (coded("gzip", GOOD), "cut off|cannot be read"),
     "packed in an unknown way": (coded("rot13", b"\x01\x02"), "JSON-RPC|cut off"),
     # elsewhere
-    "to another port": (moved(307, "http://127.0.0.1:9/mcp"), "redirects elsewhere"),
-    "to another host": (moved(308, "http://localhost.example/mcp"), "redirects elsewhere"),
-    "to the same name with a user": (moved(307, "http://user:pass@127.0.0.1/"), "redirects elsewhere"),
-    "without a scheme": (moved(307, "//evil.example/mcp"), "redirects elsewhere"),
-    "to a file": (moved(307, "file:///etc/passwd"), "redirects elsewhere"),
-    "to a script": (moved(307, "javascript:alert(1)"), "redirects elsewhere|URL cannot be used"),
+    "to another port": (moved(307, "http://127.0.0.1:9/mcp"), "redirects to another place"),
+    "to another host": (moved(308, "http://localhost.example/mcp"), "redirects to another place"),
+    "to the same name with a user": (moved(307, "http://user:pass@127.0.0.1/"), "redirects to another place"),
+    "without a scheme": (moved(307, "//evil.example/mcp"), "redirects to another place"),
+    "to a file": (moved(307, "file:///etc/passwd"), "redirects to another place"),
+    "to a script": (moved(307, "javascript:alert(1)"), "redirects to another place|URL is not supported"),
     "nowhere": (answer(307, kind=None), "redirects"),
     "with another verb": (moved(303, "/mcp"), "303 See Other, which drops the message"),
     "in a circle": (moved(307, "/mcp"), "redirects more than 5 times"),

@@ -234,9 +234,9 @@ def test_a_schema_that_explodes_or_leads_elsewhere(era):
         async with meeting(f"stdio {era}", timeout=10) as client:
             await client.list_tools()
             # `(a+)+$` against 200 000 letters and a wrong one: who goes back and tries again never ends.
-            with pytest.raises(MCPError, match=r"does not match|against its output schema"):
+            with pytest.raises(MCPError, match=r"does not match|violates its output schema"):
                 await client.call_tool("explode")
-            with pytest.raises(MCPError, match="cannot be used"):
+            with pytest.raises(MCPError, match="invalid output schema"):
                 await client.call_tool("gone")
             assert (await client.call_tool("good")).text == "ok"
 

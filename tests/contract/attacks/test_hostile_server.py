@@ -45,26 +45,30 @@ class Broken(NamedTuple):
     """Whether it can be seen which request it answers."""
 
 
-NO_ID = 'the "id" of an answer must be a string or an integer'
+NO_ID = 'the "id" of a response must be a string or an integer'
 BROKEN = {
-    "another id": Broken(whole(key="987654"), "it answers something else", named=False),
-    "the id as text": Broken(whole(key='"@ID@"'), "it answers something else", named=False),
+    "another id": Broken(whole(key="987654"), "it is not the response to this request", named=False),
+    "the id as text": Broken(whole(key='"@ID@"'), "it is not the response to this request", named=False),
     "the id with a fraction": Broken(whole(key="@ID@.0"), NO_ID, named=False),
     "the id with an exponent": Broken(whole(key="@ID@e0"), NO_ID, named=False),
     "the id in a list": Broken(whole(key="[@ID@]"), "not a JSON-RPC message", named=False),
     "true for an id": Broken(whole(key="true"), NO_ID, named=False),
     "null for an id": Broken(whole(key="null"), NO_ID, named=False),
     "no id": Broken(f'{{"jsonrpc":"2.0",{OK}}}', NO_ID, named=False),
-    "an id twice": Broken(whole(f'"id":@ID@,{OK}'), "stands there twice"),
-    "a result twice": Broken(whole(f"{OK},{OK}"), "stands there twice"),
+    "an id twice": Broken(whole(f'"id":@ID@,{OK}'), "appears twice"),
+    "a result twice": Broken(whole(f"{OK},{OK}"), "appears twice"),
     "a result and an error": Broken(
-        whole(OK + ',"error":{"code":1,"message":"m"}'), "either a result or an error"
+        whole(OK + ',"error":{"code":1,"message":"m"}'), "exactly one of method, result and error"
     ),
-    "neither of them": Broken(whole('"x":1'), "either a result or an error", named=False),
-    "capitals": Broken(whole().replace('"result"', '"Result"'), "either a result or an error", named=False),
+    "neither of them": Broken(whole('"x":1'), "exactly one of method, result and error", named=False),
+    "capitals": Broken(
+        whole().replace('"result"', '"Result"'), "exactly one of method, result and error", named=False
+    ),
     "another JSON-RPC": Broken(whole().replace("2.0", "1.0"), 'must be "2.0"'),
-    "a request with our id": Broken(whole('"method":"ping"'), "it answers something else", named=False),
-    "a batch": Broken(f"[{whole()}]", "a batch cannot stand here", named=False),
+    "a request with our id": Broken(
+        whole('"method":"ping"'), "it is not the response to this request", named=False
+    ),
+    "a batch": Broken(f"[{whole()}]", "a batch is not allowed here", named=False),
     "an error that is text": Broken(whole('"error":"no"'), "in the error"),
     "an error without a code": Broken(whole('"error":{"message":"m"}'), "in the error"),
     "an error whose code is text": Broken(whole('"error":{"code":"1","message":"m"}'), "in the error"),
@@ -127,7 +131,7 @@ def _fits(form: str, row: Broken, error: MCPError) -> bool:
     if form == "body":
         return isinstance(error, RequestFailed) and said
     if form == "stream":  # what was wrong with it may be told by whoever reads it, or that nothing else came
-        ended = isinstance(error, RequestFailed) and "before the answer to tools/call came" in str(error)
+        ended = isinstance(error, RequestFailed) and "before the response to tools/call" in str(error)
         return ended or (isinstance(error, RemoteProtocolError) and said)
     if row.named:
         return isinstance(error, RemoteProtocolError) and said
@@ -151,12 +155,15 @@ INVALID = {
     "a number beyond all": (structured('{"n":1e999}'), "Number out of range"),
     "100 000 digits": (structured("1" * 100_000), "Integer value out of range"),
     "an exponent of 10 000 digits": (structured("1e" + "9" * 10_000), "Number out of range"),
-    "a question without questions": (result('"resultType":"input_required"'), "asks for none|required field"),
+    "a question without questions": (
+        result('"resultType":"input_required"'),
+        "has no input requests|required field",
+    ),
 }
 MODERN = {
     "a type that nobody knows": (
         result('"resultType":"surprise","content":[]'),
-        "unknown result type: 'surprise'",
+        "unknown result type for tools/call: 'surprise'",
     ),
     "a type with a long name": (
         result('"resultType":"%s","content":[]' % ("x" * 100_000)),

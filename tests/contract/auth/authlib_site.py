@@ -1,4 +1,4 @@
-"""An authorization server that we did not write: authlib's, in a small Starlette application.
+"""An independent authorization server: authlib's, in a small Starlette application.
 
 Grants, client authentication, PKCE and tokens are authlib's; only what it leaves to its users is here.
 """
@@ -85,7 +85,7 @@ class _CodeGrant(AuthorizationCodeGrant):
 
 
 class _Tokens(JWTBearerTokenGenerator):
-    """authlib's tokens for a resource; what a test wants otherwise is in `claims`."""
+    """authlib's tokens for a resource; `claims` has the changes of a test."""
 
     def __init__(self, issuer: str) -> None:
         super().__init__(issuer, expires_generator=lambda client, grant: self.lifetime)
@@ -140,7 +140,7 @@ class _Server(AuthorizationServer):
 
 
 class Authlib:
-    """The application, and what a test may turn."""
+    """The application, and the settings that a test may change."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer

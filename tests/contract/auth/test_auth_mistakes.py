@@ -1,4 +1,4 @@
-"""What a user can get wrong, and what they are told: every failure of authorization is an `AuthError`."""
+"""Errors of users of authorization: invalid arguments, failing callbacks; each failure is an `AuthError`."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from scripted import answer
 from toolpost import (
     Client,
@@ -56,36 +56,36 @@ async def fetch_token_later() -> str:
     [
         (lambda: OAuth(storage=Broken()), "failed: OSError"),
         (lambda: WorkloadIdentity(fetch_token), "auth=WorkloadIdentity failed: RuntimeError"),
-        (lambda: fetch_token, r"fetch_token, which gives the token \(auth=\), failed: RuntimeError"),
-        (lambda: fetch_token_later, "fetch_token_later, which gives .* failed: RuntimeError"),
-        (lambda: lambda: None, r"\(auth=\), returned None instead of a text"),
+        (lambda: fetch_token, r"the token function fetch_token \(auth=\) failed: RuntimeError"),
+        (lambda: fetch_token_later, "the token function fetch_token_later .* failed: RuntimeError"),
+        (lambda: lambda: None, r"\(auth=\) returned an invalid token: None instead"),
     ],
 )
 def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, match):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthError, match=match) as caught:
-            await town.client(auth()).connect()
-        assert caught.value.peer == town.server
+            await sites.client(auth()).connect()
+        assert caught.value.peer == sites.server
         assert "s3cret" not in str(caught.value)
 
     run(visit)
 
 
 def test_an_authorization_server_that_says_no_is_told_by_its_word():
-    async def visit(town: Town) -> None:
-        town.paths["/token"] = lambda _: answer(400, json.dumps({"error": "unauthorized_client"}).encode())
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/token"] = lambda _: answer(400, json.dumps({"error": "unauthorized_client"}).encode())
         with pytest.raises(AuthorizationDenied, match="unauthorized_client") as caught:
-            await town.client(ClientCredentials("job", "s3cret")).connect()
+            await sites.client(ClientCredentials("job", "s3cret")).connect()
         assert caught.value.code == "unauthorized_client"
 
     run(visit)
 
 
 def test_without_credentials_a_401_is_what_it_is():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         for headers in (None, {"Authorization": "Bearer old"}):
             with pytest.raises(AuthorizationRequired, match="401"):
-                await Client(town.server, headers=headers).connect()
+                await Client(sites.server, headers=headers).connect()
 
     run(visit)
 
@@ -95,23 +95,26 @@ def test_a_late_refusal_is_one_of_both_families():
     assert isinstance(error, InsufficientScope)
     assert isinstance(error, RPCError)
     assert not error.retry_safe
-    assert (error.message, error.scopes) == ("The token does not allow this; it takes: write", ["write"])
+    assert (error.message, error.scopes) == ("Insufficient scope; required: write", ["write"])
 
 
 @pytest.mark.parametrize(
     ("scope", "match"),
     [
-        (', scope="write all"', r"not for this \(get one with these scopes: write all\)"),
-        ("", "but not which scopes would"),
-        (', scope="t0ken"', "but not which scopes would"),
+        (
+            ', scope="write all"',
+            r"lacks a scope for this request \(get a token with these scopes: write all\)",
+        ),
+        ("", "but the server does not say which"),
+        (', scope="t0ken"', "but the server does not say which"),
     ],
 )
 def test_a_token_that_does_not_allow_something_says_what_would(scope, match):
-    async def visit(town: Town) -> None:
-        town.valid["t0ken"] = ()
-        async with town.client("t0ken") as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.valid["t0ken"] = ()
+        async with sites.client("t0ken") as mcp:
             challenge = f'Bearer error="insufficient_scope"{scope}'
-            town.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
+            sites.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
             with pytest.raises(InsufficientScope, match=match) as caught:
                 await mcp.call_tool("anything")
             assert "t0ken" not in str(caught.value)
@@ -120,12 +123,12 @@ def test_a_token_that_does_not_allow_something_says_what_would(scope, match):
 
 
 def test_a_token_that_none_is_in_a_configuration_is_told_with_its_place():
-    with pytest.raises(AuthError, match="server 'notes': the token holds what none has"):
+    with pytest.raises(AuthError, match="server 'notes': the token is malformed"):
         Client({"mcpServers": {"notes": {"url": "http://localhost/mcp", "auth": "Bearer x"}}})
 
 
 def test_a_command_takes_no_auth():
-    with pytest.raises(ConnectFailed, match='"auth" is for a server with a "url"'):
+    with pytest.raises(ConnectFailed, match='"auth" requires a "url"'):
         Client({"command": "true", "auth": "oauth"})
 
 
@@ -148,7 +151,7 @@ def test_a_variable_that_is_not_set_is_told_with_its_place(tmp_path, monkeypatch
             with pytest.raises(ConnectFailed) as caught:
                 await client.connect()
             said = str(caught.value)
-            assert f"{path}, server 'notes': {where} needs the variable N7_NONE" in said
+            assert f"{path}, server 'notes': {where} requires the environment variable N7_NONE" in said
             assert "s3cret" not in said
 
     asyncio.run(main())
@@ -160,40 +163,48 @@ oauth: Any = OAuth
 credentials: Any = ClientCredentials
 workload: Any = WorkloadIdentity
 enterprise: Any = EnterpriseManaged
-"""As somebody sees them who has no type checker."""
+"""As a caller without a type checker uses them."""
 
 
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
-        (lambda: oauth(scopes=5), TypeError, "scopes: a list of texts, not a int"),
-        (lambda: oauth(scopes=[5]), TypeError, "scopes: a list of texts"),
-        (lambda: oauth(scopes=["a b"]), ValueError, "cannot be a scope"),
+        (lambda: oauth(scopes=5), TypeError, "scopes must be a list of strings, not a int"),
+        (lambda: oauth(scopes=[5]), TypeError, "scopes must be a list of strings"),
+        (lambda: oauth(scopes=["a b"]), ValueError, "is not a valid scope"),
         (lambda: oauth(redirect_uri="http://127.0.0.1:99999/x"), ValueError, "redirect_uri"),
-        (lambda: oauth(redirect_uri=8080), TypeError, "redirect_uri: a text, not a int"),
-        (lambda: oauth(redirect_uri="http://example.com/x"), ValueError, "redirect_uri is on this machine"),
-        (lambda: oauth(open_url="firefox"), TypeError, "open_url: a function, not a str"),
-        (lambda: oauth(timeout=0), ValueError, "timeout: seconds above zero"),
-        (lambda: oauth(timeout=float("nan")), ValueError, "timeout: seconds above zero"),
-        (lambda: oauth(timeout="5"), TypeError, "timeout: seconds, not a str"),
-        (lambda: oauth(client_secret="s3cret"), ValueError, "client_secret= goes with client_id="),
+        (lambda: oauth(redirect_uri=8080), TypeError, "redirect_uri must be a string, not a int"),
+        (
+            lambda: oauth(redirect_uri="http://example.com/x"),
+            ValueError,
+            "redirect_uri must be on this machine",
+        ),
+        (lambda: oauth(open_url="firefox"), TypeError, "open_url must be a function, not a str"),
+        (lambda: oauth(timeout=0), ValueError, "timeout must be more than 0 seconds"),
+        (lambda: oauth(timeout=float("nan")), ValueError, "timeout must be more than 0 seconds"),
+        (lambda: oauth(timeout="5"), TypeError, "timeout must be a number of seconds, not a str"),
+        (lambda: oauth(client_secret="s3cret"), ValueError, "client_secret= requires client_id="),
         (lambda: oauth(client_id=""), ValueError, "client_id is empty"),
-        (lambda: oauth(client_id="me", client_secret=b"s3cret"), TypeError, "client_secret: a text, not a b"),
-        (lambda: oauth(dpop="yes"), TypeError, "dpop: one of True, False, 'auto', not 'yes'"),
-        (lambda: oauth(allow_http="no"), TypeError, "allow_http: one of True, False"),
-        (lambda: oauth(storage="folder"), TypeError, r"storage: FileTokens\(folder\)"),
-        (lambda: oauth(storage=Broken), TypeError, r"this is a class; make one of it: Broken\(…\)"),
-        (lambda: oauth(client_id="me", issuer="login.example.com"), ValueError, "looks like https://login"),
-        (lambda: credentials(None, "s3cret"), TypeError, "client_id: a text, not a NoneType"),
+        (
+            lambda: oauth(client_id="me", client_secret=b"s3cret"),
+            TypeError,
+            "client_secret must be a string, not a b",
+        ),
+        (lambda: oauth(dpop="yes"), TypeError, "dpop must be one of True, False, 'auto', not 'yes'"),
+        (lambda: oauth(allow_http="no"), TypeError, "allow_http must be one of True, False"),
+        (lambda: oauth(storage="folder"), TypeError, r"storage must be FileTokens\(folder\)"),
+        (lambda: oauth(storage=Broken), TypeError, r"is a class; pass an instance: Broken\(…\)"),
+        (lambda: oauth(client_id="me", issuer="login.example.com"), ValueError, "example: https://login"),
+        (lambda: credentials(None, "s3cret"), TypeError, "client_id must be a string, not a NoneType"),
         (lambda: credentials("", "s3cret"), ValueError, "client_id is empty"),
-        (lambda: credentials("me", "s3cret", dpop=1), TypeError, "dpop: one of"),
+        (lambda: credentials("me", "s3cret", dpop=1), TypeError, "dpop must be one of"),
         (lambda: credentials("me", "", issuer="https://x"), ValueError, "client_secret is empty"),
-        (lambda: workload(None), TypeError, "assertion: a text, not a NoneType"),
+        (lambda: workload(None), TypeError, "assertion must be a string, not a NoneType"),
         (lambda: workload(""), ValueError, "assertion is empty"),
         (
             lambda: enterprise(5, idp_issuer="https://x.example", idp_client_id="a", client_id="b"),
             TypeError,
-            "id_token: a text, not a int",
+            "id_token must be a string, not a int",
         ),
     ],
 )
@@ -207,7 +218,7 @@ def test_what_cannot_be_meant_is_refused_when_it_is_said(make: Any, kind, match)
 
 
 class Network:
-    """A channel of a user's own: nobody knows who is at the other end."""
+    """A channel of a user's own, whose peer is unknown."""
 
     def __init__(self, inner: Any) -> None:
         self.receive, self.send, self.close = inner.receive, inner.send, inner.close

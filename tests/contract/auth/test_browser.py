@@ -1,4 +1,4 @@
-"""A person logs in with a real browser: it shows the page, is sent back to our listener, and says so."""
+"""Login with a real browser: the login page, the redirect to our listener, and its last page."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from toolpost.testing import AuthorizationServer
 PATIENCE = 100
 """Seconds for a test, in which a browser starts and ends."""
 
-LAST = "//p[contains(., 'go back to the program')]"
+LAST = "//p[contains(., 'return to the program')]"
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def _chromium() -> None:
         pytest.skip(reason=absence)
 
 
-class Desk:
-    """Where a person sits, in front of a browser that our client opens pages in."""
+class BrowserUser:
+    """A person at a browser, which our client opens pages in."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
@@ -41,7 +41,7 @@ class Desk:
         self.shown.put_nowait(url)
 
     async def answer(self, button: str, user: str = "alice") -> None:
-        """Read what is asked, answer it, and read what is said at last."""
+        """Check the consent page, press a button, and check the last page."""
         asked = parse_qs(urlsplit(await self.shown.get()).query)
         back = urlsplit(asked["redirect_uri"][0])
         assert await self.browser.text("//*[@id='client']") == "Desk <b>"
@@ -49,7 +49,7 @@ class Desk:
         assert await self.browser.text("//*[@id='scopes']") == "read"
         await self.browser.write("//input[@name='user']", user)
         await self.browser.click(f"//button[.='{button}']")
-        assert await self.browser.text(LAST) == "You can close this window and go back to the program."
+        assert await self.browser.text(LAST) == "You can close this window and return to the program."
         here = urlsplit(await self.browser.ask("GET", "/url"))
         assert (here.netloc, here.path) == (back.netloc, back.path)
         assert parse_qs(here.query)["state"] == asked["state"]
@@ -65,13 +65,13 @@ def test_a_person_allows_it_in_chromium(tmp_path):
             browsing(tmp_path) as browser,
             asyncio.TaskGroup() as group,
         ):
-            desk = Desk(browser)
-            person = group.create_task(desk.answer("Allow", "bob"))
-            async with Client(url, auth=desk.auth) as mcp:
+            user = BrowserUser(browser)
+            person = group.create_task(user.answer("Allow", "bob"))
+            async with Client(url, auth=user.auth) as mcp:
                 who = await mcp.call_tool("whoami", result_type=dict[str, Any])
                 assert (who.data["subject"], who.data["scopes"]) == ("bob", ["read"])
                 await person
-            assert (login.request_counts["token"], desk.shown.qsize()) == (1, 0)
+            assert (login.request_counts["token"], user.shown.qsize()) == (1, 0)
 
     asyncio.run(visit())
 
@@ -85,14 +85,14 @@ def test_a_person_denies_it_in_chromium_and_may_think_again(tmp_path):
             browsing(tmp_path) as browser,
             asyncio.TaskGroup() as group,
         ):
-            desk = Desk(browser)
-            person = group.create_task(desk.answer("Deny"))
+            user = BrowserUser(browser)
+            person = group.create_task(user.answer("Deny"))
             with pytest.raises(AuthorizationRequired, match="declined"):
-                await Client(url, auth=desk.auth).connect()
+                await Client(url, auth=user.auth).connect()
             await person
             assert login.request_counts["token"] == 0
-            person = group.create_task(desk.answer("Allow"))
-            async with Client(url, auth=desk.auth) as mcp:
+            person = group.create_task(user.answer("Allow"))
+            async with Client(url, auth=user.auth) as mcp:
                 assert (await mcp.call_tool("whoami", result_type=dict[str, Any])).data["subject"] == "alice"
                 await person
 

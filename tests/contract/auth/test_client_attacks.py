@@ -1,4 +1,4 @@
-"""What servers may try with a client that logs in: each attack is tried, and refused before it does harm."""
+"""Attacks of servers on a client that logs in: each is tried, and refused before it does harm."""
 
 import asyncio
 import json
@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 
 from expected_limits import MAX_DOCUMENT
-from fake_authorization_site import Town, browse, origin, run
+from fake_authorization_site import AuthSites, browse, origin, run
 from scripted import answer, scripted
 from toolpost import AuthError, Client, MemoryTokens, OAuth
 from toolpost.errors import AuthorizationRequired
 
 
-async def refused(town: Town, match: str, **options: Any) -> None:
+async def refused(sites: AuthSites, match: str, **options: Any) -> None:
     with pytest.raises(AuthError, match=match):
-        await town.client(town.oauth(**options)).connect()
+        await sites.client(sites.oauth(**options)).connect()
 
 
 def attack(
-    match: str, prepare: Callable[[Town], object], *, asked: tuple[str, ...] = (), **options: Any
+    match: str, prepare: Callable[[AuthSites], object], *, asked: tuple[str, ...] = (), **options: Any
 ) -> None:
-    """Prepare a town, see that a client does not log in there, and whom it has asked before it saw that."""
+    """Prepare a sites, see that a client does not log in there, and whom it has asked before it saw that."""
 
-    async def visit(town: Town) -> None:
-        done = prepare(town)
+    async def visit(sites: AuthSites) -> None:
+        done = prepare(sites)
         if isinstance(done, Awaitable):
             await done
-        await refused(town, match, **options)
-        assert not town.forms
+        await refused(sites, match, **options)
+        assert not sites.forms
         for path in ("/register", "/authorize"):
-            assert (path in town.looked) == (path in asked), town.looked
+            assert (path in sites.looked) == (path in asked), sites.looked
 
     run(visit)
 
@@ -52,23 +52,23 @@ def attack(
     ],
 )
 def test_metadata_of_another_resource(other):
-    def lie(town: Town) -> None:
-        named = other.format(root=origin(town.server), url=town.server)
-        town.resource = {"resource": named}
+    def lie(sites: AuthSites) -> None:
+        named = other.format(root=origin(sites.server), url=sites.server)
+        sites.resource = {"resource": named}
 
-    attack("is about .*, and not about|is no http or https URL", lie)
+    attack("is for .*, not for|is not an http or https URL", lie)
 
 
 @pytest.mark.requirement("AUTH-41", "AUTH-42")
 @pytest.mark.parametrize("form", ["{root}", "{root}/", "{url}/", "{upper}/mcp"])
 def test_a_resource_may_be_called_by_its_origin_or_in_capitals(form):
-    async def visit(town: Town) -> None:
-        root = origin(town.server)
-        named = form.format(root=root, url=town.server, upper=root.replace("http", "HTTP"))
-        town.resource = {"resource": named}
-        async with town.client():
+    async def visit(sites: AuthSites) -> None:
+        root = origin(sites.server)
+        named = form.format(root=root, url=sites.server, upper=root.replace("http", "HTTP"))
+        sites.resource = {"resource": named}
+        async with sites.client():
             pass
-        assert town.authorized[0]["resource"] == named  # exactly as published
+        assert sites.authorized[0]["resource"] == named  # exactly as published
 
     run(visit)
 
@@ -76,32 +76,32 @@ def test_a_resource_may_be_called_by_its_origin_or_in_capitals(form):
 @pytest.mark.requirement("AUTH-17")
 @pytest.mark.parametrize("other", ["https://honest.example", "{issuer}/", "{upper}", "{issuer}:80"])
 def test_metadata_of_another_issuer(other):
-    def lie(town: Town) -> None:
-        town.metadata = {"issuer": other.format(issuer=town.issuer, upper=town.issuer.upper())}
+    def lie(sites: AuthSites) -> None:
+        sites.metadata = {"issuer": other.format(issuer=sites.issuer, upper=sites.issuer.upper())}
 
-    attack("the metadata at .* is of", lie)
+    attack("the metadata at .* is for", lie)
 
 
 @pytest.mark.parametrize(
     ("document", "match"),
     [
         ({"resource": 5}, "cannot be read"),
-        ({"authorization_servers": []}, "names no authorization server"),
+        ({"authorization_servers": []}, "lists no authorization server"),
         ({"authorization_servers": "x"}, "cannot be read"),
-        ({"authorization_servers": ["file:///etc/passwd"]}, "no http or https URL"),
-        ({"authorization_servers": ["javascript:alert(1)"]}, "no http or https URL"),
-        ({"authorization_servers": ["https://user:pass@as.example"]}, "a user or a password"),
+        ({"authorization_servers": ["file:///etc/passwd"]}, "not an http or https URL"),
+        ({"authorization_servers": ["javascript:alert(1)"]}, "not an http or https URL"),
+        ({"authorization_servers": ["https://user:pass@as.example"]}, "a user name or password"),
         ({"authorization_servers": ["http://as.example"]}, "not https"),
         ({"authorization_servers": ["https://as.example/?x=1"]}, "no query"),
-        ({"authorization_servers": ["https://as.example\r\nX: y"]}, "no URL"),
-        ({"authorization_servers": ["https://[::1"]}, "no URL"),
-        ({"authorization_servers": ["https://as.example:0"]}, "no http or https URL"),
+        ({"authorization_servers": ["https://as.example\r\nX: y"]}, "not a URL"),
+        ({"authorization_servers": ["https://[::1"]}, "not a URL"),
+        ({"authorization_servers": ["https://as.example:0"]}, "not an http or https URL"),
     ],
 )
 @pytest.mark.requirement("SEC-4", "SEC-14")
 def test_resource_metadata_that_cannot_be_used(document, match):
-    def lie(town: Town) -> None:
-        town.resource = document
+    def lie(sites: AuthSites) -> None:
+        sites.resource = document
 
     attack(match, lie)
 
@@ -109,27 +109,29 @@ def test_resource_metadata_that_cannot_be_used(document, match):
 @pytest.mark.parametrize(
     ("body", "match"),
     [
-        (answer(200, b"[]"), "no JSON object"),
-        (answer(200, b"{" * 5000), "no JSON object"),
-        (answer(503, b""), "answers with 503"),
-        (answer(200, b"x" * (MAX_DOCUMENT + 1)), "more than"),
+        (answer(200, b"[]"), "not a JSON object"),
+        (answer(200, b"{" * 5000), "not a JSON object"),
+        (answer(503, b""), "responded with 503"),
+        (answer(200, b"x" * (MAX_DOCUMENT + 1)), "exceeds the limit"),
     ],
 )
 def test_a_document_that_is_none(body, match):
-    def lie(town: Town) -> None:
-        town.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: body
+    def lie(sites: AuthSites) -> None:
+        sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: body
 
     attack(match, lie)
 
 
 def test_a_page_for_every_path_is_no_document():
-    async def visit(town: Town) -> None:
-        town.challenge = "Bearer"
-        town.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: answer(200, b"<p>hi", "text/html")
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge = "Bearer"
+        sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: answer(
+            200, b"<p>hi", "text/html"
+        )
         found = b'{"resource": "%b", "authorization_servers": ["%b"]}'
-        said = found % (town.server.encode(), town.issuer.encode())
-        town.paths["/.well-known/oauth-protected-resource"] = lambda _: answer(200, said)
-        async with town.client():
+        said = found % (sites.server.encode(), sites.issuer.encode())
+        sites.paths["/.well-known/oauth-protected-resource"] = lambda _: answer(200, said)
+        async with sites.client():
             pass
 
     run(visit)
@@ -141,8 +143,8 @@ def test_a_page_for_every_path_is_no_document():
 @pytest.mark.requirement("AUTH-64", "AUTH-65")
 @pytest.mark.parametrize("methods", [..., None, [], ["plain"], ["s256"]])
 def test_a_server_that_cannot_do_pkce(methods):
-    def lower(town: Town) -> None:
-        town.metadata = {"code_challenge_methods_supported": methods}
+    def lower(sites: AuthSites) -> None:
+        sites.metadata = {"code_challenge_methods_supported": methods}
 
     attack("PKCE", lower)
 
@@ -170,11 +172,11 @@ def test_a_server_that_cannot_do_pkce(methods):
 def test_a_page_that_must_not_be_opened(page):
     opened: list[str] = []
 
-    def lie(town: Town) -> None:
-        town.metadata = {"authorization_endpoint": page}
+    def lie(sites: AuthSites) -> None:
+        sites.metadata = {"authorization_endpoint": page}
 
     attack(
-        "the page to log in|has no page",
+        "the login page|has no login page",
         lie,
         asked=() if page is ... else ("/register",),
         open_url=opened.append,
@@ -205,18 +207,18 @@ def test_a_page_that_must_not_be_opened(page):
 )
 @pytest.mark.parametrize("error", [None, "access_denied"])
 def test_who_answers_is_compared_with_who_was_asked(advertised, iss, good, error):
-    async def visit(town: Town) -> None:
-        town.metadata = {"authorization_response_iss_parameter_supported": advertised}
+    async def visit(sites: AuthSites) -> None:
+        sites.metadata = {"authorization_response_iss_parameter_supported": advertised}
 
         def say(said: dict[str, str]) -> dict[str, str]:
             if error is not None:
                 said = {"state": said["state"], "error": error, "error_description": "evil words"}
             if iss is None:
                 return said
-            return {**said, "iss": iss.format(issuer=town.issuer, upper=town.issuer.upper())}
+            return {**said, "iss": iss.format(issuer=sites.issuer, upper=sites.issuer.upper())}
 
-        town.redirect = say
-        client = town.client()
+        sites.redirect = say
+        client = sites.client()
         if good and error is None:
             await client.connect()
             await client.close()
@@ -225,7 +227,7 @@ def test_who_answers_is_compared_with_who_was_asked(advertised, iss, good, error
             await client.connect()
         assert isinstance(caught.value, AuthorizationRequired) is good  # else nobody looks at the error
         assert "evil words" not in str(caught.value)
-        assert not town.forms
+        assert not sites.forms
 
     run(visit)
 
@@ -241,31 +243,31 @@ def test_who_answers_is_compared_with_who_was_asked(advertised, iss, good, error
     ],
 )
 def test_an_answer_with_another_state(change):
-    def lie(town: Town) -> None:
-        town.redirect = change
+    def lie(sites: AuthSites) -> None:
+        sites.redirect = change
 
-    attack("its state is another", lie, asked=("/register", "/authorize"))
+    attack("has the wrong state", lie, asked=("/register", "/authorize"))
 
 
 def test_an_answer_that_says_something_twice():
     async def twice(url: str) -> str:
         return await browse(url) + "&code=another"
 
-    attack("says something twice", lambda _: None, asked=("/register", "/authorize"), open_url=twice)
+    attack("repeats a parameter", lambda _: None, asked=("/register", "/authorize"), open_url=twice)
 
 
 def test_a_code_is_used_once():
-    async def visit(town: Town) -> None:
-        async with town.client():
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client():
             pass
-        [(form, _)] = town.forms
-        assert form["code"] not in town.codes
-        town.valid.clear()
-        town.refresh.clear()
+        [(form, _)] = sites.forms
+        assert form["code"] not in sites.codes
+        sites.valid.clear()
+        sites.refresh.clear()
         stolen = form["code"]
-        town.redirect = lambda said: {**said, "code": stolen}
+        sites.redirect = lambda said: {**said, "code": stolen}
         with pytest.raises(AuthError, match="invalid_grant"):
-            await town.client().connect()
+            await sites.client().connect()
 
     run(visit)
 
@@ -276,21 +278,21 @@ def test_a_code_is_used_once():
 )
 @pytest.mark.parametrize("where", ["challenge", "issuer", "token_endpoint", "registration_endpoint"])
 def test_no_place_in_metadata_leads_there(target, where):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         if where == "challenge":
-            town.challenge = f'Bearer resource_metadata="{target}"'
+            sites.challenge = f'Bearer resource_metadata="{target}"'
         elif where == "issuer":
-            town.resource = {"authorization_servers": [target]}
+            sites.resource = {"authorization_servers": [target]}
         else:
-            town.metadata = {where: target}
-        await refused(town, "leads into a network|not https|no http or https URL")
+            sites.metadata = {where: target}
+        await refused(sites, "is in a network|not https|not an http or https URL")
 
     run(visit)
 
 
 @pytest.mark.requirement("SEC-4")
 def test_metadata_is_not_followed_to_another_origin():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         heard: list[Any] = []
 
         async def listen(request: Any) -> None:
@@ -299,29 +301,29 @@ def test_metadata_is_not_followed_to_another_origin():
         async with scripted(listen) as elsewhere:
             for location in (elsewhere.url, "https://169.254.169.254/", "file:///etc/passwd", "http://["):
                 moved = answer(302, kind=None, Location=location)
-                town.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _, moved=moved: moved
-                await refused(town, "redirected to")
-            town.paths.clear()
-            town.paths["/register"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
-            await refused(town, r"could not be registered: .*HTTP 307")
-            del town.paths["/register"]
-            town.paths["/token"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
-            await refused(town, "HTTP 307")
+                sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _, moved=moved: moved
+                await refused(sites, "redirects to")
+            sites.paths.clear()
+            sites.paths["/register"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
+            await refused(sites, r"could not be registered: .*HTTP 307")
+            del sites.paths["/register"]
+            sites.paths["/token"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
+            await refused(sites, "HTTP 307")
         assert not heard
 
     run(visit)
 
 
 def test_metadata_is_followed_within_its_origin_but_not_for_ever():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         place = "/.well-known/oauth-protected-resource/mcp"
-        town.paths[place] = lambda _: answer(301, kind=None, Location="/there")
+        sites.paths[place] = lambda _: answer(301, kind=None, Location="/there")
         said = b'{"resource": "%b", "authorization_servers": ["%b"]}'
-        town.paths["/there"] = lambda _: answer(200, said % (town.server.encode(), town.issuer.encode()))
-        async with town.client():
+        sites.paths["/there"] = lambda _: answer(200, said % (sites.server.encode(), sites.issuer.encode()))
+        async with sites.client():
             pass
-        town.paths["/there"] = lambda _: answer(301, kind=None, Location="/there")
-        await refused(town, "more than 3 times")
+        sites.paths["/there"] = lambda _: answer(301, kind=None, Location="/there")
+        await refused(sites, "more than 3 times")
 
     run(visit)
 
@@ -331,17 +333,17 @@ def test_metadata_is_followed_within_its_origin_but_not_for_ever():
 
 @pytest.mark.requirement("AUTH-18", "AUTH-19", "AUTH-30", "AUTH-31")
 def test_a_changed_authorization_server_means_a_new_registration():
-    async def visit(town: Town) -> None:
-        other = Town()
+    async def visit(sites: AuthSites) -> None:
+        other = AuthSites()
         async with scripted(other.serve_issuer, "") as second:
-            other.issuer, other.server, other.valid = second.url, town.server, town.valid
+            other.issuer, other.server, other.valid = second.url, sites.server, sites.valid
             other.made = 100
-            async with town.client() as mcp:
-                town.valid.clear()
-                town.resource = {"authorization_servers": [other.issuer]}
+            async with sites.client() as mcp:
+                sites.valid.clear()
+                sites.resource = {"authorization_servers": [other.issuer]}
                 await mcp.call_tool("anything")
-            assert len(town.registered) == len(other.registered) == 1
-            assert town.grants == ["authorization_code"]  # nobody has tried to refresh there
+            assert len(sites.registered) == len(other.registered) == 1
+            assert sites.grants == ["authorization_code"]  # there was no refresh
             assert other.grants == ["authorization_code"]  # nor to use the refresh token here
 
     run(visit)
@@ -350,21 +352,21 @@ def test_a_changed_authorization_server_means_a_new_registration():
 @pytest.mark.requirement("AUTH-24", "AUTH-29", "AUTH-30", "AUTH-32")
 @pytest.mark.parametrize("named", [True, False])
 def test_credentials_are_shown_to_one_authorization_server_only(named):
-    async def visit(town: Town) -> None:
-        evil = Town()
+    async def visit(sites: AuthSites) -> None:
+        evil = AuthSites()
         async with scripted(evil.serve_issuer, "") as second:
-            evil.issuer, evil.server = second.url, town.server
+            evil.issuer, evil.server = second.url, sites.server
             options = {"client_id": "me", "client_secret": "s:&%"} | (
-                {"issuer": town.issuer} if named else {}
+                {"issuer": sites.issuer} if named else {}
             )
-            auth = town.oauth(**options)
-            async with town.client(auth) as mcp:
-                assert not town.registered
-                [(_, headers)] = town.forms
+            auth = sites.oauth(**options)
+            async with sites.client(auth) as mcp:
+                assert not sites.registered
+                [(_, headers)] = sites.forms
                 assert headers["authorization"] == "Basic bWU6cyUzQSUyNiUyNQ=="  # me:s%3A%26%25
-                town.valid.clear()
-                town.refresh.clear()
-                town.resource = {"authorization_servers": [evil.issuer]}
+                sites.valid.clear()
+                sites.refresh.clear()
+                sites.resource = {"authorization_servers": [evil.issuer]}
                 with pytest.raises(AuthError, match=r"the server names|is from"):
                     await mcp.call_tool("anything")
             assert not evil.forms
@@ -374,33 +376,33 @@ def test_credentials_are_shown_to_one_authorization_server_only(named):
 
 
 def test_stored_credentials_stay_where_they_are_from():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
-        async with town.client(town.oauth(client_id="me", client_secret="s", storage=storage)):
+        async with sites.client(sites.oauth(client_id="me", client_secret="s", storage=storage)):
             pass
-        town.valid.clear()
-        town.refresh.clear()
-        town.resource = {"authorization_servers": [f"{town.issuer}/other"]}
-        await refused(town, "has|credentials|publishes", client_id="me", client_secret="s", storage=storage)
-        assert len(town.authorized) == 1
+        sites.valid.clear()
+        sites.refresh.clear()
+        sites.resource = {"authorization_servers": [f"{sites.issuer}/other"]}
+        await refused(sites, "has|credentials|publishes", client_id="me", client_secret="s", storage=storage)
+        assert len(sites.authorized) == 1
 
     run(visit)
 
 
 @pytest.mark.requirement("AUTH-15", "AUTH-16")
 def test_an_issuer_is_looked_for_in_all_places_in_order():
-    async def visit(town: Town) -> None:
-        town.resource = {"authorization_servers": [f"{town.issuer}/tenant"]}
-        await refused(town, "publishes no metadata")
-        assert town.looked[1:] == [
+    async def visit(sites: AuthSites) -> None:
+        sites.resource = {"authorization_servers": [f"{sites.issuer}/tenant"]}
+        await refused(sites, "publishes no metadata")
+        assert sites.looked[1:] == [
             "/.well-known/oauth-authorization-server/tenant",
             "/.well-known/openid-configuration/tenant",
             "/tenant/.well-known/openid-configuration",
         ]
-        town.looked.clear()
-        town.resource, town.metadata = {}, None
-        await refused(town, "publishes no metadata")
-        assert town.looked[1:] == [
+        sites.looked.clear()
+        sites.resource, sites.metadata = {}, None
+        await refused(sites, "publishes no metadata")
+        assert sites.looked[1:] == [
             "/.well-known/oauth-authorization-server",
             "/.well-known/openid-configuration",
         ]
@@ -410,22 +412,22 @@ def test_an_issuer_is_looked_for_in_all_places_in_order():
 
 @pytest.mark.requirement("AUTH-6")
 def test_servers_of_the_second_revision_are_their_own_authorization_server():
-    async def visit(town: Town) -> None:
-        town.challenge, town.resource = "Bearer", None
-        root = origin(town.server)
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge, sites.resource = "Bearer", None
+        root = origin(sites.server)
         for path in ("register", "token"):
-            town.paths[f"/{path}"] = {
-                "register": lambda h: town.answer_registration(h.body),
-                "token": town.answer_token,
+            sites.paths[f"/{path}"] = {
+                "register": lambda h: sites.answer_registration(h.body),
+                "token": sites.answer_token,
             }[path]
 
         async def user(url: str) -> str:
             assert url.startswith(f"{root}/authorize?")
-            return await browse(url.replace(root, town.issuer))
+            return await browse(url.replace(root, sites.issuer))
 
-        async with town.client(town.oauth(open_url=user)) as mcp:
+        async with sites.client(sites.oauth(open_url=user)) as mcp:
             await mcp.call_tool("anything")
-        assert town.looked[:3] == [
+        assert sites.looked[:3] == [
             "/.well-known/oauth-protected-resource/mcp",
             "/.well-known/oauth-protected-resource",
             "/.well-known/oauth-authorization-server",
@@ -440,13 +442,13 @@ def test_servers_of_the_second_revision_are_their_own_authorization_server():
 @pytest.mark.requirement("AUTH-20", "AUTH-21", "AUTH-22", "AUTH-23")
 @pytest.mark.parametrize(("supported", "used"), [(True, True), (False, False), (None, False)])
 def test_a_document_of_ones_own_is_used_where_it_is_read(supported, used):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         page = "https://app.example/client.json"
-        town.metadata = {"client_id_metadata_document_supported": supported}
-        async with town.client(town.oauth(client_metadata_url=page)):
+        sites.metadata = {"client_id_metadata_document_supported": supported}
+        async with sites.client(sites.oauth(client_metadata_url=page)):
             pass
-        assert (town.authorized[0]["client_id"] == page) is used
-        assert bool(town.registered) is not used
+        assert (sites.authorized[0]["client_id"] == page) is used
+        assert bool(sites.registered) is not used
 
     run(visit)
 
@@ -455,29 +457,29 @@ def test_a_document_of_ones_own_is_used_where_it_is_read(supported, used):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (answer(400, b'{"error": "invalid_redirect_uri"}'), "does not like http://127.0.0.1"),
+        (answer(400, b'{"error": "invalid_redirect_uri"}'), "does not accept http://127.0.0.1"),
         (
             answer(400, b'{"error": "no\\n", "error_description": "go\\u001b away"}'),
-            "HTTP 400: go away.*by hand",
+            "HTTP 400: go away.*manually",
         ),
-        (answer(201, b"{}"), "no registration"),
+        (answer(201, b"{}"), "registration endpoint sent an invalid response"),
         (answer(500, b"<html>"), "HTTP 500"),
     ],
 )
 def test_a_registration_that_fails_is_told(said, match):
-    async def visit(town: Town) -> None:
-        town.paths["/register"] = lambda _: said
-        await refused(town, match)
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/register"] = lambda _: said
+        await refused(sites, match)
 
     run(visit)
 
 
 @pytest.mark.requirement("AUTH-28")
 def test_a_server_that_registers_nobody_needs_somebody_to_do_it():
-    def close(town: Town) -> None:
-        town.metadata = {"registration_endpoint": ...}
+    def close(sites: AuthSites) -> None:
+        sites.metadata = {"registration_endpoint": ...}
 
-    attack("give client_id=", close)
+    attack("pass client_id=", close)
 
 
 @pytest.mark.parametrize(
@@ -511,34 +513,34 @@ def test_arguments_that_make_no_sense_are_refused(options):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"access_token": ...}, "no token"),
-        ({"token_type": "mac"}, "of a kind"),
-        ({"access_token": "a\r\nX: y"}, "no header"),
-        ({"access_token": ""}, "no header"),
-        ({"token_type": "DPoP"}, "bound the token"),
+        ({"access_token": ...}, "invalid token response"),
+        ({"token_type": "mac"}, "of an unsupported type"),
+        ({"access_token": "a\r\nX: y"}, "in a header"),
+        ({"access_token": ""}, "in a header"),
+        ({"token_type": "DPoP"}, "a DPoP token without a proof"),
     ],
 )
 def test_a_token_that_cannot_be_used(said, match):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         body = {"access_token": "t", "token_type": "Bearer"} | said
         text = json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
-        town.paths["/token"] = lambda _: answer(200, text)
-        await refused(town, match)
+        sites.paths["/token"] = lambda _: answer(200, text)
+        await refused(sites, match)
 
     run(visit)
 
 
 @pytest.mark.requirement("AUTH-47")
 def test_a_token_goes_to_no_other_origin_and_into_no_query():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         heard: list[Any] = []
 
         async def listen(request: Any) -> None:
             heard.append(request)
 
-        async with scripted(listen) as elsewhere, town.client() as mcp:
-            town.paths["/mcp"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
-            with pytest.raises(Exception, match="redirects elsewhere"):
+        async with scripted(listen) as elsewhere, sites.client() as mcp:
+            sites.paths["/mcp"] = lambda _: answer(307, kind=None, Location=elsewhere.url)
+            with pytest.raises(Exception, match="redirects to another place"):
                 await mcp.call_tool("anything")
         assert not heard
 
@@ -556,22 +558,22 @@ def test_a_server_elsewhere_needs_https():
 
 @pytest.mark.requirement("AUTH-17")
 def test_metadata_that_cannot_be_read():
-    def lie(town: Town) -> None:
-        town.metadata = {"token_endpoint": 5}
+    def lie(sites: AuthSites) -> None:
+        sites.metadata = {"token_endpoint": 5}
 
     attack("cannot be read", lie)
 
 
 def test_a_server_without_a_token_endpoint():
-    async def visit(town: Town) -> None:
-        town.metadata = {"token_endpoint": ...}
-        await refused(town, "no token endpoint")
+    async def visit(sites: AuthSites) -> None:
+        sites.metadata = {"token_endpoint": ...}
+        await refused(sites, "no token endpoint")
 
     run(visit)
 
 
 def test_an_issuer_that_cannot_be_reached():
-    def close(town: Town) -> None:
-        town.resource = {"authorization_servers": ["http://127.0.0.1:1"]}
+    def close(sites: AuthSites) -> None:
+        sites.resource = {"authorization_servers": ["http://127.0.0.1:1"]}
 
-    attack("cannot be had: the connection was refused", close)
+    attack("could not fetch .*: the connection was refused", close)

@@ -1,4 +1,4 @@
-"""Both halves together: our client logs in at the test authorization server, and calls our server."""
+"""End to end: our client logs in at the authorization server for tests, and calls our server."""
 
 import asyncio
 from typing import Any

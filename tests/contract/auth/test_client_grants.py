@@ -1,4 +1,4 @@
-"""Grants without a person, and tokens that are bound to a key."""
+"""Grants without a login, and tokens that are bound to a key."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from dpop_site import bound
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from scripted import answer, scripted
 from toolpost import AuthError, ClientCredentials, EnterpriseManaged, WorkloadIdentity
 from toolpost.errors import InsufficientScope, TokenRejected
@@ -25,72 +25,72 @@ PEM = KEY.as_pem(private=True).decode()
 
 
 def test_a_program_shows_its_secret():
-    async def visit(town: Town) -> None:
-        town.challenge = 'Bearer scope="a"'
-        async with town.client(ClientCredentials("me", "se cret", scopes="b")) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge = 'Bearer scope="a"'
+        async with sites.client(ClientCredentials("me", "se cret", scopes="b")) as mcp:
             await mcp.call_tool("anything")
-        [(form, headers)] = town.forms
-        assert form == {"grant_type": "client_credentials", "scope": "a b", "resource": town.server}
+        [(form, headers)] = sites.forms
+        assert form == {"grant_type": "client_credentials", "scope": "a b", "resource": sites.server}
         assert headers["authorization"] == "Basic bWU6c2UrY3JldA=="
-        assert not town.registered
+        assert not sites.registered
 
     run(visit)
 
 
 @pytest.mark.parametrize("key", [PEM, PEM.encode(), KEY.as_dict(private=True)])
 def test_a_program_signs_who_it_is(key):
-    async def visit(town: Town) -> None:
-        town.metadata = {"token_endpoint_auth_methods_supported": ["private_key_jwt"]}
-        async with town.client(ClientCredentials("me", private_key=key, key_id="k1")) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.metadata = {"token_endpoint_auth_methods_supported": ["private_key_jwt"]}
+        async with sites.client(ClientCredentials("me", private_key=key, key_id="k1")) as mcp:
             await mcp.call_tool("anything")
-        [(form, headers)] = town.forms
+        [(form, headers)] = sites.forms
         assert form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
         assert "authorization" not in headers
         token = jwt.decode(form["client_assertion"], KEY, algorithms=["ES256"])
         assert token.header["kid"] == "k1"
         assert token.claims["iss"] == token.claims["sub"] == "me"
-        assert token.claims["aud"] == town.issuer
+        assert token.claims["aud"] == sites.issuer
         assert 0 < token.claims["exp"] - time.time() <= 60
 
     run(visit)
 
 
 def test_a_program_gets_a_new_token_before_the_old_one_ends():
-    async def visit(town: Town) -> None:
-        town.token = {"expires_in": 0, "refresh_token": ...}
-        async with town.client(ClientCredentials("me", "secret")) as mcp:
-            town.token = {"refresh_token": ...}
-            before = len(town.grants)
+    async def visit(sites: AuthSites) -> None:
+        sites.token = {"expires_in": 0, "refresh_token": ...}
+        async with sites.client(ClientCredentials("me", "secret")) as mcp:
+            sites.token = {"refresh_token": ...}
+            before = len(sites.grants)
             await mcp.call_tool("anything")
             await mcp.call_tool("anything")
-        assert town.grants[before:] == ["client_credentials"]
+        assert sites.grants[before:] == ["client_credentials"]
 
     run(visit)
 
 
 def test_a_program_may_ask_for_more():
-    async def visit(town: Town) -> None:
-        town.needs = ("write",)
-        async with town.client(ClientCredentials("me", "secret", scopes=["read"])) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.needs = ("write",)
+        async with sites.client(ClientCredentials("me", "secret", scopes=["read"])) as mcp:
             await mcp.call_tool("anything")
-        assert [form["scope"] for form, _ in town.forms] == ["read", "read write"]
+        assert [form["scope"] for form, _ in sites.forms] == ["read", "read write"]
 
     run(visit)
 
 
 def test_a_secret_is_not_shown_to_a_second_authorization_server():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         auth = ClientCredentials("me", "secret", issuer="https://as.example")
         with pytest.raises(AuthError, match=r"the credentials are for https://as\.example"):
-            await town.client(auth).connect()
-        assert not town.forms
+            await sites.client(auth).connect()
+        assert not sites.forms
 
     run(visit)
 
 
 @pytest.mark.parametrize("options", [{}, {"client_secret": "x", "private_key": PEM}])
 def test_one_of_secret_and_key_is_given(options):
-    with pytest.raises(ValueError, match="one of them"):
+    with pytest.raises(ValueError, match="either client_secret= or private_key="):
         ClientCredentials("me", **options)
 
 
@@ -129,22 +129,22 @@ def test_without_the_extra_the_error_says_what_to_install():
 
 
 def test_a_workload_shows_what_its_platform_gave_it():
-    async def visit(town: Town) -> None:
-        async with town.client(WorkloadIdentity("the.jwt", scopes=["a"])) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client(WorkloadIdentity("the.jwt", scopes=["a"])) as mcp:
             await mcp.call_tool("anything")
-        [(form, _)] = town.forms
+        [(form, _)] = sites.forms
         assert form == {
             "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": "the.jwt",
             "scope": "a",
-            "resource": town.server,
+            "resource": sites.server,
         }
 
     run(visit)
 
 
 def test_a_workload_that_is_refused_does_not_try_again():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         said = b'{"error": "invalid_grant", "error_description": "issuer not trusted"}'
         seen: list[Any] = []
 
@@ -152,25 +152,25 @@ def test_a_workload_that_is_refused_does_not_try_again():
             seen.append(heard)
             return answer(400, said)
 
-        town.paths["/token"] = refuse
+        sites.paths["/token"] = refuse
         with pytest.raises(AuthError, match="invalid_grant: issuer not trusted"):
-            await town.client(WorkloadIdentity("the.jwt")).connect()
+            await sites.client(WorkloadIdentity("the.jwt")).connect()
         assert len(seen) == 1
 
     run(visit)
 
 
 def test_a_workload_that_is_refused_later_does_not_try_again_either():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         seen: list[Any] = []
-        town.token = {"expires_in": 0, "refresh_token": ...}
-        async with town.client(WorkloadIdentity("the.jwt")) as mcp:
+        sites.token = {"expires_in": 0, "refresh_token": ...}
+        async with sites.client(WorkloadIdentity("the.jwt")) as mcp:
 
             def refuse(heard) -> bytes:
                 seen.append(heard)
                 return answer(400, b'{"error": "invalid_grant"}')
 
-            town.paths["/token"] = refuse
+            sites.paths["/token"] = refuse
             with pytest.raises(AuthError, match="invalid_grant"):
                 await mcp.call_tool("anything")
         assert len(seen) == 1
@@ -179,12 +179,12 @@ def test_a_workload_that_is_refused_later_does_not_try_again_either():
 
 
 def test_a_workload_does_not_ask_for_more():
-    async def visit(town: Town) -> None:
-        town.needs = ("write",)
-        async with town.client(WorkloadIdentity("the.jwt")) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.needs = ("write",)
+        async with sites.client(WorkloadIdentity("the.jwt")) as mcp:
             with pytest.raises(InsufficientScope):
                 await mcp.call_tool("anything")
-        assert len(town.forms) == 1
+        assert len(sites.forms) == 1
 
     run(visit)
 
@@ -193,19 +193,19 @@ def test_an_assertion_may_be_asked_for():
     async def later() -> str:
         return "async.jwt"
 
-    class Soon:
+    class ReturnsAwaitable:
         def __call__(self):
             return later()
 
-    async def visit(town: Town) -> None:
-        for source in (lambda: "sync.jwt", later, Soon()):
-            town.valid.clear()
-            async with town.client(WorkloadIdentity(source, client_id="me")):
+    async def visit(sites: AuthSites) -> None:
+        for source in (lambda: "sync.jwt", later, ReturnsAwaitable()):
+            sites.valid.clear()
+            async with sites.client(WorkloadIdentity(source, client_id="me")):
                 pass
-        assert [form["assertion"] for form, _ in town.forms] == ["sync.jwt", "async.jwt", "async.jwt"]
-        assert {form["client_id"] for form, _ in town.forms} == {"me"}
-        with pytest.raises(AuthError, match="gave none"):
-            await town.client(WorkloadIdentity(lambda: "")).connect()
+        assert [form["assertion"] for form, _ in sites.forms] == ["sync.jwt", "async.jwt", "async.jwt"]
+        assert {form["client_id"] for form, _ in sites.forms} == {"me"}
+        with pytest.raises(AuthError, match="must return a string"):
+            await sites.client(WorkloadIdentity(lambda: "")).connect()
 
     run(visit)
 
@@ -228,7 +228,7 @@ ID_JAG = {
 
 @pytest.mark.parametrize("by_issuer", [True, False])
 def test_a_company_vouches_for_its_employee(by_issuer):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         asked: list[dict[str, str]] = []
 
         async def idp(heard) -> None:
@@ -241,27 +241,27 @@ def test_a_company_vouches_for_its_employee(by_issuer):
 
         async with scripted(idp, "") as company:
             where = {"idp_issuer": company.url, "idp_token_endpoint": None} if by_issuer else {}
-            async with town.client(enterprise(company.url, **where, scopes="a")) as mcp:
+            async with sites.client(enterprise(company.url, **where, scopes="a")) as mcp:
                 await mcp.call_tool("anything")
         assert asked == [
             {
                 "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
                 "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
-                "audience": town.issuer,
-                "resource": town.server,
+                "audience": sites.issuer,
+                "resource": sites.server,
                 "subject_token": "the.id.token",
                 "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
                 "scope": "a",
                 "client_id": "at-idp",
             }
         ]
-        [(form, headers)] = town.forms
+        [(form, headers)] = sites.forms
         assert (form["assertion"], form["grant_type"]) == (
             "the.id.jag",
             "urn:ietf:params:oauth:grant-type:jwt-bearer",
         )
         assert headers["authorization"].startswith("Basic ")
-        assert "the.id.token" not in str(town.forms)
+        assert "the.id.token" not in str(sites.forms)
 
     run(visit)
 
@@ -269,20 +269,20 @@ def test_a_company_vouches_for_its_employee(by_issuer):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (answer(200, b"{}"), "vouches for nobody"),
-        (answer(200, json.dumps(ID_JAG | {"issued_token_type": "x"}).encode()), "another kind"),
+        (answer(200, b"{}"), "sent an invalid response"),
+        (answer(200, json.dumps(ID_JAG | {"issued_token_type": "x"}).encode()), "the wrong type"),
         (answer(403, b'{"error": "access_denied"}'), "access_denied"),
     ],
 )
 def test_a_company_that_does_not_vouch(said, match):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         async def idp(heard) -> None:
             await heard.write(said)
 
         async with scripted(idp, "") as company:
             with pytest.raises(AuthError, match=match):
-                await town.client(enterprise(company.url)).connect()
-        assert not town.forms
+                await sites.client(enterprise(company.url)).connect()
+        assert not sites.forms
 
     run(visit)
 
@@ -294,12 +294,12 @@ def test_a_company_has_an_address(options):
 
 
 def test_a_bound_token_is_refreshed_with_the_same_key():
-    async def visit(town: Town) -> None:
-        seen = bound(town)
-        async with town.client() as mcp:
-            town.valid.clear()
+    async def visit(sites: AuthSites) -> None:
+        seen = bound(sites)
+        async with sites.client() as mcp:
+            sites.valid.clear()
             await mcp.call_tool("anything")
-        assert town.grants == ["authorization_code", "refresh_token"]
+        assert sites.grants == ["authorization_code", "refresh_token"]
         assert len({json.dumps(header["jwk"], sort_keys=True) for _, header, _ in seen}) == 1
 
     run(visit)
@@ -310,35 +310,35 @@ def test_a_bound_token_is_refreshed_with_the_same_key():
     [
         (True, "Bearer", None, "does not list ES256"),
         ("auto", "DPoP", ["RS256"], "does not list ES256"),
-        (True, "Bearer", ["ES256"], "did not bind"),
+        (True, "Bearer", ["ES256"], "did not issue a DPoP token"),
     ],
 )
 def test_a_token_that_should_be_bound_and_cannot(dpop, challenge, listed, match):
-    async def visit(town: Town) -> None:
-        town.challenge = challenge
-        town.metadata = {"dpop_signing_alg_values_supported": listed}
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge = challenge
+        sites.metadata = {"dpop_signing_alg_values_supported": listed}
         with pytest.raises(AuthError, match=match):
-            await town.client(town.oauth(dpop=dpop)).connect()
+            await sites.client(sites.oauth(dpop=dpop)).connect()
 
     run(visit)
 
 
 @pytest.mark.parametrize(("dpop", "listed"), [(False, ["ES256"]), ("auto", None)])
 def test_a_plain_token_will_do_where_the_server_takes_both(dpop, listed):
-    async def visit(town: Town) -> None:
-        town.challenge = 'DPoP algs="ES256", Bearer realm="x"'
-        town.metadata = {"dpop_signing_alg_values_supported": listed}
-        async with town.client(town.oauth(dpop=dpop)) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge = 'DPoP algs="ES256", Bearer realm="x"'
+        sites.metadata = {"dpop_signing_alg_values_supported": listed}
+        async with sites.client(sites.oauth(dpop=dpop)) as mcp:
             await mcp.call_tool("anything")
-        assert town.heard[-1][2]["authorization"].startswith("Bearer ")
+        assert sites.heard[-1][2]["authorization"].startswith("Bearer ")
 
     run(visit)
 
 
 def test_a_server_that_wants_ever_new_nonces_is_given_up():
-    async def visit(town: Town) -> None:
-        bound(town)
-        mcp, count = town.answer_mcp, iter(range(1000))
+    async def visit(sites: AuthSites) -> None:
+        bound(sites)
+        mcp, count = sites.answer_mcp, iter(range(1000))
 
         async def never(heard) -> bytes:
             if "dpop" not in heard.headers:
@@ -347,25 +347,25 @@ def test_a_server_that_wants_ever_new_nonces_is_given_up():
                 401, kind=None, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce=f"n{next(count)}"
             )
 
-        town.answer_mcp = never
+        sites.answer_mcp = never
         with pytest.raises(TokenRejected):
-            await town.client().connect()
+            await sites.client().connect()
         assert next(count) < 10
 
     run(visit)
 
 
 def test_a_nonce_is_remembered_from_an_answer_that_is_no_refusal():
-    async def visit(town: Town) -> None:
-        seen = bound(town)
-        mcp = town.answer_mcp
+    async def visit(sites: AuthSites) -> None:
+        seen = bound(sites)
+        mcp = sites.answer_mcp
 
         async def kind(heard) -> bytes:
             said = await mcp(heard)
             return said.replace(b"Content-Length", b"DPoP-Nonce: next\r\nContent-Length", 1)
 
-        town.answer_mcp = kind
-        async with town.client() as client:
+        sites.answer_mcp = kind
+        async with sites.client() as client:
             await client.call_tool("anything")
         assert seen[-1][2]["nonce"] == "next"
 

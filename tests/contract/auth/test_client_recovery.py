@@ -1,9 +1,9 @@
-"""What passes must not last: a server that is busy, an answer that is lost, a person who says no."""
+"""Recovery from transient failures: a busy server, a lost response, a declined login."""
 
 import msgspec
 import pytest
 
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from scripted import answer
 from toolpost import Client, ClientGroup, FileTokens, MemoryTokens
 from toolpost.errors import (
@@ -18,25 +18,25 @@ from toolpost.errors import (
     ("status", "code"), [(500, "invalid_grant"), (400, "invalid_grant"), (503, "invalid_client")]
 )
 def test_a_word_that_is_final_is_final_whatever_the_status_is(status, code):
-    async def visit(town: Town) -> None:
-        async with town.client() as mcp:
-            town.valid.clear()
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client() as mcp:
+            sites.valid.clear()
             said = iter([answer(status, msgspec.json.encode({"error": code}))])
-            town.paths["/token"] = lambda heard: next(said, None) or town.answer_token(heard)
+            sites.paths["/token"] = lambda heard: next(said, None) or sites.answer_token(heard)
             await mcp.call_tool("anything")
-        assert len(town.authorized) == 2
+        assert len(sites.authorized) == 2
 
     run(visit)
 
 
 @pytest.mark.parametrize("place", ["/.well-known/oauth-protected-resource/mcp", "/register"])
 def test_a_place_that_is_busy_says_nothing_about_the_server(place):
-    async def visit(town: Town) -> None:
-        town.paths[place] = lambda _: answer(429)
+    async def visit(sites: AuthSites) -> None:
+        sites.paths[place] = lambda _: answer(429)
         with pytest.raises(AuthError, match="429") as caught:
-            await town.client().connect()
+            await sites.client().connect()
         assert caught.value.retry_safe
-        assert not town.authorized
+        assert not sites.authorized
 
     run(visit)
 
@@ -45,40 +45,42 @@ def test_a_place_that_is_busy_says_nothing_about_the_server(place):
 
 
 def test_a_refresh_must_not_loosen_a_token_from_its_key():
-    async def visit(town: Town) -> None:
-        town.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
-        town.token = {"token_type": "DPoP"}
-        auth = town.oauth(dpop=True)
-        async with town.client(auth) as mcp:
-            town.token = {"token_type": "Bearer"}
-            town.valid.clear()
-            with pytest.raises(AuthError, match="did not bind the token to our key"):
+    async def visit(sites: AuthSites) -> None:
+        sites.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
+        sites.token = {"token_type": "DPoP"}
+        auth = sites.oauth(dpop=True)
+        async with sites.client(auth) as mcp:
+            sites.token = {"token_type": "Bearer"}
+            sites.valid.clear()
+            with pytest.raises(AuthError, match="did not issue a DPoP token"):
                 await mcp.call_tool("anything")
-        assert not any(headers.get("authorization", "").startswith("Bearer") for *_, headers in town.heard)
+        assert not any(headers.get("authorization", "").startswith("Bearer") for *_, headers in sites.heard)
 
     run(visit)
 
 
 def test_a_refresh_must_not_bind_a_token_to_a_key_that_nobody_has():
-    async def visit(town: Town) -> None:
-        async with town.client() as mcp:
-            town.token = {"token_type": "DPoP"}
-            town.valid.clear()
-            with pytest.raises(AuthError, match="though none was shown to it"):
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client() as mcp:
+            sites.token = {"token_type": "DPoP"}
+            sites.valid.clear()
+            with pytest.raises(AuthError, match="without a proof"):
                 await mcp.call_tool("anything")
 
     run(visit)
 
 
 def test_tokens_that_are_bound_to_no_key_are_not_used_by_who_wants_them_bound():
-    async def visit(town: Town) -> None:
-        town.metadata, storage = {"dpop_signing_alg_values_supported": ["ES256"]}, MemoryTokens()
-        async with town.client(town.oauth(storage=storage)):
+    async def visit(sites: AuthSites) -> None:
+        sites.metadata, storage = {"dpop_signing_alg_values_supported": ["ES256"]}, MemoryTokens()
+        async with sites.client(sites.oauth(storage=storage)):
             pass
-        town.token, before = {"token_type": "DPoP"}, len(town.heard)
-        async with town.client(town.oauth(storage=storage, dpop=True)):
+        sites.token, before = {"token_type": "DPoP"}, len(sites.heard)
+        async with sites.client(sites.oauth(storage=storage, dpop=True)):
             pass
-        sent = [headers.get("authorization", "DPoP").partition(" ")[0] for *_, headers in town.heard[before:]]
+        sent = [
+            headers.get("authorization", "DPoP").partition(" ")[0] for *_, headers in sites.heard[before:]
+        ]
         assert {*sent} == {"DPoP"}
 
     run(visit)
@@ -90,10 +92,10 @@ LONG = "eyJhbGciOiJFUzI1NiJ9." + "A1b2C3d4E5" * 60
 
 
 def test_what_repeats_nothing_is_quoted():
-    async def visit(town: Town) -> None:
-        town.paths["/mcp"] = lambda _: answer(400, b"the disk is full", "text/plain")
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/mcp"] = lambda _: answer(400, b"the disk is full", "text/plain")
         with pytest.raises(ConnectFailed, match="the disk is full"):
-            await town.client(LONG).connect()
+            await sites.client(LONG).connect()
 
     run(visit)
 
@@ -107,11 +109,11 @@ def test_a_folder_in_the_home_of_the_user(monkeypatch, tmp_path):
 
 
 def test_a_server_without_metadata_is_told_of_before_the_guess_that_follows():
-    async def visit(town: Town) -> None:
-        town.resource, town.challenge = None, "Bearer"
+    async def visit(sites: AuthSites) -> None:
+        sites.resource, sites.challenge = None, "Bearer"
         with pytest.raises(AuthError) as caught:
-            await town.client().connect()
-        root = town.server.removesuffix("/mcp")
+            await sites.client().connect()
+        root = sites.server.removesuffix("/mcp")
         place = "/.well-known/oauth-protected-resource"
         wanted = f"no protected-resource metadata was found at {root}{place}/mcp, {root}{place}, "
         assert wanted in str(caught.value)
@@ -121,11 +123,11 @@ def test_a_server_without_metadata_is_told_of_before_the_guess_that_follows():
 
 
 def test_metadata_about_another_url_say_what_to_do():
-    async def visit(town: Town) -> None:
-        other = f"{town.server}/other"
-        town.resource = {"resource": other}
+    async def visit(sites: AuthSites) -> None:
+        other = f"{sites.server}/other"
+        sites.resource = {"resource": other}
         with pytest.raises(AuthError, match=f"connect to {other}, or set public_url= on the server"):
-            await town.client().connect()
+            await sites.client().connect()
 
     run(visit)
 
@@ -140,9 +142,9 @@ def test_metadata_about_another_url_say_what_to_do():
     ],
 )
 def test_a_group_that_nobody_lets_in_says_so(auths, kind):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         servers = {
-            str(number): Client(town.server, auth=auth)
+            str(number): Client(sites.server, auth=auth)
             if auth != "elsewhere"
             else Client(["no-such-program"])
             for number, auth in enumerate(auths)

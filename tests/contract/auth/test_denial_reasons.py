@@ -1,4 +1,4 @@
-"""What a person learns who runs a server that wants tokens: why they are refused, and what to set right."""
+"""Diagnostics for operators of a protected server: why tokens are refused, and how to fix it."""
 
 import json
 import re
@@ -47,12 +47,12 @@ def test_why_a_token_is_refused_is_told_once_in_a_while_with_what_was_due(caplog
 
     run(main)
     told = [record.getMessage() for record in caplog.records if record.name == "toolpost.auth"]
-    refused, other = "POST /mcp is refused:", "https://other.example.com/mcp"
+    refused, other = "POST /mcp rejected:", "https://other.example.com/mcp"
     assert told[:2] == [
-        f"{refused} another issuer has issued it: its iss is '{ISSUER}/', where '{ISSUER}' is due",
-        f"{refused} it was issued for another resource: its aud is '{other}', where '{RESOURCE}' is due",
+        f"{refused} wrong token issuer: iss is '{ISSUER}/', expected '{ISSUER}'",
+        f"{refused} wrong token audience: aud is '{other}', expected '{RESOURCE}'",
     ]
-    assert told[2].startswith("POST /mcp is refused: it has expired: 6")
+    assert told[2].startswith("POST /mcp rejected: the token has expired: 6")
     assert len(told) == 3
 
 
@@ -67,17 +67,17 @@ def test_where_keys_cannot_be_had_is_told_and_a_client_hears_it_once(caplog):
         token = TokenIssuer(ISSUER).token(RESOURCE)
         with pytest.raises(ConnectFailed) as caught:
             await Client(RESOURCE, http=app, auth=token).connect()
-        assert str(caught.value).count("The token cannot be checked at the moment.") == 1
+        assert str(caught.value).count("The token cannot be verified at the moment.") == 1
         await app.stop()
 
     run(main)
-    assert f"{ISSUER}/no-keys answers with 404" in caplog.text
-    assert "is refused: a token cannot be checked: the keys of the" in caplog.text
+    assert f"{ISSUER}/no-keys responded with 404" in caplog.text
+    assert "rejected: could not verify a token: the keys of the" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("status", "body", "says"),
-    [(401, {}, "see client_id= and client_secret="), (500, {}, "answers to introspection with 500")],
+    [(401, {}, "check client_id= and client_secret="), (500, {}, "responded to introspection with 500")],
 )
 def test_where_introspection_fails_is_told(status, body, says, caplog):
     async def issuer(scope: Any, receive: Any, send: Any) -> None:
@@ -89,7 +89,7 @@ def test_where_introspection_fails_is_told(status, body, says, caplog):
             assert (await site.post(*listing("t"))).status == 503
 
     run(main)
-    assert f"{ISSUER}/i answers" in caplog.text
+    assert f"{ISSUER}/i responded" in caplog.text
     assert says in caplog.text
 
 
@@ -102,9 +102,17 @@ def test_where_introspection_fails_is_told(status, body, says, caplog):
         ("/api/mcp", True, ""),
         ("/api", True, ""),
         ("/prefix/api/mcp", True, ""),
-        ("/api/mcp", False, f'nobody answers at {WELL_KNOWN}/api/mcp, .*Mount."{WELL_KNOWN}", app.metadata'),
-        ("/mcp", True, "its path is /api/mcp, but its tokens are for https://mcp.example.com/mcp: unless"),
-        ("/mcp", False, "its path is /api/mcp, but its tokens are for https://mcp.example.com/mcp: unless"),
+        (
+            "/api/mcp",
+            False,
+            f'clients find no metadata at {WELL_KNOWN}/api/mcp; .*Mount."{WELL_KNOWN}", app.metadata',
+        ),
+        ("/mcp", True, "its path is /api/mcp, but it expects tokens for https://mcp.example.com/mcp: unless"),
+        (
+            "/mcp",
+            False,
+            "its path is /api/mcp, but it expects tokens for https://mcp.example.com/mcp: unless",
+        ),
     ],
 )
 def test_a_mounted_server_warns_only_if_something_is_amiss(public, placed, says, caplog):
@@ -153,7 +161,7 @@ def test_two_protected_servers_in_one_application(caplog):
         async with serving(Starlette(routes=[*shadowed, *mounts])) as site:
             for _ in range(2):
                 assert (await site.ask("GET", f"{WELL_KNOWN}/two/mcp")).status == 404
-        assert caplog.text.count("if that is about another server, mount the metadata of each below") == 1
+        assert caplog.text.count("with several servers, mount the metadata of each at") == 1
 
     run(main)
 
@@ -167,25 +175,25 @@ A, B = ISSUER, "https://other.example.com"
     ("make", "error", "says"),
     [
         (lambda: Introspection(A, "a", cast("Any", None)), ValueError, "client_secret .* it is NoneType"),
-        (lambda: Introspection(A, "a", ""), ValueError, "client_secret has to be a text; it is empty"),
-        (lambda: Introspection(A, cast("Any", 3), "b"), ValueError, "client_id has to be a text; it is int"),
-        (lambda: Introspection(A, "a", "b", cache_ttl=cast("Any", "30")), ValueError, "cache_ttl is '30'"),
-        (lambda: Introspection(A, "a", "b", http=3), ValueError, "http=a int carries no requests"),
-        (lambda: Introspection("login", "a", "b"), ValueError, "/introspect, but 'login'"),
-        (lambda: Jwt(A, leeway=cast("Any", "30")), ValueError, "leeway is '30'; give seconds, a number"),
-        (lambda: Jwt(A, leeway=float("nan")), ValueError, "leeway is nan"),
-        (lambda: Jwt(A, http=3), ValueError, "http=a int carries no requests"),
-        (lambda: Jwt(A, http="requests"), ValueError, "'requests' is no HTTP library that we know"),
-        (lambda: Jwt(A, jwks_uri="keys.json"), ValueError, "such as .*/jwks, but 'keys.json'"),
-        (lambda: Auth("login.example.com"), ValueError, "such as https://login.example.com, but 'login.ex"),
+        (lambda: Introspection(A, "a", ""), ValueError, "client_secret must be a string; it is empty"),
+        (lambda: Introspection(A, cast("Any", 3), "b"), ValueError, "client_id must be a string; it is int"),
+        (lambda: Introspection(A, "a", "b", cache_ttl=cast("Any", "30")), ValueError, "cache_ttl must be"),
+        (lambda: Introspection(A, "a", "b", http=3), ValueError, "http=a int cannot send requests"),
+        (lambda: Introspection("login", "a", "b"), ValueError, "/introspect, not 'login'"),
+        (lambda: Jwt(A, leeway=cast("Any", "30")), ValueError, "leeway must be .* not '30'"),
+        (lambda: Jwt(A, leeway=float("nan")), ValueError, "leeway must be .* not nan"),
+        (lambda: Jwt(A, http=3), ValueError, "http=a int cannot send requests"),
+        (lambda: Jwt(A, http="requests"), ValueError, "'requests' is not a known HTTP library"),
+        (lambda: Jwt(A, jwks_uri="keys.json"), ValueError, "such as .*/jwks, not 'keys.json'"),
+        (lambda: Auth("login.example.com"), ValueError, "such as https://login.example.com, not 'login.ex"),
         (lambda: Auth("me:secret@login"), ValueError, "such as https://login.example.com$"),
-        (lambda: Auth(f"{A}/.well-known/openid-configuration"), ValueError, "give what they call `issuer`"),
-        (lambda: Jwt(f"{A}/.well-known/openid-configuration"), ValueError, "give what they call `issuer`"),
-        (lambda: Auth(A, resource="mcp"), ValueError, "such as https://mcp.example.com/mcp, but 'mcp'"),
+        (lambda: Auth(f"{A}/.well-known/openid-configuration"), ValueError, "pass the `issuer` in"),
+        (lambda: Jwt(f"{A}/.well-known/openid-configuration"), ValueError, "pass the `issuer` in"),
+        (lambda: Auth(A, resource="mcp"), ValueError, "such as https://mcp.example.com/mcp, not 'mcp'"),
         (lambda: Auth(A, implies=cast("Any", {"a": 3})), TypeError, r"implies\['a'\]: .* not 3"),
-        (lambda: Auth(A, implies={"a": ['"']}), ValueError, r"implies\['a'\]: .* cannot be a scope"),
-        (lambda: Auth(A, verifier=cast("Any", lambda: "ann")), TypeError, r"takes \(\), where it gets one"),
-        (lambda: Auth([A, B], verifier=Jwt(A)), ValueError, "2 issuers, and verifier= takes tokens of"),
+        (lambda: Auth(A, implies={"a": ['"']}), ValueError, r"implies\['a'\]: .* is not a valid scope"),
+        (lambda: Auth(A, verifier=cast("Any", lambda: "ann")), TypeError, r"must take one argument"),
+        (lambda: Auth([A, B], verifier=Jwt(A)), ValueError, "2 issuers, but verifier= only accepts"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_told_by_its_name(make, error, says):
@@ -217,8 +225,8 @@ def test_proofs_need_joserfc_at_once(asked, monkeypatch):
 @pytest.mark.parametrize(
     ("web", "says"),
     [
-        ({}, "the server has no auth=, and nobody was recognised"),
-        ({"principal": lambda _: "ann"}, "the server has no auth=, and principal= names no scopes"),
+        ({}, "the server has no auth=, and the request is not authenticated"),
+        ({"principal": lambda _: "ann"}, "the server has no auth=, and principal= has no scopes"),
     ],
 )
 def test_without_auth_no_token_is_spoken_of(web, says):
@@ -227,7 +235,7 @@ def test_without_auth_no_token_is_spoken_of(web, says):
         async with serving(kitchen(None).asgi(**web)) as site:
             answer = await site.post(headers, body)
             assert answer.status == 403
-            assert answer.json["error"]["message"] == f"This takes the scopes write, which nobody has: {says}"
+            assert answer.json["error"]["message"] == f"Insufficient scope; required: write ({says})"
             assert answer.json["error"]["data"] == {"scope": "write"}
 
     run(main)
@@ -238,10 +246,10 @@ def test_without_auth_no_token_is_spoken_of(web, says):
     [
         ((["read"],), 200, "fine"),
         (("read", frozenset({"read"})), 200, "fine"),
-        ((["read", "write"], "burn"), 403, "it takes: burn read write"),
-        (("read write",), 200, "cannot be a scope"),
-        (('re"ad',), 200, "cannot be a scope"),
-        ((5,), 200, "scopes have to be a list of texts, not 5"),
+        ((["read", "write"], "burn"), 403, "required: burn read write"),
+        (("read write",), 200, "is not a valid scope"),
+        (('re"ad',), 200, "is not a valid scope"),
+        ((5,), 200, "scopes must be a list of strings, not 5"),
     ],
 )
 def test_what_may_be_required(scopes, status, says):
@@ -268,8 +276,8 @@ def test_what_may_be_required(scopes, status, says):
 def test_without_sessions_clients_of_http_and_sse_are_told_why(path):
     async def main() -> None:
         cases: list[tuple[Any, str]] = [
-            ({"stateless": True}, "HTTP+SSE needs sessions, which stateless=True switches off"),
-            ({"sse": None}, "There is nothing at this path"),
+            ({"stateless": True}, "HTTP+SSE needs sessions, which stateless=True disables"),
+            ({"sse": None}, "Not found"),
         ]
         for web, says in cases:
             async with serving(kitchen(None).asgi(**web)) as site:

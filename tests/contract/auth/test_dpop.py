@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key: every request brings a fresh proof of it (RFC 9449), or is refused."""
+"""DPoP on the server: each request needs a fresh proof of the key (RFC 9449)."""
 
 import json
 import logging

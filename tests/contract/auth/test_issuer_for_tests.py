@@ -1,4 +1,4 @@
-"""The authorization server for tests: what it publishes, what it gives, and what it refuses."""
+"""The authorization server for tests: its metadata, its tokens, and its refusals."""
 
 import base64
 import re
@@ -23,7 +23,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 class Browser:
-    """Somebody who talks to it, and follows nothing by themselves."""
+    """A client of the authorization server that follows no redirects."""
 
     def __init__(self, issuer: AuthorizationServer, client: str = "app") -> None:
         self.issuer = issuer
@@ -65,7 +65,7 @@ class Browser:
 
 
 def back(answer: Answer) -> dict[str, str]:
-    """What the client is told through the browser."""
+    """Return the parameters of the redirect."""
     assert answer.status == 302, answer
     where = urlsplit(answer.headers["location"])
     assert f"{where.scheme}://{where.netloc}{where.path}" == BACK

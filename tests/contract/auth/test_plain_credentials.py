@@ -1,4 +1,4 @@
-"""The plain ways to say who one is: a token, a function, an object; over every kind of HTTP."""
+"""Plain credentials: a token, a function, an object; over every kind of HTTP."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from revision_dates import DATES
 from scripted import Heard, answer, chunk, event, scripted, stream
 from toolpost import AuthError, Client, Http, SyncClient
@@ -24,8 +24,8 @@ WELCOME = {
 }
 
 
-class Soon:
-    """Not async, but what it gives has to be awaited."""
+class ReturnsAwaitable:
+    """A callable that is not async, but returns an awaitable."""
 
     def __init__(self, later) -> None:
         self.later = later
@@ -37,8 +37,8 @@ class Soon:
 @pytest.mark.requirement("AUTH-43")
 @pytest.mark.parametrize("how", ["client", "address", "entry", "sync", "function", "coroutine", "soon"])
 def test_a_token_is_sent_with_every_request(how):
-    async def visit(town: Town) -> None:
-        town.valid["t0ken"] = ()
+    async def visit(sites: AuthSites) -> None:
+        sites.valid["t0ken"] = ()
 
         async def later() -> str:
             return "t0ken"
@@ -46,42 +46,42 @@ def test_a_token_is_sent_with_every_request(how):
         if how == "sync":
 
             def use() -> str:
-                with SyncClient(town.server, auth="t0ken") as mcp:
+                with SyncClient(sites.server, auth="t0ken") as mcp:
                     return mcp.call_tool("anything").text
 
             assert await asyncio.to_thread(use) == "done"
         else:
             client = {
-                "client": lambda: Client(town.server, auth="t0ken"),
-                "address": lambda: Client(Http(town.server, auth="t0ken")),
-                "entry": lambda: Client({"url": town.server, "auth": "t0ken"}),
-                "function": lambda: Client(town.server, auth=lambda: "t0ken"),
-                "coroutine": lambda: Client(town.server, auth=later),
-                "soon": lambda: Client(town.server, auth=Soon(later)),
+                "client": lambda: Client(sites.server, auth="t0ken"),
+                "address": lambda: Client(Http(sites.server, auth="t0ken")),
+                "entry": lambda: Client({"url": sites.server, "auth": "t0ken"}),
+                "function": lambda: Client(sites.server, auth=lambda: "t0ken"),
+                "coroutine": lambda: Client(sites.server, auth=later),
+                "soon": lambda: Client(sites.server, auth=ReturnsAwaitable(later)),
             }[how]()
             async with client as mcp:
                 assert (await mcp.call_tool("anything")).text == "done"
-        assert {headers.get("authorization") for _, _, headers in town.heard} == {"Bearer t0ken"}
+        assert {headers.get("authorization") for _, _, headers in sites.heard} == {"Bearer t0ken"}
 
     run(visit)
 
 
 def test_a_function_is_asked_once_and_again_when_the_token_is_refused():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         given: list[str] = []
 
         def source() -> str:
             given.append(f"token-{len(given) + 1}")
-            town.valid = {given[-1]: ()}
+            sites.valid = {given[-1]: ()}
             return given[-1]
 
-        async with town.client(source) as mcp:
+        async with sites.client(source) as mcp:
             await asyncio.gather(*(mcp.call_tool("anything") for _ in range(6)))
             assert len(given) == 1
-            town.valid.clear()
+            sites.valid.clear()
             await asyncio.gather(*(mcp.call_tool("anything") for _ in range(6)))
             assert len(given) == 2
-            town.valid.clear()
+            sites.valid.clear()
             await mcp.call_tool("anything")
             assert len(given) == 3
 
@@ -90,23 +90,23 @@ def test_a_function_is_asked_once_and_again_when_the_token_is_refused():
 
 @pytest.mark.parametrize("auth", ["wr0ng", lambda: "wr0ng", iter(["a", "b", "c", "d"]).__next__])
 def test_a_token_that_is_refused_is_an_error_that_does_not_show_it(auth, caplog):
-    async def visit(town: Town) -> None:
-        with pytest.raises(TokenRejected, match="does not accept the credentials") as caught:
-            await town.client(auth).connect()
+    async def visit(sites: AuthSites) -> None:
+        with pytest.raises(TokenRejected, match="rejected the credentials") as caught:
+            await sites.client(auth).connect()
         assert "wr0ng" not in str(caught.value) + repr(caught.value)
-        assert caught.value.peer == town.server
-        assert len(town.heard) <= 2
+        assert caught.value.peer == sites.server
+        assert len(sites.heard) <= 2
 
     run(visit)
     assert "wr0ng" not in caplog.text
 
 
 def test_a_token_that_is_not_good_for_everything():
-    async def visit(town: Town) -> None:
-        town.valid["t0ken"] = ()
-        town.needs = ("write",)
+    async def visit(sites: AuthSites) -> None:
+        sites.valid["t0ken"] = ()
+        sites.needs = ("write",)
         for auth in ("t0ken", lambda: "t0ken"):
-            async with town.client(auth) as mcp:
+            async with sites.client(auth) as mcp:
                 with pytest.raises(InsufficientScope):
                     await mcp.call_tool("anything")
 
@@ -114,10 +114,10 @@ def test_a_token_that_is_not_good_for_everything():
 
 
 def test_a_plain_403_is_none_of_our_business():
-    async def visit(town: Town) -> None:
-        town.valid["t0ken"] = ()
-        async with town.client("t0ken") as mcp:
-            town.paths["/mcp"] = lambda _: answer(403, kind=None)
+    async def visit(sites: AuthSites) -> None:
+        sites.valid["t0ken"] = ()
+        async with sites.client("t0ken") as mcp:
+            sites.paths["/mcp"] = lambda _: answer(403, kind=None)
             with pytest.raises(RequestFailed, match="403"):
                 await mcp.call_tool("anything")
 
@@ -198,9 +198,9 @@ def test_http_and_sse_carry_the_token(good):
 
 
 def test_without_auth_the_error_says_what_to_give():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthorizationRequired, match=r"auth=OAuth\(\)"):
-            await Client(town.server).connect()
+            await Client(sites.server).connect()
 
     run(visit)
 

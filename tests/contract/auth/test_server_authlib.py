@@ -1,4 +1,4 @@
-"""Tokens of an authorization server that we did not write: the good are let in, and no bad one is."""
+"""Tokens of authlib, an independent authorization server: valid ones are accepted, all others refused."""
 
 import base64
 import hmac
@@ -23,7 +23,7 @@ BASIC = "Basic " + base64.b64encode(b"app:s3cret").decode()
 UNFIT = (
     'Bearer error="invalid_token", scope="read", '
     'resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp", '
-    'error_description="It may have expired, or be for another server. The log of the server tells more."'
+    'error_description="The token may have expired or be for another server. See the server log."'
 )
 
 
@@ -48,7 +48,7 @@ async def both():
 
 
 async def token_of(theirs: Site, **given: str) -> str:
-    """What authlib gives to a client that proves itself."""
+    """Return a token of authlib for a client with valid credentials."""
     said = {"grant_type": "client_credentials", "scope": "read", "resource": RESOURCE, **given}
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": BASIC}
     answer = await theirs.ask("POST", "/token", headers, urlencode(said).encode())
@@ -108,7 +108,7 @@ def b64(data: Any) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def said_by(token: str) -> dict[str, Any]:
+def decode_claims(token: str) -> dict[str, Any]:
     return json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
 
 
@@ -122,7 +122,7 @@ async def for_another(theirs: Site, authlib: Authlib) -> str:
 
 
 async def for_its_client(theirs: Site, authlib: Authlib) -> str:
-    """What authlib puts there unless it is told otherwise."""
+    """The audience that authlib uses by default."""
     return await token_of(theirs, resource="app")
 
 
@@ -137,7 +137,7 @@ async def not_yet(theirs: Site, authlib: Authlib) -> str:
 
 
 async def without_an_end(theirs: Site, authlib: Authlib) -> str:
-    claims = said_by(await token_of(theirs))
+    claims = decode_claims(await token_of(theirs))
     del claims["exp"]
     key = authlib.tokens.keys[0]
     return encode({"alg": "RS256", "typ": "at+jwt", "kid": key.kid}, claims, key)
@@ -145,7 +145,9 @@ async def without_an_end(theirs: Site, authlib: Authlib) -> str:
 
 async def of_another_type(theirs: Site, authlib: Authlib) -> str:
     key = authlib.tokens.keys[0]
-    return encode({"alg": "RS256", "typ": "logout+jwt", "kid": key.kid}, said_by(await token_of(theirs)), key)
+    return encode(
+        {"alg": "RS256", "typ": "logout+jwt", "kid": key.kid}, decode_claims(await token_of(theirs)), key
+    )
 
 
 async def unsigned(theirs: Site, authlib: Authlib) -> str:
@@ -161,12 +163,12 @@ async def with_the_public_key(theirs: Site, authlib: Authlib) -> str:
 
 async def tampered(theirs: Site, authlib: Authlib) -> str:
     head, payload, signature = (await token_of(theirs)).split(".")
-    claims = said_by(f"{head}.{payload}.{signature}")
+    claims = decode_claims(f"{head}.{payload}.{signature}")
     return f"{head}.{b64({**claims, 'scope': 'read write admin'})}.{signature}"
 
 
 async def by_a_stranger(theirs: Site, authlib: Authlib) -> str:
-    claims, stranger = said_by(await token_of(theirs)), Authlib(authlib.issuer)
+    claims, stranger = decode_claims(await token_of(theirs)), Authlib(authlib.issuer)
     header = {"alg": "RS256", "typ": "at+jwt", "kid": authlib.tokens.keys[0].kid}
     return encode(header, claims, stranger.tokens.keys[0])
 
@@ -190,7 +192,7 @@ def test_no_bad_token_is_let_in_and_nothing_is_logged_that_could_be_used(bad, ca
             # authlib itself tells all that it issues, if it is asked for that much.
             records = [record for record in caplog.records if not record.name.startswith("authlib")]
             logged = "\n".join(record.getMessage() for record in records)
-            assert "is refused: " in logged
+            assert "rejected: " in logged
             for part in filter(None, [token, *token.split(".")]):
                 assert part not in logged
 

@@ -1,4 +1,4 @@
-"""Both ends together: our client logs in at the authorization server for tests, and uses our server."""
+"""End to end: our client logs in at the authorization server for tests, and uses our server."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from toolpost.testing import AuthorizationServer
 
 
 @asynccontextmanager
-async def town(auth: Any = None, **issuer: Any):
+async def serve_with_issuer(auth: Any = None, **issuer: Any):
     """A server and its issuer, on ports of their own."""
     async with AuthorizationServer.serve(**issuer) as login:
         holder: list[Any] = []
@@ -40,7 +40,7 @@ async def town(auth: Any = None, **issuer: Any):
 
 
 async def visit(url: str) -> str:
-    """What a browser would do, one page long: where it is sent back to."""
+    """Return the redirect of the login page, as a browser would."""
     async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as answer:
         assert answer.status == 302, await answer.text()
         return answer.headers["location"]
@@ -55,7 +55,7 @@ def person(**more: Any) -> OAuth:
 @pytest.mark.parametrize("revision", [OLD, NEW])
 def test_a_person_logs_in_and_is_asked_for_more_only_when_more_is_needed(revision):
     async def main() -> None:
-        async with town() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
+        async with serve_with_issuer() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
             told = (await mcp.call_tool("whoami")).data
             assert (told["subject"], told["scopes"]) == ("alice", ["read"])
             assert (login.request_counts["authorize"], login.request_counts["register"]) == (1, 1)
@@ -71,7 +71,7 @@ def test_a_person_logs_in_and_is_asked_for_more_only_when_more_is_needed(revisio
 @pytest.mark.requirement("AUTH-3", "AUTH-5", "AUTH-45")
 def test_a_person_logs_in_at_the_url_of_http_sse_and_is_asked_for_more():
     async def main() -> None:
-        async with town() as (url, login):
+        async with serve_with_issuer() as (url, login):
             address = {"url": url.replace("/mcp", "/sse"), "type": "sse"}
             async with Client(address, auth=person()) as mcp:
                 assert (await mcp.call_tool("whoami")).data["scopes"] == ["read"]
@@ -86,7 +86,7 @@ def test_a_token_that_is_refused_is_renewed_once_for_all_without_the_person(revi
     monkeypatch.setattr(Jwt, "cache_ttl", 0.0)
 
     async def main() -> None:
-        async with town() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
+        async with serve_with_issuer() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
             await mcp.call_tool("whoami")
             assert login.request_counts["token"] == 1
             login.rotate(forget=True)  # all tokens that there are have become bad
@@ -108,7 +108,7 @@ def test_a_token_that_is_refused_is_renewed_once_for_all_without_the_person(revi
 def test_a_key_is_proven_where_the_server_insists(revision, nonce):
     async def main() -> None:
         async with (
-            town({"dpop": True, "nonce": nonce}) as (url, _),
+            serve_with_issuer({"dpop": True, "nonce": nonce}) as (url, _),
             Client(url, auth=person(), revision=revision) as mcp,
         ):
             for _ in range(3):
@@ -119,7 +119,7 @@ def test_a_key_is_proven_where_the_server_insists(revision, nonce):
 
 def test_a_machine_proves_itself():
     async def main() -> None:
-        async with town(clients={"robot": "s3cret"}) as (url, _):
+        async with serve_with_issuer(clients={"robot": "s3cret"}) as (url, _):
             auth = ClientCredentials("robot", client_secret="s3cret", storage=MemoryTokens())
             async with Client(url, auth=auth) as mcp:
                 told = (await mcp.call_tool("whoami")).data

@@ -1,4 +1,4 @@
-"""What a protected server publishes, and where: alone, mounted in a framework, behind a name of its own."""
+"""The metadata of a protected server: alone, mounted in a framework, or behind another public URL."""
 
 from typing import Any
 
@@ -135,7 +135,7 @@ def test_behind_a_proxy_that_changes_paths_the_whole_url_counts():
 
 @pytest.mark.parametrize("frame", [in_starlette, in_litestar])
 def test_a_mounted_server_has_to_be_told_its_whole_url(frame, caplog):
-    """Tokens name it; whoever guesses takes tokens that were meant for others."""
+    """Tokens name it; a guess could accept tokens that are meant for other servers."""
 
     async def main() -> None:
         app = kitchen(auth()).asgi(public_url="https://mcp.example.com")

@@ -1,4 +1,4 @@
-"""Scopes: what every request needs, what a tool needs, what implies what, how a client is asked for more."""
+"""Scopes: of every request, of a tool, implied ones, and the challenge for more."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_a_batch_is_answered_one_by_one():
 @pytest.mark.requirement("AUTH-51")
 @pytest.mark.parametrize("asked", [each for each, _ in NEEDING if each[0] != "completion/complete"])
 def test_over_http_sse_it_is_the_post_that_is_told(asked):
-    """What depends on arguments is told on the stream: the status of the post is gone by then."""
+    """Scopes that depend on arguments are reported on the stream: the status of the POST is already sent."""
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
@@ -244,7 +244,7 @@ def test_a_principal_of_ones_own_has_the_scopes_that_it_says(granted, status):
 
 
 def test_over_http_without_a_principal_nothing_with_scopes_is_served():
-    """Who is not known is not allowed more than who is."""
+    """An unknown principal is not allowed more than a known one."""
 
     async def main() -> None:
         async with serving(kitchen(None).asgi()) as site:
@@ -292,13 +292,13 @@ def test_a_factory_chooses_by_principal_and_its_servers_keep_their_scopes():
     ("wrong", "says"),
     [
         ({"scopes": ["offline_access"]}, "offline_access"),
-        ({"scopes": ['a"b']}, "cannot be a scope"),
+        ({"scopes": ['a"b']}, "is not a valid scope"),
         ({"issuer": []}, "issuer"),
         ({"issuer": ["https://a.example.com", "https://b.example.com"], "verifier": None}, "verifier="),
         ({"issuer": "http://login.example.com"}, "https"),
         ({"issuer": "https://user:pw@login.example.com"}, "user name"),
         ({"issuer": "https://login.example.com/#x"}, "fragment"),
-        ({"issuer": "javascript:alert(1)"}, "no URL"),
+        ({"issuer": "javascript:alert(1)"}, "must be a URL"),
         ({"resource": "not a url"}, "resource"),
         ({"resource": "https://[::1"}, "resource"),
     ],
@@ -327,7 +327,7 @@ def test_a_server_takes_an_auth(wrong):
 
 def test_auth_and_principal_are_one_too_many():
     auth = Auth("https://login.example.com", resource=RESOURCE, verifier=lambda _: None)
-    with pytest.raises(ValueError, match="give one"):
+    with pytest.raises(ValueError, match="mutually exclusive"):
         Server("s", auth=auth).asgi(principal=lambda _: "ann")
 
 
@@ -346,5 +346,5 @@ def test_who_is_shown_tells_no_secret():
     assert hash(principal) == hash(Principal("ann", "https://a"))
     keys = {Principal("ann").key, Principal("", client="ann").key, Principal("ann", "https://a").key}
     assert len(keys) == 3
-    with pytest.raises(TypeError, match="a principal is a text"):
+    with pytest.raises(TypeError, match="principal must be a string"):
         Principal.from_value(5)  # pyright: ignore[reportArgumentType] - that is the test

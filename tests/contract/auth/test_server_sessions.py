@@ -1,4 +1,4 @@
-"""Sessions, streams, states and what is kept: each belongs to its principal, and nobody else finds it."""
+"""Sessions, streams, request states and `ctx.state` belong to their principal; no other can use them."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def token(mint: TokenIssuer, subject: str = "alice", **more: Any) -> dict[str, s
 
 
 def others(mint: TokenIssuer, second: TokenIssuer) -> dict[str, dict[str, str]]:
-    """Those who may not: somebody else, somebody of the same name elsewhere, a client of that name, …"""
+    """Other principals: another user, the same name at another issuer, a client of that name, …"""
     return {
         "somebody else": token(mint, "mallory"),
         "the same name of another issuer": token(second),

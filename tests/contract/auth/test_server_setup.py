@@ -1,4 +1,4 @@
-"""How a server that wants tokens is set up: what cannot work is told, at once or in the log, and by name."""
+"""Set-up of a protected server: invalid settings are reported at once or in the log, by name."""
 
 from typing import Any, cast
 
@@ -21,17 +21,17 @@ OTHER = "https://other.example.com"
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: Auth(cast("Any", 5)), TypeError, "issuer has to be the URL"),
-        (lambda: Auth([]), ValueError, "names nobody"),
+        (lambda: Auth(cast("Any", 5)), TypeError, "issuer must be the URL"),
+        (lambda: Auth([]), ValueError, "issuer is empty"),
         (lambda: Auth(f"{ISSUER}/?x"), ValueError, "query"),
         (lambda: Auth(ISSUER, verifier=Jwt(OTHER)), ValueError, r"verifier= is for .*other"),
         (lambda: Auth(f"{ISSUER}/", verifier=Jwt(ISSUER)), ValueError, "verifier= is for"),
         (lambda: Auth(ISSUER, verifier=Introspection(ISSUER, "a", "b", issuer=OTHER)), ValueError, "other"),
-        (lambda: Auth(ISSUER, dpop=cast("Any", "yes")), TypeError, "dpop has to be True or False"),
-        (lambda: Auth(ISSUER, nonce=cast("Any", 1)), TypeError, "nonce has to be True or False"),
-        (lambda: Jwt(ISSUER, audience=cast("Any", ["a"])), TypeError, "audience has to be a text"),
-        (lambda: Jwt(ISSUER, audience=""), TypeError, "audience has to be a text"),
-        (lambda: Introspection(ISSUER, "a", "b", audience=cast("Any", 5)), TypeError, "audience has to be"),
+        (lambda: Auth(ISSUER, dpop=cast("Any", "yes")), TypeError, "dpop must be True or False"),
+        (lambda: Auth(ISSUER, nonce=cast("Any", 1)), TypeError, "nonce must be True or False"),
+        (lambda: Jwt(ISSUER, audience=cast("Any", ["a"])), TypeError, "audience must be a string"),
+        (lambda: Jwt(ISSUER, audience=""), TypeError, "audience must be a string"),
+        (lambda: Introspection(ISSUER, "a", "b", audience=cast("Any", 5)), TypeError, "audience must be"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_told_at_once(make, error, says):
@@ -45,7 +45,7 @@ def test_an_issuer_that_calls_itself_otherwise_is_told_how(caplog):
         verifier = Jwt(f"{ISSUER}/", http=issuer)
         with pytest.raises(RequestFailed):
             await verifier.verify(TokenIssuer(f"{ISSUER}/").token(RESOURCE), RESOURCE)
-        assert f"name another issuer: {ISSUER!r}, where issuer= is {ISSUER + '/'!r}" in caplog.text
+        assert f"has issuer {ISSUER!r}, but issuer= is {ISSUER + '/'!r}" in caplog.text
 
     run(main)
 
@@ -55,8 +55,8 @@ def test_a_mounted_server_says_once_what_it_lacks(caplog):
 
     async def main() -> None:
         for public_url, status, says in [
-            ("https://mcp.example.com", 500, "mounted at /api, but its tokens are for"),
-            ("https://mcp.example.com/api/mcp", 401, f"nobody answers at {WELL_KNOWN}/api/mcp, where"),
+            ("https://mcp.example.com", 500, "mounted at /api, but expects tokens for"),
+            ("https://mcp.example.com/api/mcp", 401, f"clients find no metadata at {WELL_KNOWN}/api/mcp;"),
         ]:
             app = kitchen(Auth(ISSUER, verifier=lambda _: "ann")).asgi(public_url=public_url)
             async with serving(Starlette(routes=[Mount("/api", app)], lifespan=app.lifespan)) as site:
@@ -74,11 +74,11 @@ def test_scopes_without_anybody_who_has_any_are_told_in_the_log(caplog):
         headers, body = modern("tools/call", {"name": "cook", "arguments": {"dish": "egg"}})
         async with serving(kitchen(None).asgi()) as site:
             assert (await site.post(headers, body)).status == 403
-        assert "what needs the scopes write cannot be had over HTTP" in caplog.text
+        assert "an operation requires the scopes write, but HTTP requests have no principal" in caplog.text
         caplog.clear()
         async with serving(kitchen(None).asgi(principal=lambda _: "ann")) as site:
             assert (await site.post(headers, body)).status == 403
-        assert "cannot be had" not in caplog.text
+        assert "no principal" not in caplog.text
 
     run(main)
 
@@ -133,9 +133,12 @@ def test_what_is_wrong_with_a_proof_is_hinted_at_and_no_more():
             holder = Holder(mint)
             bare = {"Authorization": f"Bearer {holder.token}"}
             for sent, hint in [
-                (bare, "The token has to be bound to a key of the client, and come with a proof (RFC 9449)."),
-                (holder.sent(holder.proof(iat=5)), "see that the clock is right."),
-                (holder.sent(holder.proof("GET")), "see that the clock is right."),
+                (
+                    bare,
+                    "The token must be bound to a key of the client and sent with a DPoP proof (RFC 9449).",
+                ),
+                (holder.sent(holder.proof(iat=5)), "Check the clock."),
+                (holder.sent(holder.proof("GET")), "Check the clock."),
             ]:
                 told = (await site.post({**headers, **sent}, body)).headers["www-authenticate"]
                 assert told.endswith(f'{hint}"')

@@ -1,4 +1,4 @@
-"""Tokens that are good, and all kinds that are not: the status, the challenge, and what is logged."""
+"""Valid tokens and all kinds of invalid ones: the status, the challenge, and the log."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from toolpost.testing import TokenIssuer
 ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
 UNFIT = (
     ASKED.replace("Bearer ", 'Bearer error="invalid_token", ')
-    + ', error_description="It may have expired, or be for another server. The log of the server tells more."'
+    + ', error_description="The token may have expired or be for another server. See the server log."'
 )
 
 
@@ -165,7 +165,7 @@ def test_a_function_learns_on_whose_behalf_it_is_called():
 
 @pytest.mark.requirement("AUTH-71", "AUTH-49")
 def test_the_token_itself_reaches_no_function():
-    """What a function does not have it cannot pass on; nor does it lie in the store."""
+    """A function cannot pass on a token that it does not get; nor is it in the store."""
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
@@ -239,7 +239,7 @@ def test_what_a_verifier_raises_is_logged_unless_it_may_hold_the_token(token, lo
             answer = await site.post(*listing(token))
             assert (answer.status, answer.text) == (
                 500,
-                "The token cannot be checked: a fault of the server, which its log tells.",
+                "The token could not be verified because of an internal error; see the server log.",
             )
 
     run(main)

@@ -1,4 +1,4 @@
-"""What belongs to whom within a server: notices, what was chosen for a session, and the room for sessions."""
+"""Ownership within a server: notifications, the server chosen for a session, and the limit of sessions."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -35,11 +35,11 @@ async def endpoint_of(site: Any, headers: dict[str, str]) -> tuple[Any, str]:
     return wire, (await wire.event()).data
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
-class Ear:
-    """Hears who says something, and what it is allowed."""
+class NotificationRecorder:
+    """Records the principals of notifications."""
 
     def __init__(self, server: Server) -> None:
         self.heard: asyncio.Queue[Principal | None] = asyncio.Queue()
@@ -60,14 +60,14 @@ class Ear:
 def test_a_notice_may_do_what_its_own_token_allows(method):
     async def main() -> None:
         server = Server("notes", auth=guard())
-        ear = Ear(server)
+        recorder = NotificationRecorder(server)
         async with serving(server.asgi()) as site:
             session = await site.open(headers=token("admin"))
-            assert await ear.scopes() == ["admin"]
+            assert await recorder.scopes() == ["admin"]
             for allowed in (["read"], ["admin", "read"]):
                 answer = await site.post({**legacy(session), **token(*allowed)}, message(method))
                 assert answer.status == 202
-                assert await ear.scopes() == allowed
+                assert await recorder.scopes() == allowed
 
     run(main)
 
@@ -76,12 +76,12 @@ def test_a_notice_may_do_what_its_own_token_allows(method):
 def test_a_handshake_is_completed_by_whoever_says_so():
     async def main() -> None:
         server = Server("notes", auth=guard())
-        ear = Ear(server)
+        recorder = NotificationRecorder(server)
         async with serving(server.asgi()) as site:
             opened = await site.post({**legacy(), **token("admin")}, opening())
             headers = {**legacy(opened.headers["mcp-session-id"]), **token("read")}
             await site.post(headers, message("notifications/initialized"))
-            assert await ear.scopes() == ["read"]
+            assert await recorder.scopes() == ["read"]
 
     run(main)
 
@@ -90,7 +90,7 @@ def test_a_handshake_is_completed_by_whoever_says_so():
 def test_notices_that_wait_for_the_handshake_keep_their_tokens():
     go = asyncio.Event()
     server = Server("notes")
-    ear = Ear(server)
+    recorder = NotificationRecorder(server)
 
     async def choose(*_: Any) -> Server:
         await go.wait()
@@ -106,7 +106,7 @@ def test_notices_that_wait_for_the_handshake_keep_their_tokens():
                 assert told.status == 202
             go.set()
             assert "result" in (await wire.event()).json
-            assert [await ear.scopes(), await ear.scopes()] == [["admin", "b"], ["admin", "c"]]
+            assert [await recorder.scopes(), await recorder.scopes()] == [["admin", "b"], ["admin", "c"]]
 
     run(main)
 
@@ -145,7 +145,7 @@ def test_what_was_chosen_for_a_session_is_not_for_those_who_may_less(less):
             session = await site.open(headers=token("admin", "read"))
             wipe = message("tools/call", call("wipe"), 1)
             refused = await site.post({**legacy(session), **less}, wipe)
-            assert (refused.status, b"no such session" in refused.body) == (404, True)
+            assert (refused.status, b"Session not found" in refused.body) == (404, True)
             get = await site.ask("GET", "/mcp", {**EVENTS, "Mcp-Session-Id": session, **less})
             assert get.status == 404
             own = await site.open(headers=less)  # as a client does that is told so
@@ -187,12 +187,12 @@ def test_without_a_session_the_client_counts_as_well():
 
 
 async def visit(url: str) -> str:
-    """What a browser would do: where it is sent back to."""
+    """Return the redirect of the login page, as a browser would."""
     async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as answer:
         return answer.headers["location"]
 
 
-class Later:
+class DeferredApp:
     """An application that is made when its port is known."""
 
     app: Any
@@ -205,9 +205,9 @@ class Later:
 
 
 @asynccontextmanager
-async def town():
-    """What is chosen for each, on a port, and an issuer on another."""
-    later = Later()
+async def serve_with_issuer():
+    """Serve the server that is chosen for each client, and an issuer, on ports of their own."""
+    later = DeferredApp()
     async with AuthorizationServer.serve() as login, serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}/mcp"
         later.app = chosen(guard(login.issuer, url)).asgi()
@@ -218,7 +218,7 @@ async def town():
 @pytest.mark.parametrize("revision", [OLD, NEW])
 def test_whoever_is_asked_for_more_goes_on_where_they_were(revision):
     async def main() -> None:
-        async with town() as url:
+        async with serve_with_issuer() as url:
             auth = OAuth(open_url=visit, storage=MemoryTokens())
             async with Client(url, auth=auth, revision=revision) as mcp:
                 assert (await mcp.call_tool("read")).text == "read"
@@ -228,8 +228,8 @@ def test_whoever_is_asked_for_more_goes_on_where_they_were(revision):
     run(main)
 
 
-class Wallet:
-    """Shows a new token with each request, which allows as much as is said at the time."""
+class ChangingToken:
+    """Sends a new token with each request, with the scopes in `allowed`."""
 
     allowed: tuple[str, ...] = ("admin", "read")
 
@@ -247,13 +247,13 @@ class Wallet:
 @pytest.mark.parametrize("revision", [OLD, NEW])
 def test_whoever_comes_back_with_less_is_chosen_for_anew(revision):
     async def main() -> None:
-        wallet = Wallet()
+        auth = ChangingToken()
         async with (
             serving(chosen(guard()).asgi()) as site,
-            Client(Http(f"http://127.0.0.1:{site.port}/mcp", auth=wallet), revision=revision) as mcp,
+            Client(Http(f"http://127.0.0.1:{site.port}/mcp", auth=auth), revision=revision) as mcp,
         ):
             assert (await mcp.call_tool("wipe")).text == "wiped"
-            wallet.allowed = ("read",)
+            auth.allowed = ("read",)
             assert (await mcp.call_tool("read")).text == "read"
             assert {tool.name for tool in await mcp.list_tools()} == {"read", "write"}
 

@@ -1,41 +1,41 @@
-"""Which tokens are found again, and for whom: by scopes, by address, and while others are at them."""
+"""Stored tokens: which are used again, by scopes and address, and while other programs refresh them."""
 
-from fake_authorization_site import Town, origin, run
+from fake_authorization_site import AuthSites, origin, run
 from toolpost import MemoryTokens
 
 
 def test_scopes_that_were_never_asked_for_are_asked_for_once():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         for scopes in (None, ["a"], ["a"], ["a", "b"], ["b"], None):
-            async with town.client(town.oauth(storage=storage, scopes=scopes)) as mcp:
+            async with sites.client(sites.oauth(storage=storage, scopes=scopes)) as mcp:
                 await mcp.call_tool("anything")
-        assert [asked.get("scope") for asked in town.authorized] == [None, "a", "a b"]
+        assert [asked.get("scope") for asked in sites.authorized] == [None, "a", "a b"]
 
     run(visit)
 
 
 def test_scopes_that_were_asked_for_and_not_granted_are_not_asked_for_at_each_start():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
-        town.token = {"scope": "a"}
+        sites.token = {"scope": "a"}
         for _ in range(3):
-            async with town.client(town.oauth(storage=storage, scopes=["a", "b"])):
+            async with sites.client(sites.oauth(storage=storage, scopes=["a", "b"])):
                 pass
-        assert len(town.authorized) == 1
+        assert len(sites.authorized) == 1
 
     run(visit)
 
 
 def test_neighbours_that_claim_the_same_resource_share_no_tokens():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
-        town.resource = {"resource": origin(town.server)}
-        victim = town.server
+        sites.resource = {"resource": origin(sites.server)}
+        victim = sites.server
         for address in (victim, f"{victim}?neighbour", victim, f"{victim}?neighbour"):
-            town.server = address
-            async with town.client(town.oauth(storage=storage)):
+            sites.server = address
+            async with sites.client(sites.oauth(storage=storage)):
                 pass
-        assert len(town.authorized) == 2
+        assert len(sites.authorized) == 2
 
     run(visit)

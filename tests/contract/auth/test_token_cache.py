@@ -1,4 +1,4 @@
-"""What a server remembers of tokens and sessions: digests, a bounded number, ids that nobody guesses."""
+"""The token cache of a server: digests, a bounded size; and session ids that cannot be guessed."""
 
 import math
 from typing import Any

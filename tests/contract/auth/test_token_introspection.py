@@ -1,4 +1,4 @@
-"""Whoever has to be asked about a token: once for all who wait, by not too many, and never in the loop."""
+"""Introspection and verifier functions: one request for all calls, bounded, not in the event loop."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ def test_it_is_remembered_for_a_while_that_a_token_is_not_good(keep, times):
 def test_what_is_refused_for_one_server_may_be_good_for_another():
     async def main() -> None:
         verifier = asks(Issuer())
-        with pytest.raises(TokenRejected, match="another resource"):
+        with pytest.raises(TokenRejected, match="wrong token audience"):
             await verifier.verify("t", "https://other.example.com")
         assert (await verifier.verify("t", RESOURCE)).subject == "ann"
 
@@ -122,10 +122,10 @@ def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
 @pytest.mark.parametrize(
     ("verifier", "status", "says"),
     [
-        (lambda _: 5, 503, "the verifier returned a int, where a Principal, a subject or None is due"),
+        (lambda _: 5, 503, "the verifier must return a Principal, a subject or None, not a int"),
         (lambda token: {}[token], 500, "the verifier raised KeyError, in <lambda> ("),
         (lambda _: 1 / 0, 500, "the verifier raised ZeroDivisionError: division by zero, in <lambda> ("),
-        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes have to be"),  # type: ignore[arg-type] - odd
+        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes must be"),  # type: ignore[arg-type] - odd
     ],
 )
 def test_a_fault_of_a_function_is_told_where_it_can_be_mended(verifier, status, says, caplog):

@@ -1,4 +1,4 @@
-"""Whose tokens are whose, and how often a user is bothered: what must not be mixed up, and what must end."""
+"""Ownership of tokens, and the limit of prompts."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def test_a_function_that_speaks_for_anybody_keeps_nothing_for_the_next(storage):
     if storage is None:
         assert WorkloadIdentity(lambda: "x", storage=storage).client_key
         return
-    with pytest.raises(ValueError, match="somebody else the next time"):
+    with pytest.raises(ValueError, match="another identity next time"):
         WorkloadIdentity(lambda: "x", storage=storage)
 
 

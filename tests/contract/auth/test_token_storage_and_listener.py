@@ -1,4 +1,4 @@
-"""Where a client meets what it cannot trust: folders, files, full disks, guests, answers of any shape."""
+"""Untrusted surroundings of a client: folders, files, full disks, redirects, malformed responses."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_authorization_site import CALLED, DISCOVERED, NEWEST, Town, browse, origin, run
+from fake_authorization_site import CALLED, DISCOVERED, NEWEST, AuthSites, browse, origin, run
 from scripted import Heard, answer
 from toolpost import AuthError, Client, ClientCredentials, FileTokens, MemoryTokens, OAuth
 from toolpost.errors import AuthorizationRequired
@@ -55,19 +55,19 @@ def somebody_elses(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("mode", "match"), [(0o755, "can be read"), (0o777, "can be written"), (None, "belongs to somebody else")]
+    ("mode", "match"), [(0o755, "is readable"), (0o777, "is writable"), (None, "belongs to another user")]
 )
 def test_a_folder_that_is_open_to_others_is_refused_before_anybody_logs_in(tmp_path, mode, match):
     folder = somebody_elses(tmp_path) if mode is None else tmp_path
     if mode is not None:
         tmp_path.chmod(mode)
 
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthError, match=match) as caught:
-            await town.client(town.oauth(storage=FileTokens(folder))).connect()
+            await sites.client(sites.oauth(storage=FileTokens(folder))).connect()
         assert caught.value.hint is not None
         assert f"chmod 700 {folder}" in caught.value.hint
-        assert not town.authorized
+        assert not sites.authorized
 
     run(visit)
     with pytest.raises(AuthError, match=match):
@@ -86,22 +86,22 @@ def full_disk() -> Generator[None]:
 
 
 def test_a_disk_that_is_full_costs_no_token(tmp_path, caplog):
-    async def visit(town: Town) -> None:
-        async with town.client(town.oauth(storage=FileTokens(tmp_path))) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client(sites.oauth(storage=FileTokens(tmp_path))) as mcp:
             before = {path: path.read_bytes() for path in tmp_path.glob("*")}
             with full_disk():
                 for _ in range(3):  # the refresh token of the last one is used, and not that in the file
-                    town.valid.clear()
+                    sites.valid.clear()
                     assert (await mcp.call_tool("anything")).text == "done"
-            assert town.grants == ["authorization_code", *3 * ["refresh_token"]]
+            assert sites.grants == ["authorization_code", *3 * ["refresh_token"]]
             assert {path: path.read_bytes() for path in tmp_path.glob("*")} == before
-            town.valid.clear()
+            sites.valid.clear()
             await mcp.call_tool("anything")
         [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        assert "kept in memory only" in warning.getMessage()
+        assert "only kept in memory" in warning.getMessage()
         assert "File too large" in warning.getMessage()
-        async with town.client(town.oauth(storage=FileTokens(tmp_path))):  # it was kept at last
-            assert len(town.authorized) == 1
+        async with sites.client(sites.oauth(storage=FileTokens(tmp_path))):  # it was kept at last
+            assert len(sites.authorized) == 1
 
     run(visit)
     assert "-secret" not in caplog.text
@@ -113,7 +113,7 @@ SECRET = "my s3cret/of+16 chars"
 
 
 def parroting(part: Any) -> Any:
-    """A token endpoint that repeats a part of what it was sent."""
+    """A token endpoint that repeats a part of the request."""
 
     def say(heard: Heard) -> bytes:
         form = dict(parse_qsl(heard.body.decode()))
@@ -138,10 +138,10 @@ def parroting(part: Any) -> Any:
 def test_a_secret_that_is_sent_as_a_header_is_not_repeated(caplog, part):
     caplog.set_level(logging.DEBUG)
 
-    async def visit(town: Town) -> None:
-        town.paths["/token"] = parroting(part)
-        with pytest.raises(AuthError, match="the token endpoint says no") as caught:
-            await town.client(ClientCredentials("job", SECRET)).connect()
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/token"] = parroting(part)
+        with pytest.raises(AuthError, match="the token endpoint denied the request") as caught:
+            await sites.client(ClientCredentials("job", SECRET)).connect()
         text = str(caught.value) + repr(caught.value) + caplog.text
         for secret in (SECRET, SECRET[3:12], "my+s3cret", base64.b64encode(b"job:my+s3cret")[:16].decode()):
             assert secret not in text
@@ -159,21 +159,21 @@ def test_what_was_sent_in_a_form_is_not_repeated(field, cut):
         sent.append(form[field][:cut])
         return {"error": sent[0], "error_description": f"{sent[0]} is not known"}
 
-    async def visit(town: Town) -> None:
-        town.paths["/token"] = parroting(part)
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/token"] = parroting(part)
         with pytest.raises(AuthError, match="HTTP 400") as caught:
-            await town.client().connect()
+            await sites.client().connect()
         assert sent[0] not in str(caught.value)
 
     run(visit)
 
 
 def test_what_is_no_secret_may_be_repeated():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         said = lambda form: {"error": "invalid_grant", "error_description": f"{form['redirect_uri']} is new"}  # noqa: E731 - short
-        town.paths["/token"] = parroting(said)
+        sites.paths["/token"] = parroting(said)
         with pytest.raises(AuthError, match=r"invalid_grant: http://127\.0\.0\.1:\d+/callback is new"):
-            await town.client().connect()
+            await sites.client().connect()
 
     run(visit)
 
@@ -184,32 +184,32 @@ def test_what_is_no_secret_may_be_repeated():
 @pytest.mark.parametrize(
     ("named", "match"),
     [
-        ("http://evil@{host}/mcp", "holds a user"),
-        ("http://{host}\n/mcp", "holds what no URL has"),
-        (" http://{host}/mcp", "holds what no URL has"),
-        ("http://{host}/mcp\x00", "holds what no URL has"),
-        ("http://{host}/mcp#", "and not about"),
-        ("http://{host}0000/mcp", "no URL"),
-        ("http://[{host}/mcp", "no URL"),
+        ("http://evil@{host}/mcp", "contains a user"),
+        ("http://{host}\n/mcp", "has an invalid character"),
+        (" http://{host}/mcp", "has an invalid character"),
+        ("http://{host}/mcp\x00", "has an invalid character"),
+        ("http://{host}/mcp#", "not for"),
+        ("http://{host}0000/mcp", "not a URL"),
+        ("http://[{host}/mcp", "not a URL"),
     ],
 )
 def test_a_resource_with_a_name_that_is_no_url(named, match):
-    async def visit(town: Town) -> None:
-        town.resource = {"resource": named.format(host=urlsplit(town.server).netloc)}
+    async def visit(sites: AuthSites) -> None:
+        sites.resource = {"resource": named.format(host=urlsplit(sites.server).netloc)}
         with pytest.raises(AuthError, match=match):
-            await town.client().connect()
-        assert not town.authorized
+            await sites.client().connect()
+        assert not sites.authorized
 
     run(visit)
 
 
 @pytest.mark.parametrize("location", ["http://h:99999/x", "http://h:abc/x", "http://[::1/x"])
 def test_metadata_that_is_redirected_to_no_url(location):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         moved = answer(302, kind=None, Location=location)
-        town.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: moved
-        with pytest.raises(AuthError, match="redirected to what is no URL"):
-            await town.client().connect()
+        sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: moved
+        with pytest.raises(AuthError, match="redirects to an invalid URL"):
+            await sites.client().connect()
 
     run(visit)
 
@@ -349,19 +349,19 @@ def test_what_is_usual_is_used():
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"client_id": ""}, "no request can carry"),
-        ({"client_id": "c\r\n"}, "no request can carry"),
-        ({"client_id": "c", "client_secret": "s3cret\n"}, "no request can carry"),
-        ({"client_id": 5}, r"no registration: Expected .*client_id"),
+        ({"client_id": ""}, "with invalid characters"),
+        ({"client_id": "c\r\n"}, "with invalid characters"),
+        ({"client_id": "c", "client_secret": "s3cret\n"}, "with invalid characters"),
+        ({"client_id": 5}, r"sent an invalid response: Expected .*client_id"),
     ],
 )
 def test_a_registration_that_cannot_be_used(said, match):
-    async def visit(town: Town) -> None:
-        town.paths["/register"] = lambda _: answer(201, json.dumps(said).encode())
+    async def visit(sites: AuthSites) -> None:
+        sites.paths["/register"] = lambda _: answer(201, json.dumps(said).encode())
         with pytest.raises(AuthError, match=match) as caught:
-            await town.client().connect()
+            await sites.client().connect()
         assert "s3cret" not in str(caught.value)
-        assert not town.authorized
+        assert not sites.authorized
 
     run(visit)
 
@@ -370,18 +370,18 @@ def test_a_registration_that_cannot_be_used(said, match):
 
 
 def test_a_code_alone_does_not_say_who_gave_it():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         async def code(url: str) -> str:
             return parse_qs(urlsplit(await browse(url)).query)["code"][0]
 
-        auth = town.oauth(open_url=code)
-        async with town.client(auth):
+        auth = sites.oauth(open_url=code)
+        async with sites.client(auth):
             pass
-        town.metadata = {"authorization_response_iss_parameter_supported": True}
-        with pytest.raises(AuthError, match=r"code alone.*return the whole address"):
-            await town.client(town.oauth(open_url=code)).connect()
-        assert len(town.forms) == 1
-        assert origin(town.issuer) == town.issuer
+        sites.metadata = {"authorization_response_iss_parameter_supported": True}
+        with pytest.raises(AuthError, match=r"only a code.*return the whole URL"):
+            await sites.client(sites.oauth(open_url=code)).connect()
+        assert len(sites.forms) == 1
+        assert origin(sites.issuer) == sites.issuer
 
     run(visit)
 
@@ -391,9 +391,9 @@ def test_where_there_is_no_browser_the_error_says_what_to_do(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("webbrowser.open", lambda *_, **__: False)  # as it is without any
 
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthorizationRequired, match="no browser") as caught:
-            await town.client(town.oauth(open_url=None)).connect()
+            await sites.client(sites.oauth(open_url=None)).connect()
         assert caught.value.hint is not None
         assert "open_url=" in caught.value.hint
         assert "ClientCredentials" in caught.value.hint

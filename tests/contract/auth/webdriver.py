@@ -1,4 +1,4 @@
-"""A real Chromium without a window, led by the WebDriver protocol of its driver.
+"""A headless Chromium, controlled by the WebDriver protocol.
 
 Each one is new, with a profile of its own, and reaches nothing but this machine. Nothing of it outlives the
 context: not a process, and no file outside of the folder that it is given.
@@ -50,7 +50,7 @@ class Browser:
         self._session = session
 
     async def ask(self, method: str, path: str, said: Any = None) -> Any:
-        """What the driver answers to a command."""
+        """Return the response of the driver to a command."""
         async with self._http.request(method, f"{self._session}{path}", json=said) as response:
             value = (await response.json())["value"]
             assert response.status == 200, value
@@ -76,14 +76,14 @@ class Browser:
         return f"/element/{found[ELEMENT]}"
 
     async def text(self, xpath: str) -> str:
-        """What is to be read in an element."""
+        """Return the text of an element."""
         return await self.ask("GET", f"{await self.find(xpath)}/text")
 
     async def click(self, xpath: str) -> None:
         await self.ask("POST", f"{await self.find(xpath)}/click", {})
 
     async def write(self, xpath: str, text: str) -> None:
-        """Fill in a field anew."""
+        """Replace the text of a field."""
         field = await self.find(xpath)
         await self.ask("POST", f"{field}/clear", {})
         await self.ask("POST", f"{field}/value", {"text": text})
@@ -149,7 +149,7 @@ def _processes(folder: Path) -> list[int]:
 
 
 def _killed(folder: Path) -> list[int]:
-    """The same, which are told to end at once."""
+    """The same servers, which end at once."""
     numbers = _processes(folder)
     for number in numbers:
         with suppress(ProcessLookupError):

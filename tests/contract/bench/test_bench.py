@@ -72,7 +72,7 @@ def test_a_word_that_chooses_nothing_is_refused_beside_one_that_does(monkeypatch
     monkeypatch.setattr(sys, "argv", ["bench", "--only", "stdio", "htpp"])
     with pytest.raises(SystemExit):
         bench.main()
-    assert "no scenario begins with htpp; there are http-stateless-context, " in capsys.readouterr().err
+    assert "no scenario begins with htpp; available: http-stateless-context, " in capsys.readouterr().err
 
 
 def test_a_busy_machine_shows_by_who_never_waits():
@@ -80,7 +80,7 @@ def test_a_busy_machine_shows_by_who_never_waits():
     assert (calm.disturbed, busy.disturbed) == (False, True)
     assert ("disturbed" in calm.plain(), "disturbed" in busy.plain()) == (False, True)
     assert "disturbed: mcp-2.3.0" in shown(busy)
-    assert "Disturbed, because somebody else had the core: calls." in as_markdown(
+    assert "Disturbed by other processes: calls." in as_markdown(
         {busy.key: busy}, [], plain({}, [], {}, "wrk")["facts"]
     )
     assert not row(busy=0.8, ours=[80]).disturbed
@@ -91,8 +91,8 @@ def test_a_busy_machine_shows_by_who_never_waits():
     [
         (row(ours=[70], official=[10]), True, f"reached  {NAME}: 7 ×"),
         (row(ours=[69], official=[10]), False, f"MISSED   {NAME}: 6.9 ×"),
-        (row(ours=[80]), False, "none: there is nothing to compare with"),
-        (None, False, "none: it was not measured"),
+        (row(ours=[80]), False, "none: no target to compare with"),
+        (None, False, "none: not measured"),
     ],
 )
 def test_a_goal_is_reached_by_a_figure_and_missed_without_one(made, reached, said):
@@ -189,7 +189,7 @@ def test_without_the_official_sdk_there_is_no_bench(monkeypatch, capsys):
     monkeypatch.setattr(bench, "open_files", lambda: None)
     monkeypatch.setattr(sys, "argv", ["bench", "--quick"])
     assert bench.main() == 2
-    assert "not measured, because mcp-2.3.0" in capsys.readouterr().out
+    assert "could not measure: mcp-2.3.0" in capsys.readouterr().out
 
 
 # --------------------------------------------------------------------- the report
@@ -229,10 +229,10 @@ def test_the_report_has_figures_and_goals_and_nothing_of_the_machine():
     ("asked", "body", "kind", "wrong"),
     [
         ("add", b'{"result":{"structuredContent":3}}', "application/json", ""),
-        ("add", b'{"error":{"code":-32602}}', "application/json", "a wrong answer"),
-        ("add", b'{"result":{"structuredContent":4}}', "application/json", "a wrong answer"),
-        ("add", b'{"result":{"structuredContent":3}}', "text/event-stream", "the answer is application/json"),
-        ("one", b'{"result":{"structuredContent":3}}', "", "0 notifications before the answer"),
+        ("add", b'{"error":{"code":-32602}}', "application/json", "wrong response"),
+        ("add", b'{"result":{"structuredContent":4}}', "application/json", "wrong response"),
+        ("add", b'{"result":{"structuredContent":3}}', "text/event-stream", "type is application/json"),
+        ("one", b'{"result":{"structuredContent":3}}', "", "0 notifications before the response"),
         ("one", b'data: {}\n\ndata:\n\ndata: {"result":{"structuredContent":{"result":3}}}\n\n', "", ""),
     ],
 )

@@ -65,9 +65,13 @@ def test_a_tool_explains_itself_and_does_nothing(tool):
         (
             instructions,
             ["nonsense"],
-            "there is no nonsense; there are stateless-constant, stateless, stateless-context",
+            "unknown: nonsense; available: stateless-constant, stateless, stateless-context",
         ),
-        (micro, ["whole", "nonsense"], "no step has nonsense in its name; there are decode envelope, decode"),
+        (
+            micro,
+            ["whole", "nonsense"],
+            "no step has nonsense in its name; available: decode envelope, decode",
+        ),
         (profile, ["nonsense"], "invalid choice: 'nonsense'"),
         (profile, ["--calls", "0"], "'0' is not a whole number of 1 or more"),
         (profile, ["--calls", "-3"], "'-3' is not a whole number of 1 or more"),
@@ -169,7 +173,7 @@ sys.exit(command.exit_code(profile.main))
 def test_results_that_are_not_there_are_told(monkeypatch):
     monkeypatch.setattr(publish, "HERE", ROOT / "bench" / "nowhere")
     told(monkeypatch)
-    with pytest.raises(Failed, match=r"^bench/nowhere/results.md is not there; `make bench` writes"):
+    with pytest.raises(Failed, match=r"^bench/nowhere/results.md does not exist; `make bench` writes"):
         publish.main()
 
 
@@ -218,7 +222,7 @@ def test_counting_says_what_it_does_and_what_its_columns_are(monkeypatch, capsys
         f"{'one call':49}  recorded →       now",
         f"{'ASGI, stateless, tool without context':49}     1,000 →     1,100  +10.0%",
         "ASGI, session, tool with context that awaits once         – →     1,100",
-        "recorded with Python 0: the two cannot be compared",
+        "recorded with Python 0: not comparable",
     ]
 
 
@@ -226,7 +230,7 @@ def test_an_environment_that_was_never_made_is_told_before_counting(monkeypatch,
     told(monkeypatch)
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(contenders, "BARE", "nowhere")
-    with pytest.raises(Failed, match=r"`nowhere`, which is not there; make it by `.* nowhere`$"):
+    with pytest.raises(Failed, match=r"`nowhere`, which does not exist; create it with `.* nowhere`$"):
         instructions.main()
     assert capsys.readouterr().out == ""
 
@@ -251,7 +255,7 @@ def test_a_profile_is_of_the_requests_alone(way, monkeypatch, capsys):
     # Imports would be a thousand calls per request more.
     assert 20 < float(head.partition(": ")[2].split()[0]) < 500
     assert head.endswith(" µs per request")
-    assert "Left out: the start, the first 200 requests, the bench (" in about
+    assert "Excluded: the start, the first 200 requests, the bench (" in about
     rows = [line.split(maxsplit=3) for line in lines[4:]]
     assert 20 < len(rows) <= profile.SHOWN
     functions = {function: float(calls) for calls, _, _, function in rows}
@@ -266,7 +270,7 @@ def test_few_requests_have_counts_and_no_time(monkeypatch, capsys):
     told(monkeypatch, "--calls", "1")
     assert profile.main() == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].endswith("function calls per request, whose time is told from 1000 on")
+    assert out.splitlines()[0].endswith("function calls per request, times from 1000 requests on")
     assert "    1.00        –           –  toolpost/" in out
 
 
@@ -343,5 +347,5 @@ def test_a_py_spy_that_may_not_look_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(profile, "spy", lambda: refuse)
     monkeypatch.setattr(profile, "SECONDS", -0.9)
     told(monkeypatch, "--running")
-    with pytest.raises(Failed, match=r"^py-spy saw nothing, and ended with 1: Permission Denied$"):
+    with pytest.raises(Failed, match=r"^py-spy found nothing and ended with 1: Permission Denied$"):
         profile.main()

@@ -145,6 +145,6 @@ def test_a_worker_takes_its_own_calls_along_and_is_replaced(revision, tmp_path):
             server.tell(signal.SIGTERM)
             await stack.aclose()
             assert await server.ends() == 0
-            assert f"worker {killed} has ended with code -9, and is replaced" in server.said
+            assert f"worker {killed} exited with code -9; starting a new one" in server.said
 
     run(main)

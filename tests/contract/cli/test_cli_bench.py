@@ -75,7 +75,7 @@ def serving(server):
 
 def test_a_server_is_pinged(server):
     out, err = bench(server, "--for", "0.3", "--concurrency", "3")
-    assert f"0.3 s of ping at {server} ({LATEST.date}), 3 at a time" in err
+    assert f"0.3 s of ping on {server} ({LATEST.date}), 3 concurrent" in err
     assert "throughput" in out
     assert "p50" in out
     assert "█" in out
@@ -115,10 +115,10 @@ def test_errors_are_counted_by_kind(server):
     ("words", "code", "told"),
     [
         (["nothing"], 1, "nothing"),
-        (["add", "--args", "{"], 2, "that is no JSON"),
+        (["add", "--args", "{"], 2, "invalid JSON"),
         (["add", "--args", "[]"], 2, "a JSON object"),
-        (["--args", "{}"], 2, "--args is for a tool"),
-        (["add", "--list"], 2, "instead of a tool"),
+        (["--args", "{}"], 2, "--args requires a tool"),
+        (["add", "--list"], 2, "--list and TOOL cannot be combined"),
         (["--for", "0"], 2, "x>0"),
     ],
 )

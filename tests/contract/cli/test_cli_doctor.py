@@ -45,7 +45,7 @@ def test_what_is_said_to_a_person_is_said_line_by_line():
     assert ended.returncode == 0
     lines = ended.stdout.splitlines()
     assert lines[0] == f"ok    command      {sys.executable}"
-    assert lines[-1].endswith("works, with 1 warning.")
+    assert lines[-1].endswith(": 1 warning.")
     assert "\x1b" not in ended.stdout
 
 
@@ -113,11 +113,11 @@ def certified(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "days", "trusted", "verdict", "says"),
     [
-        (None, 90, True, "ok", "the certificate is good for 89 days"),
+        (None, 90, True, "ok", "the certificate is valid for 89 days"),
         (None, 3, True, "warn", "the certificate expires in 2 day(s)"),
-        (None, 90, False, "fail", "it is signed by itself"),
-        (None, -3, True, "fail", "it has expired"),
-        ("elsewhere.example", 90, True, "fail", "it is for another name"),
+        (None, 90, False, "fail", "self-signed ("),
+        (None, -3, True, "fail", "expired ("),
+        ("elsewhere.example", 90, True, "fail", "issued for another name"),
     ],
 )
 def test_a_certificate_is_told_in_words(certified, name, days, trusted, verdict, says):
@@ -185,16 +185,16 @@ def test_a_revision_can_be_named():
 @pytest.mark.parametrize(
     ("words", "path", "says"),
     [
-        (["pythonn3"], None, "? a host that is started from a desktop"),
-        (["npx", "-y", "server"], "empty", "it comes with Node.js"),
-        (["uvx", "server"], "empty", "it comes with uv"),
-        (["./plain.py"], None, "./plain.py may not be executed\na script is started with Python"),
-        (["./plain.txt"], None, "./plain.txt may not be executed\nis it a program? then try chmod +x"),
-        (["./nothing"], None, "there is no file ./nothing"),
+        (["pythonn3"], None, "? a host started from the desktop"),
+        (["npx", "-y", "server"], "empty", "install Node.js"),
+        (["uvx", "server"], "empty", "install uv"),
+        (["./plain.py"], None, "./plain.py is not executable\nstart a script with Python"),
+        (["./plain.txt"], None, "./plain.txt is not executable\nif it is a program, try chmod +x"),
+        (["./nothing"], None, "file not found: ./nothing"),
         (["./empty"], None, "./empty is a folder"),
-        (["two words"], None, "give the arguments as words of their own"),
-        (["gone.py"], None, "a script is started with Python"),
-        (["./lost"], None, "is a script for /no/such/interpreter, which is not there"),
+        (["two words"], None, "pass the arguments as separate words"),
+        (["gone.py"], None, "start a script with Python"),
+        (["./lost"], None, "requires the interpreter /no/such/interpreter, which does not exist"),
     ],
 )
 def test_a_program_that_cannot_be_started_is_told(tmp_path, monkeypatch, words, path, says):
@@ -215,7 +215,7 @@ def test_what_is_no_program_is_told(tmp_path):
     (tmp_path / "text").chmod(0o755)
     report = examined("--", str(tmp_path / "text"))
     assert (report.code, report.verdicts()) == (3, {"command": "ok", "start": "fail"})
-    assert "is no program" in report.says("start")
+    assert "is not a program" in report.says("start")
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
@@ -239,21 +239,21 @@ def test_npx_asks_first_unless_it_is_told(tmp_path):
         (
             "raise SystemExit(5)",
             "start",
-            "it ended with exit code 5, before it answered; it said nothing on stderr",
+            "the process ended with exit code 5 before it responded; no output on stderr",
         ),
         ("pass", "start", "does the script call server.run()?"),
-        ("print('usage: …')", "stdout", "what it writes there is no message\nusage: …\nwhat is for people"),
-        ("import os; os.kill(os.getpid(), 9)", "start", "it ended by SIGKILL"),
+        ("print('usage: …')", "stdout", "output that is not an MCP message:\nusage: …\nwrite other output"),
+        ("import os; os.kill(os.getpid(), 9)", "start", "the process ended by SIGKILL"),
         (
             "import no_such_module",
             "start",
             "ModuleNotFoundError: No module named 'no_such_module'\ninstall it for",
         ),
-        ("import sys; sys.stderr.write('busy\\n'); sys.stdin.read()", "answer", "it runs, but"),
+        ("import sys; sys.stderr.write('busy\\n'); sys.stdin.read()", "answer", "it is running, but"),
         (
             "import sys; print('Welcome!', flush=True); sys.stdin.read()",
             "stdout",
-            "Welcome!\nwhat is for people",
+            "Welcome!\nwrite other output",
         ),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_server_that_prints_is_told():
     )
     report = examined(*python(source, hello))
     assert report.code == 1
-    assert "Starting up\nwhat is for people belongs on stderr" in report.says("stdout")
+    assert "Starting up\nwrite other output to stderr" in report.says("stdout")
     assert report.verdicts()["answer"] == "ok"
 
 
@@ -298,8 +298,8 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_lines(tmp_path, text, nam
 def test_an_old_server_is_told_by_its_era():
     report = examined(*scripted())
     assert report.code == 0
-    assert report.says("revisions").strip() == f"{DATES[2]}; of the session era only"
-    assert report.says("tools").strip() == "it declares 'tools' and has none"
+    assert report.says("revisions").strip() == f"{DATES[2]}; session era only"
+    assert report.says("tools").strip() == "the server declares 'tools' but has none"
 
 
 def tools(*listed):
@@ -313,13 +313,13 @@ def tools(*listed):
             {"tools_list": {"error": {"code": -32601, "message": "no"}}},
             "tools",
             "fail",
-            "it declares 'tools', but: no",
+            "the server declares 'tools', but: no",
         ),
         (
             {"tools_list": {"error": {"code": -32603, "message": "bang"}}},
             "tools",
             "fail",
-            "cannot be read: bang",
+            "could not read the list: bang",
         ),
         (
             {"tools_list": {"result": {"tools": [], "nextCursor": "a"}}},
@@ -331,14 +331,14 @@ def tools(*listed):
             {"tools_list": tools({"name": "a b", "inputSchema": {"type": "object"}})},
             "tools",
             "fail",
-            "tool a b: a name has",
+            "tool a b: invalid name",
         ),
-        ({"tools_list": tools({"name": "a"})}, "tools", "fail", "tool a: no client can read it: "),
+        ({"tools_list": tools({"name": "a"})}, "tools", "fail", "tool a: invalid definition: "),
         (
             {"tools_list": tools({"name": "a"})},
             "messages",
             "fail",
-            "result tools/list: tools/list was answered with",
+            "result tools/list: invalid result for tools/list",
         ),
         ({"ping": {"error": {"code": -32603, "message": "no"}}}, "ping", "fail", "no"),
         ({"tools_list": {"result": "what"}}, "messages", "fail", "result tools/list: "),
@@ -364,7 +364,9 @@ def test_capabilities_are_held_against_what_answers():
     assert [verdicts[name] for name in ("resources", "prompts", "logging")] == ["fail"] * 3
     assert "templates" not in verdicts
     hello["capabilities"] = {}
-    assert "it declares none" in examined(*scripted(initialize={"result": hello})).says("capabilities")
+    assert "the server declares none" in examined(*scripted(initialize={"result": hello})).says(
+        "capabilities"
+    )
 
 
 def test_revisions_that_are_listed_and_not_spoken_are_told():
@@ -380,7 +382,7 @@ def test_revisions_that_are_listed_and_not_spoken_are_told():
     )
     assert report.code == 1
     assert report.says("revisions").startswith(
-        f"it speaks {DATES[4]}, and lists others that it does not\n{DATES[0]}"
+        f"the server supports {DATES[4]}, but lists others that fail\n{DATES[0]}"
     )
     found["supportedVersions"] = [DATES[4]]
     answer = {"result": {**found, "resultType": "complete"}}
@@ -414,38 +416,38 @@ def test_nobody_is_there():
         pass
     refused = examined(f"{origin}/mcp")
     assert (refused.code, refused.verdicts()["tcp"]) == (3, "fail")
-    assert "is the server running, and at this port?" in refused.says("tcp")
+    assert "is the server running on this port?" in refused.says("tcp")
     unknown = examined("http://no-such-host.invalid/mcp")
     assert (unknown.code, unknown.verdicts()["dns"]) == (3, "fail")
-    assert "everybody on the way" in unknown.says("url")
+    assert "http is not encrypted" in unknown.says("url")
 
 
 def test_somebody_listens_and_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         report = examined("--timeout", "0.5", f"http://localhost:{listening.getsockname()[1]}/mcp")
     assert (report.code, report.verdicts()["http"]) == (3, "fail")
-    assert "no answer within 0.5 s" in report.says("http")
+    assert "no response within 0.5 s" in report.says("http")
     assert report.verdicts()["dns"] == "ok"
 
 
 def test_a_proxy_is_told():
     with odd_site(lambda _: Reply(502, b"", None)) as origin:
         report = examined("http://service.invalid/mcp", http_proxy=origin, no_proxy="", NO_PROXY="")
-    assert f"through {origin}" in report.says("proxy")
+    assert f"using {origin}" in report.says("proxy")
     assert "502 Bad Gateway" in report.says("http")
 
 
 @pytest.mark.parametrize(
     ("reply", "code", "says"),
     [
-        (Reply(404, b"", None), 1, "no MCP endpoint is here: 404 Not Found"),
-        (Reply(200, b"<html>", "text/html"), 1, "no MCP endpoint is here: 200 OK, text/html"),
-        (Reply(403, b"who?", "text/plain"), 1, "403 Forbidden: who?\ndoes the server know the name"),
-        (Reply(421, b"", None), 1, "421 Misdirected Request\nthe server does not know the name"),
-        (Reply(502, b"", None), 1, "a proxy answers, and the server behind it does not"),
+        (Reply(404, b"", None), 1, "no MCP endpoint at this URL: 404 Not Found"),
+        (Reply(200, b"<html>", "text/html"), 1, "no MCP endpoint at this URL: 200 OK, text/html"),
+        (Reply(403, b"who?", "text/plain"), 1, "403 Forbidden: who?\nthe server may reject the host name"),
+        (Reply(421, b"", None), 1, "421 Misdirected Request\nthe server rejects the host name"),
+        (Reply(502, b"", None), 1, "a proxy responds, but not the server behind it"),
         (Reply(307, b"", None, {"Location": "/mcp/"}), 1, "use http://127.0.0.1"),
-        (Reply(307, b"", None, {"Location": "/mcp"}), 1, "it leads back to itself\ncorrect that"),
-        (Reply(400, b"The plain HTTP request was sent to HTTPS port", "text/plain"), 1, "write https://"),
+        (Reply(307, b"", None, {"Location": "/mcp"}), 1, "the URL redirects to itself\nfix the redirect"),
+        (Reply(400, b"The plain HTTP request was sent to HTTPS port", "text/plain"), 1, "use https://"),
     ],
 )
 def test_what_is_no_endpoint_is_told(reply, code, says):
@@ -483,7 +485,7 @@ def test_a_stream_that_somebody_has_collected_is_told():
 def test_http_and_https_are_not_the_same(certified):
     with odd_site(lambda _: Reply(404, b"", None)) as origin:
         report = examined(f"{origin.replace('http', 'https')}/mcp")
-        assert "write http:// instead of https://" in report.says("tls")
+        assert "try http:// instead of https://" in report.says("tls")
     with odd_site(lambda _: Reply(), certified(None, 90)[1]) as origin:
         report = examined(f"{origin.replace('https', 'http')}/mcp")
         assert (report.code, report.verdicts()["http"]) == (3, "fail")
@@ -525,14 +527,20 @@ ISSUER = {
 @pytest.mark.parametrize(
     ("resource", "issuer", "name", "verdict", "says"),
     [
-        (RESOURCE, ISSUER, "challenge", "ok", "it wants a token (bearer), for the scopes a b"),
-        (RESOURCE, ISSUER, "metadata", "ok", "tokens are for http://127.0.0.1"),
-        (RESOURCE, ISSUER, "issuer", "ok", "with PKCE"),
-        ({**RESOURCE, "resource": "https://other.example/mcp"}, ISSUER, "metadata", "fail", "and not about"),
-        ({"resource": "{origin}/mcp"}, ISSUER, "metadata", "fail", "names no authorization server"),
+        (RESOURCE, ISSUER, "challenge", "ok", "the server requires a token (bearer), for the scopes a b"),
+        (RESOURCE, ISSUER, "metadata", "ok", "the token audience is http://127.0.0.1"),
+        (RESOURCE, ISSUER, "issuer", "ok", "supports PKCE"),
+        ({**RESOURCE, "resource": "https://other.example/mcp"}, ISSUER, "metadata", "fail", "not for"),
+        ({"resource": "{origin}/mcp"}, ISSUER, "metadata", "fail", "lists no authorization server"),
         (RESOURCE, {**ISSUER, "code_challenge_methods_supported": []}, "issuer", "fail", "PKCE with S256"),
-        (RESOURCE, {**ISSUER, "token_endpoint": None}, "issuer", "fail", "does not name its token_endpoint"),
-        (RESOURCE, {**ISSUER, "registration_endpoint": None}, "issuer", "warn", "registered by hand"),
+        (RESOURCE, {**ISSUER, "token_endpoint": None}, "issuer", "fail", "lacks token_endpoint"),
+        (
+            RESOURCE,
+            {**ISSUER, "registration_endpoint": None},
+            "issuer",
+            "warn",
+            "accepts only pre-registered clients",
+        ),
         (RESOURCE, {**ISSUER, "issuer": "https://evil.example"}, "metadata", "fail", "evil.example"),
         (None, ISSUER, "metadata", "warn", "no protected-resource metadata (RFC 9728)"),
         (None, None, "issuer", "warn", "publishes no metadata (RFC 8414)"),
@@ -544,7 +552,7 @@ def test_what_a_login_needs_is_looked_at(resource, issuer, name, verdict, says):
     assert report.code == 4
     assert report.verdicts()[name] == verdict
     assert says in report.says(name)
-    assert "no token was given\n--header" in report.says("login")
+    assert "no token was sent\nuse --header" in report.says("login")
 
 
 def test_a_token_that_is_not_accepted_is_told():
@@ -552,6 +560,6 @@ def test_a_token_that_is_not_accepted_is_told():
     with site_with_login(None, None, challenge) as origin:
         report = examined("--header", "Authorization: Bearer tiger", f"{origin}/mcp")
     assert report.code == 4
-    assert report.says("login").startswith("the token is not accepted: invalid_token")
+    assert report.says("login").startswith("the server rejected the token: invalid_token")
     with site_with_login(RESOURCE, ISSUER, None) as origin:
         assert "401 without a WWW-Authenticate" in examined(f"{origin}/mcp").says("challenge")

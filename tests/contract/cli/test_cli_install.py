@@ -60,7 +60,7 @@ def started(home, name="weather.py"):
 def test_a_server_is_installed_once_and_started_from_there(home):
     out, err = install("weather.py", "--for", "cursor", "--yes", "--env", "SKY=rain")
     file = home / ".cursor/mcp.json"
-    assert "weather starts and answers; tools: 1" in err
+    assert "weather responds; tools: 1" in err
     assert f'+      "command": "{sys.executable}"' in out
     assert f"Written: {file}" in out
     written = file.read_bytes()
@@ -68,12 +68,12 @@ def test_a_server_is_installed_once_and_started_from_there(home):
     assert entry == {"command": sys.executable, "args": started(home), "env": {"SKY": "rain"}}
 
     out, _ = install("weather.py", "--for", "cursor", "--yes")
-    assert out == f"weather is there already, just like that: {file}\n"
+    assert out == f"weather is already installed: {file}\n"
     assert file.read_bytes() == written
     assert [path.name for path in file.parent.iterdir()] == ["mcp.json"]
 
     out, _ = install("weather.py", "--for", "cursor", "--name", "twice", "--no-check", "--yes")
-    assert f"Before: {file}.bak\n" in out
+    assert f"Backup: {file}.bak\n" in out
     assert Path(f"{file}.bak").read_bytes() == written
 
     words = ["call", "--config", str(file), "weather", "forecast", "--city", "Oslo"]
@@ -185,5 +185,5 @@ def test_a_login_is_left_to_the_host(home):
         _, err = install("--http", url, "--name", "far", "--for", "gemini-cli", "--yes")
         server.shutdown()
         thread.join()
-    assert "wants a login" in err
+    assert "requires a login" in err
     assert json.loads((home / ".gemini/settings.json").read_text())["mcpServers"]["far"] == {"httpUrl": url}

@@ -50,7 +50,7 @@ def test_one_list_stands_alone(shop):
 def test_what_a_server_does_not_offer_is_said():
     said = toolpost("list", "--prompts", "--resources", *TALKER, "silent")
     assert said.code == exit_codes.OK
-    assert said.out == ("Resources: not offered by this server\nPrompts: not offered by this server\n")
+    assert said.out == ("Resources: not supported by this server\nPrompts: not supported by this server\n")
 
 
 def test_of_many_parameters_some_are_named(tmp_path):

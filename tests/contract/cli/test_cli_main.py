@@ -28,7 +28,7 @@ def test_a_command_that_is_none_is_a_usage_error():
 @pytest.mark.parametrize(
     ("words", "code", "part"),
     [
-        (["ping", "nowhere.py"], exit_codes.USAGE, "there is no file nowhere.py"),
+        (["ping", "nowhere.py"], exit_codes.USAGE, "file not found: nowhere.py"),
         (["ping", "--revision", "1999"], exit_codes.USAGE, "1999"),
         (["ping", "--", "no-such-program"], exit_codes.UNREACHABLE, "no-such-program"),
     ],
@@ -43,7 +43,7 @@ def test_errors_are_json_for_programs(words, code, part, tmp_path):
 
 def test_an_error_says_what_to_do():
     said = toolpost("ping", "--", "no-such-program")
-    assert said.err.startswith("Error: no-such-program: there is no program 'no-such-program'\nHint: ")
+    assert said.err.startswith("Error: no-such-program: program 'no-such-program' not found\nHint: ")
     assert "\x1b" not in said.err
 
 

@@ -119,10 +119,10 @@ def test_over_http_clients_of_all_revisions_stay(place: Place):
             assert {await told(client) for client in clients} == {"old, first"}
 
             place.write(word="other")
-            assert "changing.py is served anew: changed words.py" in await server.hears("served anew")
+            assert "changing.py: changed words.py" in await server.hears("Reloaded")
             assert {await told(client) for client in clients} == {"old, other"}
             place.write(name="new")
-            assert "changed changing.py" in await server.hears("served anew")
+            assert "changed changing.py" in await server.hears("Reloaded")
             assert {await told(client) for client in clients} == {"new, other"}
             for each in changes:
                 async for change in each:
@@ -143,7 +143,7 @@ def test_what_cannot_be_loaded_is_told_and_the_old_code_serves_on(place: Place):
     async def main():
         async with running(str(place.server), "--reload") as server, Client(server.url) as client:
             write(place.words, "WORD = nothing\n")
-            said = await server.hears("serves on")
+            said = await server.hears("Still running")
             assert f'File "{place.words}", line 1, in <module>' in said
             assert f'File "{place.server}", line 4, in <module>' in said
             assert "NameError: name 'nothing' is not defined" in said
@@ -151,26 +151,26 @@ def test_what_cannot_be_loaded_is_told_and_the_old_code_serves_on(place: Place):
             assert await told(client) == "old, first"
 
             write(place.words, "WORD = (\n")
-            assert "SyntaxError: '(' was never closed" in await server.hears("serves on")
+            assert "SyntaxError: '(' was never closed" in await server.hears("Still running")
             assert await told(client) == "old, first"
 
             write(place.words, "from more import WORD\n")
-            assert "No module named 'more'" in await server.hears("serves on")
+            assert "No module named 'more'" in await server.hears("Still running")
             write(place.folder / "more.py", "WORD = 'more'\n")  # which was not even there
-            await server.hears("served anew")
+            await server.hears("Reloaded")
             assert await told(client) == "old, more"
 
             write(place.server, "from toolpost import Server\n")
-            assert "changing.py has no server" in await server.hears("serves on")
+            assert "changing.py has no server" in await server.hears("Still running")
             place.server.unlink()
             place.write(name="back")
-            await server.hears("served anew")
+            await server.hears("Reloaded")
             assert await told(client) == "back, more"
 
             write(place.folder / "later.py", "WORD = 'late'\n")  # which is imported by a call
             assert (await client.call_tool("lazy")).text == "late"
             write(place.folder / "later.py", "WORD = 'later'\n")
-            assert "changed later.py" in await server.hears("served anew")
+            assert "changed later.py" in await server.hears("Reloaded")
             assert (await client.call_tool("lazy")).text == "later"
             assert await server.end() == 0
 
@@ -212,12 +212,12 @@ def test_lifespans_change_with_the_code_in_a_package_too(tmp_path: Path):
         async with running(*words, cwd=tmp_path) as server, Client(server.url) as client:
             assert await told(client) == "one"
             write(module, LIVING.format(name="two", problem="raise OSError('no database')"))
-            said = await server.hears("serves on")
-            assert "package.living has changed, but cannot be served:" in said
+            said = await server.hears("Still running")
+            assert "package.living changed, but could not be served:" in said
             assert said.count("File ") == 1
             assert await told(client) == "one"
             write(module, LIVING.format(name="two", problem=""))
-            await server.hears("served anew")
+            await server.hears("Reloaded")
             assert await told(client) == "two"
             assert await server.end() == 0
 

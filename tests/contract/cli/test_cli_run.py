@@ -72,7 +72,7 @@ def test_a_file_is_served_over_http_until_it_is_told_to_stop(weather: Path, numb
 def test_several_processes_serve_whoever_comes(weather: Path):
     async def main():
         async with running(str(weather), "--workers", "2") as server:
-            assert "older clients are served without sessions" in server.said
+            assert "Older clients are served without sessions" in server.said
             pids: set[int] = set()
             while len(pids) < 2:
                 async with Client(server.url) as client:
@@ -122,9 +122,9 @@ server = Server("failing", lifespan=life)
 @pytest.mark.parametrize(
     ("text", "code", "line", "told"),
     [
-        (UNFIT, UNREACHABLE, "line 7, in <module>", "Error: it.py cannot be loaded:"),
-        (FAILING, UNREACHABLE, "line 8, in life", "Error: it.py cannot be served:"),
-        ("x = 1", USAGE, "", "Error: it.py has no server; it has x (of type int)\nHint: write `"),
+        (UNFIT, UNREACHABLE, "line 7, in <module>", "Error: could not load it.py:"),
+        (FAILING, UNREACHABLE, "line 8, in life", "Error: could not serve it.py:"),
+        ("x = 1", USAGE, "", "Error: it.py has no server; it defines x (of type int)\nHint: write `"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_the_authors_own_lines(tmp_path, text, code, line, told):
@@ -155,14 +155,14 @@ def test_an_address_that_is_taken_is_told(weather: Path):
             check=False,
         )
     assert done.returncode == UNREACHABLE
-    assert f"Error: cannot serve at {address}: Address already in use" in done.stderr.decode()
+    assert f"Error: cannot listen on {address}: Address already in use" in done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()
 
 
 def test_at_a_terminal_it_says_what_it_is_for(weather: Path):
     child = pexpect.spawn(RUN[0], [*RUN[1:], str(weather)], timeout=PATIENCE, encoding="utf-8")
     try:
-        child.expect("weather serves MCP over stdin and stdout")
+        child.expect("weather is serving MCP over stdio")
         child.expect("toolpost list")
         child.sendline('{"jsonrpc": "2.0", "id": 1, "method": "ping"}')
         child.expect('"result":{}')

@@ -80,7 +80,7 @@ def test_what_is_too_long_is_passed_on_and_not_looked_at(tmp_path):
     long = b'{"jsonrpc":"2.0","id":5,"method":"x","params":{"data":"' + b"y" * (MAX_LINE + 1) + b'"}}\n'
     ended = tapped("--record", str(tmp_path / "talk.jsonl"), *python(ECHO), said=long)
     assert ended.stdout == long
-    assert ended.stderr.count(b"longer than 4194304 bytes, and not looked at") == 2
+    assert ended.stderr.count(b"longer than 4194304 bytes, not inspected") == 2
     assert (tmp_path / "talk.jsonl").stat().st_size < 1000
 
 
@@ -152,7 +152,7 @@ def test_a_signal_passes_and_reaches_the_server_once(number):
 def test_a_server_that_is_killed_takes_the_tap_with_it(number):
     ended = tapped(*python(f"import os; os.kill(os.getpid(), {int(number)})"))
     assert ended.returncode == -number
-    assert f"the server was ended by {number.name}" in ended.stderr.decode()
+    assert f"the server was killed by {number.name}" in ended.stderr.decode()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
@@ -196,7 +196,7 @@ def test_a_conversation_is_shown_and_breaks_no_rule(date):
     assert "←   2 tools/list  1 item" in text
     assert "tools/call  greet" in text
     assert "✗ -32602 Unknown tool: nope" in text
-    assert "the server has ended, with exit code 0" in text
+    assert "the server ended with exit code 0" in text
 
 
 async def _talk(target, date=None):
@@ -218,9 +218,9 @@ def test_what_breaks_a_rule_is_marked():
     ended = tapped(*python(source), said=b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n')
     lines = [" ".join(line[10:].split()) for line in ended.stderr.decode().splitlines()]
     for first, second in (
-        ("← no message: 'Starting…'", "! message is not JSON"),
-        ("→ 1 tools/list", "! it comes before the session is open"),
-        ("← 8 result", "! no request with the id 8 waits for an answer"),
+        ("← not a message: 'Starting…'", "! message is not JSON"),
+        ("→ 1 tools/list", "! sent before initialization"),
+        ("← 8 result", "! no request in flight has the id 8"),
     ):
         at = next(at for at, line in enumerate(lines) if line.startswith(first))
         assert lines[at + 1].startswith(second)
@@ -283,10 +283,10 @@ def test_a_recording_can_be_played_and_is_not_overwritten(tmp_path, date):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--", "no-such-program"], 3, "no-such-program cannot be started: No such file or directory"),
-        (["--listen", "127.0.0.1:1", "--", "cat"], 2, "--listen is for a URL"),
-        (["--record", "/no/such/folder/x", "--", "cat"], 2, "/no/such/folder/x cannot be written"),
-        (["--header", "a:b", "--", "cat"], 2, "--header is for a server with a URL"),
+        (["--", "no-such-program"], 3, "could not start no-such-program: No such file or directory"),
+        (["--listen", "127.0.0.1:1", "--", "cat"], 2, "--listen requires a URL"),
+        (["--record", "/no/such/folder/x", "--", "cat"], 2, "could not write /no/such/folder/x"),
+        (["--header", "a:b", "--", "cat"], 2, "--header requires a server with a URL"),
         ([], 2, "Missing argument 'TARGET'"),
     ],
 )

@@ -160,7 +160,7 @@ def test_what_is_asked_and_answered_passes_as_it_is():
     assert first.headers["host"] == urlsplit(origin).netloc
     assert (second.verb, second.body) == ("DELETE", b"")
     assert "POST /else/where%20: 418" in shown
-    assert "no message" in shown
+    assert "not a message" in shown
 
 
 def test_a_query_of_the_target_is_sent_and_not_printed():
@@ -190,7 +190,7 @@ def test_what_leads_to_the_server_leads_to_the_tap():
         _, stream = tap.ask("GET", "/mcp")
         assert f"data: {own}/messages?s=1\n\n".encode() in stream
         shown = tap.end()
-    assert "GET /mcp: messages go to /messages" in shown
+    assert "GET /mcp: message endpoint: /messages" in shown
     assert "POST /mcp: 307" in shown
 
 
@@ -247,7 +247,7 @@ def test_headers_that_do_not_fit_are_marked(kitchen):
     with tapping(kitchen) as tap:
         tap.ask("POST", "/mcp", PING, mcp_protocol_version=DATES[-1], accept="application/json")
         shown = tap.end()
-    assert "! its Accept header does not admit application/json and text/event-stream" in shown
+    assert "! the Accept header does not include application/json and text/event-stream" in shown
     assert "! _meta lacks" in shown
 
 
@@ -256,17 +256,20 @@ def test_headers_that_do_not_fit_are_marked(kitchen):
     [
         (Reply(200, b"<html>", "text/html"), "POST /mcp: 200, text/html"),
         (Reply(401, b"", None), "POST /mcp: 401"),
-        (Reply(200, b"junk"), "no message: 'junk'"),
+        (Reply(200, b"junk"), "not a message: 'junk'"),
         (
             Reply(200, PONG, headers={"Content-Encoding": "br"}),
-            "the answer is compressed (br), and not looked at",
+            "the response is compressed (br) and not inspected",
         ),
         (
             Reply(200, [b"data: " + b"x" * 5_000_000 + b"\n\n"], "text/event-stream"),
-            "is not looked at any more",
+            "the rest of the stream is not inspected",
         ),
         (Reply(200, b'{"jsonrpc":"2.0","id":1,"result":"' + b"x" * 5_000_000 + b'"}'), "longer than"),
-        (Reply(200, [b"5\r\nhello\r\n"], headers={"Transfer-Encoding": "chunked"}), "the answer was cut off"),
+        (
+            Reply(200, [b"5\r\nhello\r\n"], headers={"Transfer-Encoding": "chunked"}),
+            "the response was cut off",
+        ),
     ],
 )
 def test_odd_answers_are_told_and_passed(reply, words):
@@ -285,16 +288,16 @@ def test_a_server_that_is_not_there_is_told_to_both():
         response, body = tap.ask("POST", "/mcp", PING)
         assert (response.status, body) == (
             502,
-            b"toolpost tap: the server cannot be reached: the connection was refused\n",
+            b"toolpost tap: could not reach the server: the connection was refused\n",
         )
-        assert "POST /mcp: the server cannot be reached" in tap.end()
+        assert "POST /mcp: could not reach the server" in tap.end()
 
 
 def test_an_answer_that_is_no_http_is_told_to_both():
     with odd_site(lambda _: Reply(headers={"X-Long": "x" * 70_000})) as origin, tapping(origin) as tap:
         response, body = tap.ask("POST", "/", PING)
-        assert (response.status, body) == (502, b"toolpost tap: the answer is no HTTP\n")
-        assert "POST /: the answer is no HTTP" in tap.end()
+        assert (response.status, body) == (502, b"toolpost tap: the response is not valid HTTP\n")
+        assert "POST /: the response is not valid HTTP" in tap.end()
 
 
 def test_a_page_under_another_name_is_not_let_in():
@@ -307,7 +310,7 @@ def test_a_page_under_another_name_is_not_let_in():
 
 def test_an_address_that_cannot_be_had_is_told(kitchen):
     taken = urlsplit(kitchen).netloc
-    for listen, code, words in ((taken, 3, "cannot listen at"), ("nowhere", 2, "is no address")):
+    for listen, code, words in ((taken, 3, "could not listen on"), ("nowhere", 2, "invalid address")):
         ended = subprocess.run(
             [*TAP, kitchen, "--listen", listen], capture_output=True, timeout=PATIENCE, check=False, text=True
         )

@@ -16,7 +16,7 @@ def test_a_name_from_an_mcp_json_is_reached(tmp_path):
     _, python, path = SHOP
     (tmp_path / "own.json").write_text(json.dumps({"servers": {"shop": {"command": python, "args": [path]}}}))
     said = toolpost("ping", "--config", "own.json", "shop", cwd=tmp_path)
-    assert said.out.startswith("shop answers in ")
+    assert said.out.startswith("shop: ")
 
 
 def test_a_python_file_is_reached(tmp_path):
@@ -38,8 +38,8 @@ def test_a_python_file_is_reached(tmp_path):
     ("words", "problem"),
     [
         (["--header", "X", "http://h/"], "NAME:VALUE"),
-        (["--env", "SURELY_NOT_SET", "x"], "SURELY_NOT_SET is not set here"),
-        (["--revision", "20", "x"], "'20' is none of 2024-11-05"),
+        (["--env", "SURELY_NOT_SET", "x"], "SURELY_NOT_SET is not set in your environment"),
+        (["--revision", "20", "x"], "'20' is not one of 2024-11-05"),
         (["--timeout", "-1", "x"], "-1"),
         (["--config", "nowhere.json", "x"], "nowhere.json"),
         ([], "Missing argument 'TARGET'"),

@@ -187,7 +187,7 @@ def test_arguments_that_are_no_json_fail_before_anything_is_sent():
     async def main() -> None:
         server = RawServer()
         async with Client(server) as client:
-            with pytest.raises(LocalProtocolError, match="cannot be written as JSON"):
+            with pytest.raises(LocalProtocolError, match="cannot be encoded as JSON"):
                 await client.call_tool("t", {"a": object()})
             assert server.methods == ["server/discover"]
 
@@ -209,7 +209,7 @@ def test_a_schema_that_cannot_be_used_fails_before_the_tool_is_called():
         server = Schooled({"type": "nothing known"})
         async with Client(server) as client:
             await client.list_tools()
-            with pytest.raises(RemoteProtocolError, match="cannot be used"):
+            with pytest.raises(RemoteProtocolError, match="invalid output schema"):
                 await client.call_tool("t")
             assert "tools/call" not in server.methods
             await client.call_tool("t", validate=False)
@@ -575,7 +575,7 @@ def test_more_notices_than_anybody_has_time_for_are_counted():
             for _ in range(MAX_WAITING + 5):
                 await server.channel.send(b'{"jsonrpc":"2.0","method":"x/y"}')
             await client.ping()
-            assert client.stats.discarded == {"notice that nobody has time for": 5}
+            assert client.stats.discarded == {"notification over the limit": 5}
             gate.set()
 
     run(main())
@@ -620,7 +620,7 @@ def test_a_notice_callback_may_use_the_client():
 
 
 def test_a_revision_that_does_not_exist_fails_when_the_client_is_made():
-    with pytest.raises(ValueError, match="'2020-01-01' is not a protocol revision; there are 2024-11-05"):
+    with pytest.raises(ValueError, match="'2020-01-01' is not a protocol revision; use one of 2024-11-05"):
         Client(RawServer(), revision="2020-01-01")
 
 
@@ -648,7 +648,7 @@ def test_what_was_not_declared_is_refused(date):
         async with Client(server, revision=date) as client:
             await client.call_tool("t")
             await client.notify("x/y")
-            assert client.stats.discarded == {"refused message": 1}
+            assert client.stats.discarded == {"rejected message": 1}
 
     run(main())
 
@@ -659,10 +659,10 @@ def test_what_was_not_declared_is_refused(date):
 def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
     async def main() -> None:
         client = Client(RawServer(), revision=STATELESS)
-        assert repr(client) == "<Client of RawServer: not connected>"
+        assert repr(client) == "<Client for RawServer: not connected>"
         async with client:
-            assert repr(client) == f"<Client of RawServer: connected, {STATELESS}>"
-        assert repr(client) == "<Client of RawServer: not connected>"
+            assert repr(client) == f"<Client for RawServer: connected, {STATELESS}>"
+        assert repr(client) == "<Client for RawServer: not connected>"
 
     run(main())
 

@@ -91,7 +91,7 @@ def test_what_is_known_stays_known_and_before_that_there_is_nothing():
             "instructions",
             "discover_result",
         ):
-            with pytest.raises(LocalProtocolError, match="before the client has connected"):
+            with pytest.raises(LocalProtocolError, match="has not connected yet"):
                 getattr(client, attribute)
         assert not client.connected
         async with client:

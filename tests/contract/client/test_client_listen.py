@@ -157,7 +157,7 @@ def test_what_the_server_does_not_tell_is_an_error_at_once(date, wanted, capabil
 
 
 def test_one_string_is_no_list_of_resources():
-    with pytest.raises(TypeError, match=r"uris: a list of URIs, such as \['x://a'\]"):
+    with pytest.raises(TypeError, match=r"uris must be a list of URIs, such as \['x://a'\]"):
         Client(RawServer()).listen(uris="x://a")
 
 
@@ -176,7 +176,7 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error_in_the_stateless_
         server = Telling()
         server.refuse = ("x://b",)
         async with client_of(server) as client:
-            with pytest.raises(MCPError, match="new: the server does not watch x://b"):
+            with pytest.raises(MCPError, match="new: the server will not watch x://b"):
                 await collect(client.listen(uris=["x://a", "x://b"]), 1)
             await server.until("notifications/cancelled")
 
@@ -296,7 +296,7 @@ def test_a_resource_that_is_not_watched_any_more_is_logged(caplog):
 
     with caplog.at_level(logging.WARNING):
         run(main(), Clock)
-    assert "the server does not watch x://a any more" in caplog.text
+    assert "the server no longer watches x://a" in caplog.text
 
 
 def test_a_loop_may_begin_on_a_session_that_the_server_has_forgotten():

@@ -62,9 +62,9 @@ class Process(ScriptedChannel):
         (
             None,
             ("waiting for the database", "still waiting"),
-            "is still running; its last lines on stderr:\n    waiting for the database\n    still waiting",
+            "is still running; last lines of stderr:\n    waiting for the database\n    still waiting",
         ),
-        (-9, (), "within 30 s; the server process has ended with code -9"),
+        (-9, (), "within 30 s; the server process exited with code -9"),
     ],
 )
 def test_a_handshake_that_takes_too_long_tells_what_became_of_the_process(code, words, text):
@@ -93,7 +93,9 @@ SILENT = "import sys; print('no licence yet', file=sys.stderr, flush=True); sys.
 def test_a_child_that_prints_instead_of_speaking_is_told_of():
     async def main() -> None:
         stdio = Stdio(sys.executable, ["-c", "print('Starting …', flush=True); input(); input(); input()"])
-        with pytest.raises(ConnectFailed, match=r"1 line\(s\) on stdout that are no messages: does it print"):
+        with pytest.raises(
+            ConnectFailed, match=r"1 line\(s\) to stdout that are not messages: does it print"
+        ):
             await Client(stdio, connect_timeout=1.0).connect()
 
     run(main())

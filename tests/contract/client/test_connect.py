@@ -94,8 +94,8 @@ def test_a_string_that_is_no_program_is_told_what_else_there_is():
         with pytest.raises(ConnectFailed) as caught:
             await Client("nonsense").connect()
         text = str(caught.value)
-        assert text.startswith("nonsense: there is no program 'nonsense' (install it")
-        assert "a string is a command line; other targets are a command as a list, a Stdio, a server" in text
+        assert text.startswith("nonsense: program 'nonsense' not found (install it")
+        assert "a string is a command line; other targets: a command as a list, a Stdio, a server" in text
         with pytest.raises(ConnectFailed) as caught:
             await Client(["nonsense"]).connect()
         assert "a string is" not in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_script_that_forgets_to_serve_is_reminded(code):
         with pytest.raises(ConnectFailed) as caught:
             await Client(target).connect()
         assert str(caught.value) == (
-            "hello: no conversation came about: the server process exited with code 0; it wrote nothing to "
+            "hello: could not connect: the server process exited with code 0; it wrote nothing to "
             "stderr (does the script call `server.run()`?)"
         )
 
@@ -134,8 +134,8 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         with pytest.raises(ConnectFailed) as caught:
             await Client(Stdio(sys.executable, [str(script)], name="python dies.py")).connect()
         assert str(caught.value) == (
-            "python dies.py: no conversation came about: the server process exited with code 1; "
-            "its last lines on stderr:\n    no table"
+            "python dies.py: could not connect: the server process exited with code 1; "
+            "last lines of stderr:\n    no table"
         )
         entry = {"command": sys.executable, "args": [str(script)]}
         config = tmp_path / "mcp.json"
@@ -143,7 +143,7 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         with pytest.raises(ConnectFailed) as caught:
             await Client(config).connect()
         label = Stdio.from_target(entry).label
-        assert str(caught.value).startswith(f"{config}: no conversation came about: {label}: the server")
+        assert str(caught.value).startswith(f"{config}: could not connect: {label}: the server")
 
     run(main())
 
@@ -154,20 +154,32 @@ def test_a_script_that_dies_is_named_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "error"),
     [
-        (None, {}, "^PATH: it cannot be reached"),
-        ("{", {}, "^PATH is not the JSON of an mcp.json"),
-        ("[]", {}, "^PATH is not the JSON of an mcp.json"),
-        ("{}", {}, '^PATH: this entry describes no command.* {"command": "…"}'),
-        ('{"mcpServers": {}}', {}, '^PATH: no server is described there .*"mcpServers": {"name": {"command"'),
-        ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' is no object"),
-        ('{"servers": 5}', {}, "^PATH: 'servers' is no object"),
-        ('{"mcpServers": {"a": {}, "b": {}}}', {}, "^PATH: there are several servers .* one of: a, b"),
-        ('{"mcpServers": {"a": {}}}', {"server": "c"}, "^PATH: there is no server 'c' .* one of: a"),
-        ('{"mcpServers": {"a": 7}}', {}, "^PATH: server 'a' is described by no object"),
-        ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "^PATH, server 'a': .* no command"),
-        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': this entry describes no HTTP server"),
-        ('{"mcpServers": {"a": {"url": "ftp://a"}}}', {}, "^PATH, server 'a': the URL of a server starts"),
-        ('{"mcpServers": {"a": {"url": "http://a", "type": "x"}}}', {}, "^PATH, server 'a': 'x' is no way"),
+        (None, {}, "^PATH: could not connect"),
+        ("{", {}, "^PATH is not a valid mcp.json"),
+        ("[]", {}, "^PATH is not a valid mcp.json"),
+        ("{}", {}, '^PATH: invalid entry for a command.* {"command": "…"}'),
+        ('{"mcpServers": {}}', {}, '^PATH: no servers are defined .*"mcpServers": {"name": {"command"'),
+        ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' must be an object"),
+        ('{"servers": 5}', {}, "^PATH: 'servers' must be an object"),
+        ('{"mcpServers": {"a": {}, "b": {}}}', {}, "^PATH: several servers are defined .* one of: a, b"),
+        ('{"mcpServers": {"a": {}}}', {"server": "c"}, "^PATH: unknown server 'c' .* one of: a"),
+        ('{"mcpServers": {"a": 7}}', {}, "^PATH: server 'a' must be an object"),
+        (
+            '{"mcpServers": null, "servers": {"a": {"args": []}}}',
+            {},
+            "^PATH, server 'a': invalid entry for a command",
+        ),
+        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': invalid entry for an HTTP server"),
+        (
+            '{"mcpServers": {"a": {"url": "ftp://a"}}}',
+            {},
+            "^PATH, server 'a': the URL of a server must start",
+        ),
+        (
+            '{"mcpServers": {"a": {"url": "http://a", "type": "x"}}}',
+            {},
+            "^PATH, server 'a': unknown transport type 'x'",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_path):
@@ -229,12 +241,12 @@ def test_an_address_that_is_none_is_refused_when_the_client_is_made():
 @pytest.mark.parametrize("options", [{"headers": {"a": "b"}}, {"http": "aiohttp"}])
 def test_options_for_http_are_for_urls(make, target, options):
     (name,) = options
-    with pytest.raises(TypeError, match=f"^{name}= is for a target that is reached over HTTP; .* is none$"):
+    with pytest.raises(TypeError, match=f"^{name}= requires an HTTP target; .* is not one$"):
         make(target, **options)
 
 
 def test_headers_are_a_mapping():
-    with pytest.raises(TypeError, match=r"^headers: a mapping of names to values"):
+    with pytest.raises(TypeError, match=r"^headers must be a mapping"):
         Client("http://host/mcp", headers=[("a", "b")])  # type: ignore[arg-type] - a fault
 
 
@@ -243,7 +255,7 @@ def test_options_for_http_are_for_urls_also_in_a_file(tmp_path):
     path.write_text('{"command": "python"}')
 
     async def main() -> None:
-        with pytest.raises(TypeError, match="headers= is for a target"):
+        with pytest.raises(TypeError, match="headers= requires an HTTP target"):
             await Client(path, headers={}).connect()
 
     run(main())
@@ -251,14 +263,14 @@ def test_options_for_http_are_for_urls_also_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("target", [None, 7, object()])
 def test_nonsense_fails_when_the_client_is_made(target):
-    with pytest.raises(TypeError, match="is nothing to connect to: give a command as a list"):
+    with pytest.raises(TypeError, match=r"cannot connect to .*; pass a command as a list"):
         Client(target)
 
 
 @pytest.mark.parametrize("target", [RawServer, ScriptedChannel, Stdio, str])
 def test_a_class_is_nobody_to_talk_to(target):
     name = target.__name__
-    with pytest.raises(TypeError, match=rf"^{name} is a class: .* as in {name}\(…\)"):
+    with pytest.raises(TypeError, match=rf"^{name} is a class; pass an instance: {name}\(…\)"):
         Client(target)
 
 
@@ -274,7 +286,7 @@ def test_a_channel_is_used_once():
         async with client:
             await client.ping()
         await serving
-        with pytest.raises(ConnectFailed, match="this channel was used before"):
+        with pytest.raises(ConnectFailed, match="this channel was already used"):
             await client.connect()
 
     run(main())

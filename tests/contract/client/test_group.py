@@ -68,11 +68,9 @@ def test_a_configuration_is_one_namespace_and_a_dead_server_leaves_the_others_al
             assert (await group.call_tool("west_search", {"text": "x"})).data == "west found x"
             assert (await group.call_tool("only_east", result_type=int)).data > 0
             assert (await group["east"].call_tool("search", {"text": "y"})).data == "east found y"
-            with pytest.raises(
-                LocalProtocolError, match="several servers have one: east_search, west_search"
-            ):
+            with pytest.raises(LocalProtocolError, match="several servers have it: east_search, west_search"):
                 await group.call_tool("search", {"text": "x"})
-            with pytest.raises(LocalProtocolError, match=r"no server has a tool 'x' \(not there .*: dead\)"):
+            with pytest.raises(LocalProtocolError, match=r"no server has a tool 'x' \(not connected: dead\)"):
                 await group.call_tool("x")
 
     run(main())
@@ -192,7 +190,7 @@ def test_a_group_in_which_nobody_is_there_says_why_and_leaves_nothing_running():
     async def main() -> None:
         group = ClientGroup({"a": ["no-such-program-a"], "b": ["no-such-program-b"]})
         with pytest.raises(
-            ConnectFailed, match=r"no server can be reached: a: .*program-a.*; b: .*program-b"
+            ConnectFailed, match=r"could not connect to any server: a: .*program-a.*; b: .*program-b"
         ):
             await group.connect()
         await group.close()
@@ -219,10 +217,10 @@ def test_a_tool_that_fails_fails_as_ever():
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("[", "not the JSON of an mcp.json"),
-        ('{"mcpServers": {}}', "no server is described there"),
-        ('{"mcpServers": []}', "no server is described there"),
-        ('{"mcpServers": [1]}', "no object with a server for each name"),
+        ("[", "not a valid mcp.json"),
+        ('{"mcpServers": {}}', "no servers are defined"),
+        ('{"mcpServers": []}', "no servers are defined"),
+        ('{"mcpServers": [1]}', "must be an object of servers by name"),
         (None, "cannot be read"),
     ],
 )

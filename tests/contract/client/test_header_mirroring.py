@@ -72,7 +72,7 @@ def test_a_tool_with_a_wrong_annotation_is_left_out_and_reported(header, kind, c
 
     with caplog.at_level(logging.WARNING):
         run(main())
-    assert "left out: tools/list: tool 'bad' cannot be called" in caplog.text
+    assert "skipped: tools/list: tool 'bad' cannot be called" in caplog.text
 
 
 def test_where_nothing_is_mirrored_nothing_is_wrong_with_it():

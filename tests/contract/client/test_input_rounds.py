@@ -123,7 +123,7 @@ def test_an_answer_that_does_not_fit_ends_the_call_and_is_not_sent():
         return {"n": "secret"}
 
     script = Script(wants("q"))
-    with pytest.raises(LocalProtocolError, match="'n' has to be an integer"):
+    with pytest.raises(LocalProtocolError, match="'n' must be an integer"):
         called(script, on_elicitation=wrong)
     assert len(script.seen) == 1
 

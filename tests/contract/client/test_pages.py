@@ -88,7 +88,7 @@ def test_pages_that_go_in_a_circle_are_an_error(cursors):
         server = paged("tools/list", *({"tools": [], "nextCursor": cursor} for cursor in cursors))
         async with Client(server) as client:
             with pytest.raises(
-                RemoteProtocolError, match="tools/list: the server gave the same cursor twice"
+                RemoteProtocolError, match="tools/list: the server returned the same cursor twice"
             ):
                 await client.list_tools()
             assert server.methods.count("tools/list") == len(cursors)
@@ -116,8 +116,8 @@ def test_an_item_that_cannot_be_read_is_left_out_and_reported(kind, caplog):
             assert client.stats.skipped == 2
 
     run(main())
-    assert f"{method}: item 1 cannot be read" in caplog.text
-    assert f"{method}: item 2 cannot be read" in caplog.text
+    assert f"{method}: item 1 cannot be decoded" in caplog.text
+    assert f"{method}: item 2 cannot be decoded" in caplog.text
 
 
 def test_a_strict_client_leaves_nothing_out():
@@ -133,7 +133,7 @@ def test_a_strict_client_leaves_nothing_out():
 def test_a_page_that_is_none_is_an_error(page):
     async def main() -> None:
         async with Client(paged("tools/list", page)) as client:
-            with pytest.raises(RemoteProtocolError, match="tools/list was answered with an invalid result"):
+            with pytest.raises(RemoteProtocolError, match="invalid result for tools/list"):
                 await client.list_tools()
 
     run(main())

@@ -119,17 +119,17 @@ def test_what_is_written_is_read():
     ],
 )
 def test_what_is_no_paused_call_is_told(text):
-    with pytest.raises(ValueError, match="this is no paused call: "):
+    with pytest.raises(ValueError, match="not a paused call: "):
         PausedCall.from_json(text)
 
 
 def test_a_paused_call_is_a_text_and_nothing_else():
-    with pytest.raises(TypeError, match="not from a bytes"):
+    with pytest.raises(TypeError, match="not a bytes"):
         PausedCall.from_json(b"{}")  # type: ignore[arg-type] - it is the case
 
     async def main() -> None:
         async with Client(RawServer()) as client:
-            with pytest.raises(TypeError, match="paused: a PausedCall, not a str"):
+            with pytest.raises(TypeError, match="paused must be a PausedCall, not a str"):
                 await client.resume("{}", {})  # type: ignore[call-overload] - it is the case
 
     run(main())
@@ -139,11 +139,11 @@ def test_a_paused_call_is_a_text_and_nothing_else():
     ("answers", "error", "text"),
     [
         ({}, ValueError, "'q' is missing"),
-        ({"q": True, "r": True}, ValueError, "'r' was not asked"),
-        ({"q": {"n": "x"}}, LocalProtocolError, "'n' has to be an integer"),
-        ({"q": "yes"}, TypeError, "a str is no answer"),
+        ({"q": True, "r": True}, ValueError, "unknown key 'r'"),
+        ({"q": {"n": "x"}}, LocalProtocolError, "'n' must be an integer"),
+        ({"q": "yes"}, TypeError, "expected a dict .* not a str"),
         (None, ValueError, "'q' is missing"),
-        ("q", TypeError, "answers: a mapping"),
+        ("q", TypeError, "answers must be a mapping"),
     ],
 )
 def test_answers_that_are_none_are_told_and_nothing_is_sent(answers, error, text):
@@ -260,7 +260,7 @@ def test_what_a_call_did_not_declare_may_not_be_asked():
                 RemoteProtocolError, match="elicitation/create, which this client does not offer"
             ):
                 await client.begin_call("t", capabilities=ClientCapabilities(roots=ListCapability()))
-            with pytest.raises(ValueError, match="capabilities: goes with on_input"):
+            with pytest.raises(ValueError, match="capabilities= requires on_input"):
                 await client.call_tool("t", capabilities=ClientCapabilities())
 
     run(main())
@@ -323,8 +323,8 @@ def test_a_function_answers_a_whole_round(kind):
     ("answers", "error", "text"),
     [
         ({}, ValueError, "'q' is missing"),
-        ({"x": 1}, ValueError, "'x' was not asked"),
-        (7, TypeError, "on_input: a mapping"),
+        ({"x": 1}, ValueError, "unknown key 'x'"),
+        (7, TypeError, "on_input must be a mapping"),
     ],
 )
 def test_a_function_that_answers_nonsense_is_told_so(answers, error, text):

@@ -142,19 +142,19 @@ def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
     for line in (
         "  | Who are you?",
         "Your name\n  | As in your passport",
-        "This one is needed.",
-        "It has to have at least 2 characters.",
-        "It has to be an integer.",
-        "It has to be at least 18.",
-        "size (may be left out)",
+        "This field is required.",
+        "The value must have at least 2 characters.",
+        "The value must be an integer.",
+        "The value must be at least 18.",
+        "size (optional)",
         "number [1.5]>",
-        "It has to be an email address.",
-        "It is y or n.",
+        "The value must be an email address.",
+        "The value must be y or n.",
         "  1) Red\n  2) Blue",
         "number [Blue]>",
-        "It has to have at most 1 choices.",
-        "It has to be one of 'plum', 'pear'.",
-        "  4. mail: (left out)",
+        "The value must have at most 1 choices.",
+        "The value must be one of 'plum', 'pear'.",
+        "  4. mail: (skipped)",
         "  5. tea: yes",
         "  6. colour: Red",
         '  8. other: {"a":1}',
@@ -172,7 +172,7 @@ def test_what_was_filled_in_can_be_changed_before_it_is_sent():
     told = played(typed, form(fields))
     assert told.result == {"action": "accept", "content": {"b": ["y", "x"]}}
     assert "  1. a: second\n" in told.screen
-    assert "  1. a: (left out)\n  2. b: y, x\n" in told.screen
+    assert "  1. a: (skipped)\n  2. b: y, x\n" in told.screen
 
 
 @pytest.mark.requirement("ELIC-4")
@@ -191,14 +191,14 @@ def test_what_was_filled_in_can_be_changed_before_it_is_sent():
 def test_the_user_may_say_no_at_any_time(typed, action):
     told = played(typed, form({"name": {"type": "string"}}))
     assert told.result == {"action": action}
-    assert "!decline says no, !cancel or Ctrl-D stops" in told.screen
-    assert f"The answer is: {action}." in told.screen
+    assert "!decline declines, !cancel or Ctrl-D cancels" in told.screen
+    assert f"Answer: {action}." in told.screen
 
 
 def test_a_form_without_fields_is_a_question_all_the_same():
     told = played("y\n", form({}))
     assert told.result == {"action": "accept", "content": {}}
-    assert "There is nothing to fill in." in told.screen
+    assert "The form has no fields." in told.screen
     assert played("n\n", json.dumps({"message": "?"})).result == {"action": "decline"}
 
 
@@ -239,7 +239,7 @@ def test_a_url_is_shown_in_full_and_opened_when_the_user_says_so(tmp_path, monke
     told, opened = visited("what?\ny\n", address, tmp_path, monkeypatch)
     assert told.result == {"action": "accept"}
     assert opened == address
-    assert f"The whole address: {address}\n" in told.screen
+    assert f"Full address: {address}\n" in told.screen
     assert "\n    \x1b[1mlogin.example\x1b[0m\n" in told.screen
     assert "Careful" not in told.screen
     assert told.screen.index(address) < told.screen.index("Open it in your browser?")
@@ -260,16 +260,16 @@ def test_a_url_is_not_opened_without_consent(typed, action, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("address", "warning"),
     [
-        ("https://xn--pypal-4ve.example/", "may only look like the one that you know"),
+        ("https://xn--pypal-4ve.example/", "the host name may imitate another one"),
         ("https://p\u0430ypal.example/", "xn--"),
-        ("https://bank.example@evil.example/", "before the @ is not where it leads; evil.example is"),
+        ("https://bank.example@evil.example/", "before the @ is not the host; the host is evil.example"),
         ("http://login.example/", "not encrypted"),
-        ("https://" + "\u0430" * 70 + ".example/", "may only look like"),
+        ("https://" + "\u0430" * 70 + ".example/", "may imitate another"),
     ],
 )
 def test_an_odd_url_comes_with_a_warning(address, warning, tmp_path, monkeypatch):
     told, opened = visited("n\n", address, tmp_path, monkeypatch)
-    assert f"Careful: {warning}" in told.screen or warning in told.screen.partition("Careful: ")[2]
+    assert f"Warning: {warning}" in told.screen or warning in told.screen.partition("Warning: ")[2]
     assert opened is None
 
 
@@ -290,7 +290,7 @@ def test_an_odd_url_comes_with_a_warning(address, warning, tmp_path, monkeypatch
 def test_what_is_no_web_page_is_not_opened(address, tmp_path, monkeypatch):
     told, opened = visited("y\n", address, tmp_path, monkeypatch)
     assert told.result == {"action": "decline"}
-    assert "is not opened" in told.screen
+    assert "It was not opened" in told.screen
     assert opened is None
     assert "\x1b[2J" not in told.screen
 
@@ -301,7 +301,7 @@ def test_without_a_browser_the_user_opens_it(monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     told = played("y\n", url("http://localhost/"))
     assert told.result == {"action": "accept"}
-    assert "please open the address yourself" in told.screen
+    assert "Open the address yourself" in told.screen
 
 
 # --------------------------------------------------------------------- where it is asked
@@ -318,7 +318,7 @@ def test_the_terminal_is_found_wherever_it_is(where):
 
 def test_without_a_terminal_it_says_so():
     told = played("", form({}), controls=False, stderr="file")
-    assert told.result.startswith("the server has a question for the user, and there is no terminal")
+    assert told.result.startswith("the server asks for user input, but there is no terminal")
     program = "sys.stdin.close()\n" + ASK
     assert "no terminal" in played("", form({}), program=program, controls=False, stderr="file").result
 
@@ -384,7 +384,7 @@ os.read(os.open("/dev/tty", os.O_RDONLY), 1)  # the first of two letters; the se
 
 
 def test_a_long_line_cannot_look_like_one_of_ours():
-    message = "Hello" + " " * 200 + "It leads to:    evil.example"
+    message = "Hello" + " " * 200 + "The page is on this host:    evil.example"
     told = played("y\n", form({}, message=message))
     rows = [row for row in told.screen.splitlines() if "evil" in row or "leads" in row]
     assert rows

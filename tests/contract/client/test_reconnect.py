@@ -487,7 +487,7 @@ def test_connecting_ends_the_time_for_which_a_server_is_left_alone():
                 with pytest.raises(RequestFailed, match="refused"):
                     await client.call_tool("t")
             it.table["tools/call"] = {"content": []}
-            with pytest.raises(RequestFailed, match="left alone"):
+            with pytest.raises(RequestFailed, match="requests are paused"):
                 await client.call_tool("t")
             await client.connect()
             await client.call_tool("t")

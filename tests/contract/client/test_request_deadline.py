@@ -136,5 +136,5 @@ def test_in_a_session_a_wrong_answer_is_our_fault_and_holds_no_data_of_the_user(
     with caplog.at_level(logging.ERROR, "toolpost.client"):
         run(main())
     assert told == [(-32603, "Internal error: the client failed to answer elicitation/create", None)]
-    assert "on_elicitation: the form does not allow this answer: 'n' has to be an integer" in caplog.text
+    assert "on_elicitation: invalid answer: 'n' must be an integer" in caplog.text
     assert "secret" not in caplog.text

@@ -237,8 +237,8 @@ def test_a_server_that_does_not_want_to_restore_is_used_all_the_same(caplog):
 
     with caplog.at_level(logging.WARNING):
         run(main(), Clock)
-    assert "x://a is not watched any more: old: no" in caplog.text
-    assert "the log level is not warning any more: old: no" in caplog.text
+    assert "stopped watching x://a: old: no" in caplog.text
+    assert "could not restore the log level warning: old: no" in caplog.text
 
 
 def test_a_server_that_is_another_one_now_is_asked_in_its_own_way():
@@ -312,7 +312,9 @@ def test_pages_do_not_go_on_over_another_connection():
             reading = client.list_tools_pages()
             await anext(reading)
         async with client:
-            with pytest.raises(MCPError, match=r"the list was begun is over \(read it from the start\)"):
+            with pytest.raises(
+                MCPError, match=r"while the list was being read \(start again from the first page\)"
+            ):
                 await anext(reading)
         assert len(it.sent("tools/list")) == 1
 

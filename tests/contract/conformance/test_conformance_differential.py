@@ -358,12 +358,12 @@ def test_a_difference_that_nobody_knows_fails_the_run():
 def test_an_answer_that_differs_in_another_way_fails_the_run_twice():
     changed = ONE[0]._replace(theirs="200 result {}")
     _, faults = judge([changed, ONE[1]], known('"one"'))
-    assert [fault.partition(":")[0] for fault in faults] == ["does not differ any more", "not classified"]
+    assert [fault.partition(":")[0] for fault in faults] == ["no longer differs", "not classified"]
 
 
 def test_an_entry_that_does_not_differ_any_more_fails_the_run():
     _, [fault] = judge(ONE[:1], known('"one"'))
-    assert fault.startswith("does not differ any more: one @ 2026-07-28")
+    assert fault.startswith("no longer differs: one @ 2026-07-28")
 
 
 def test_where_others_are_right_the_run_fails_until_we_are_too():
@@ -377,9 +377,9 @@ def test_where_others_are_right_the_run_fails_until_we_are_too():
     [
         (ENTRY.format(verdict="nobody right", rule="MSG-5", requests='"one"'), "without a verdict"),
         (ENTRY.format(verdict="ours right", rule="", requests='"one"'), "without a verdict"),
-        (ENTRY.format(verdict="ours right", rule="none", requests='"one"'), "without a rule"),
-        (ENTRY.format(verdict="free choice", rule="none", requests='"two"'), "no such request: two"),
-        (ENTRY.format(verdict="free choice", rule="none", requests='"a: x @ 2026-*"'), "no such request"),
+        (ENTRY.format(verdict="ours right", rule="none", requests='"one"'), "requires a rule"),
+        (ENTRY.format(verdict="free choice", rule="none", requests='"two"'), "unknown request: two"),
+        (ENTRY.format(verdict="free choice", rule="none", requests='"a: x @ 2026-*"'), "unknown request"),
         (ENTRY.format(verdict="free choice", rule="none", requests='"one"') * 2, "two entries"),
     ],
 )

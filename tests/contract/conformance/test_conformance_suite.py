@@ -32,7 +32,7 @@ def test_a_client_that_comes_to_its_end():
     [
         ("fine.code-3", "exit code 3"),
         ("forgiven", "Client exited with code 1"),
-        ("killed", "our client did not come to its end"),
+        ("killed", "our client did not finish"),
     ],
 )
 def test_a_client_that_ends_in_another_way(scenario, trouble):
@@ -41,7 +41,7 @@ def test_a_client_that_ends_in_another_way(scenario, trouble):
 
 def test_a_client_that_never_ends(monkeypatch):
     monkeypatch.setattr(suite, "SCENARIO", 0.5)
-    assert asyncio.run(run_client("late")).trouble == "it took longer than 1 s"
+    assert asyncio.run(run_client("late")).trouble == "timed out after 1 s"
 
 
 def test_a_scenario_that_leaves_nothing_has_no_checks():

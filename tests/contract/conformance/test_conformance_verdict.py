@@ -47,7 +47,7 @@ def test_it_passes_if_all_that_is_owed_succeeds_and_nothing_complains(more):
         ([*GOOD, check("never", "INFO")], "INFO never"),
         ([*GOOD, check("free", "SKIPPED")], "SKIPPED free"),
         ([*GOOD, check("said", "PASSED")], "PASSED said"),
-        ([*GOOD, {}], "None a check without a name"),
+        ([*GOOD, {}], "None unnamed check"),
     ],
 )
 def test_it_fails_with_what_the_suite_would_let_pass(checks, told):
@@ -61,4 +61,4 @@ def test_processes_that_ended_badly_are_a_fault_of_their_own():
 
 @pytest.mark.parametrize("owed", [{}, {"never": "SKIPPED"}])
 def test_nothing_passes_that_owes_nothing(owed):
-    assert faults(owed, GOOD, "") == ["nobody has said which checks it owes"]
+    assert faults(owed, GOOD, "") == ["its required checks are unknown"]

@@ -43,7 +43,7 @@ def machine(tmp_path, monkeypatch) -> Machine:
 
 def test_it_is_installed_once(machine, capfd):
     machine.give(GOOD)
-    assert chromium.absence() == f"there is no chromium and no chromedriver; get it with: {chromium.HOW}"
+    assert chromium.absence() == f"chromium and chromedriver not found; install with: {chromium.HOW}"
     for _ in range(2):
         chromium.bring(machine.tried, root=True)
     assert machine.heard == ["-qq", "chromium-driver"]

@@ -23,7 +23,7 @@ RESULT = "Room 7, 3 days of art: Walk, eat, sleep."
 SAID = {
     "How many days in Oslo?": 3,
     "What do you like: food, art or hills?": "art",
-    "Plan 3 days in Oslo for somebody who likes art.": "Walk, eat, sleep.",
+    "Plan 3 days in Oslo for a traveller who likes art.": "Walk, eat, sleep.",
 }
 
 
@@ -62,7 +62,7 @@ async def serving(ledger: Path, key: str = "") -> AsyncGenerator[str]:
         line = ""
         while "serves MCP at" not in line:
             line = (await process.stderr.readline()).decode()
-            assert line, "the server has ended"
+            assert line, "the server has stopped"
         yield line.split()[-1]
     finally:
         process.terminate()

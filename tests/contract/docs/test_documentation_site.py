@@ -1,10 +1,13 @@
 """The documentation builds as a site: no warning, nothing that is loaded from elsewhere, all pages there."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import reference
+import toolpost
 import website
 from revision_dates import DATES
 from toolpost.testing import REVISIONS
@@ -16,9 +19,50 @@ def test_the_site_builds_without_a_warning(tmp_path):
     website.build(tmp_path / "site")
     pages = {page.stem for page in (tmp_path / "site").glob("*.html")}
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"} <= pages
-    reference = (tmp_path / "site" / "reference.html").read_text(encoding="utf-8")
-    assert 'id="toolpost.Server.tool"' in reference
-    assert "Contents:" not in (tmp_path / "site" / "tools.html").read_text(encoding="utf-8")
+    assert {f"example-{page.stem.replace('_', '-')}" for page in (ROOT / "examples").glob("*.py")} <= pages
+
+    def shown(page: str) -> str:
+        return (tmp_path / "site" / f"{page}.html").read_text(encoding="utf-8")
+
+    assert 'id="toolpost.Server.tool"' in shown("reference-servers")
+    assert "session_life" in shown("reference-servers")
+    assert 'href="reference-clients.html#toolpost.Client"' in shown("reference")
+    assert 'href="example-weather.html"' in shown("examples")
+    assert "Unreleased" in shown("changelog")
+    assert "Contents:" not in shown("tools")
+    largest = max((tmp_path / "site").glob("*.html"), key=lambda page: page.stat().st_size)
+    assert largest.stat().st_size < 400_000, f"{largest.name} is too large to read: split it"
+
+
+def test_an_example_is_a_page_with_its_docstring_and_its_code(tmp_path):
+    root = repository(tmp_path, "# Home\n\n[x](../examples/x_y.py)\n")
+    code = "def f():\n    return 1\n"
+    (root / "examples" / "x_y.py").write_text(
+        f'"""X: shows it.\n\n    run it\n"""\n\n{code}', encoding="utf-8"
+    )
+    website.build(tmp_path / "site", root)
+    page = (tmp_path / "site" / "example-x-y" / "index.html").read_text(encoding="utf-8")
+    assert "X: shows it." in page
+    assert "run it" in page
+    assert "return" in page
+
+
+@pytest.mark.parametrize(
+    ("cls", "method", "keyword"),
+    [
+        ("Server", "", "| `page_size` | `int` = `1000` |"),
+        ("Server", "run", "| `workers` | `int` = `1` |"),
+        ("Server", "serve_http", "| `address` | `str` = `'127.0.0.1:8000'` |"),
+        ("Server", "asgi", "| `path` | `str` = `'/mcp'` |"),
+        ("Client", "", "| `timeout` | `float | None` = `60.0` |"),
+    ],
+)
+def test_every_keyword_has_a_row(cls, method, keyword):
+    table = reference.keyword_table(cls, method)
+    assert keyword in table
+    function = getattr(getattr(toolpost, cls), method or "__init__")
+    rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert rows == list(inspect.signature(function).parameters)[1:]
 
 
 def repository(folder: Path, page: str) -> Path:
@@ -42,7 +86,7 @@ def test_a_link_that_leads_nowhere_fails_the_build_and_is_named(tmp_path):
 
 def test_what_is_loaded_from_elsewhere_fails_the_build_and_is_named(tmp_path):
     root = repository(tmp_path, '# Home\n\n<img src="https://example.com/spy.png">\n')
-    with pytest.raises(RuntimeError, match=r"elsewhere: https://example\.com/spy\.png"):
+    with pytest.raises(RuntimeError, match=r"other hosts: https://example\.com/spy\.png"):
         website.build(tmp_path / "site", root)
 
 
@@ -55,6 +99,7 @@ def test_what_is_loaded_from_elsewhere_fails_the_build_and_is_named(tmp_path):
         ("[a `b`](../CONTRIBUTING.md#tests)", "[a `b`](contributing.md#tests)"),
         ("[`x.py`](../examples/x.py)", "`x.py`"),
         ("`[x](../examples/x.py)`", "`[x](../examples/x.py)`"),
+        (r"| `int \| None` |", "| `int | None` |"),
         ("Contents: [x](#x) ·\n[y](#y)\n\nMore", "\n\n\nMore"),
     ],
 )

@@ -23,7 +23,7 @@ def test_the_tables_on_a_page_are_those_of_the_last_run(page):
 def test_all_marks_on_a_page_are_in_pairs_and_the_goals_are_shown(page):
     marks = re.findall(r"<!--\s*bench:\s*(.*?)\s*-->", (ROOT / page).read_text(encoding="utf-8"))
     assert marks[1::2] == ["end"] * (len(marks) // 2)
-    assert "Goals" in marks[::2]
+    assert "Goals" in marks[::2] or page == "docs/README.md"  # the home page shows a selection
     assert "end" not in marks[::2]
 
 
@@ -97,5 +97,5 @@ def test_the_figures_of_the_first_edition_are_kept_from_the_results_of_its_run(m
 
 
 def test_a_mark_that_names_nothing_is_told():
-    with pytest.raises(KeyError, match="nothing under 'Gaols'; there are Goals"):
+    with pytest.raises(KeyError, match=r"nothing under 'Gaols'; available: .*Goals"):
         published("<!-- bench: Gaols -->\n<!-- bench: end -->", TOLD)

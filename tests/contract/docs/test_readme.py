@@ -12,7 +12,7 @@ import toolpost
 ROOT = Path(__file__).resolve().parents[3]
 CALLED = """\
 revision: 2026-07-28
-tool: greet - Greet somebody.
+tool: greet - Greet a person by name.
 result: {'text': 'Bonjour, Ann!', 'language': 'fr'}
 """
 EXAMPLE = re.compile(r"`(examples/\w+\.py)`[^\n]*\n\n```python\n(.*?)```", re.DOTALL)

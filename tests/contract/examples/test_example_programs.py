@@ -20,7 +20,7 @@ you:   [the model calls poem {'topic': 'rain'}]
   [poet asks the model: 'Write a line about rain']
   [poet asks the model: 'Write a line after: Softly rain comes and goes,']
 model: Softly rain comes and goes,
-and where it went, nobody knows.
+and where it went, the river knows.
 you:   [the model calls count {'to': 50}]
 model: I can count to ten.
 you: """
@@ -28,7 +28,7 @@ you: """
 SEVERAL = """\
 weather: ready
 notes: ready
-bank: no-such-bank: there is no program 'no-such-bank'
+bank: no-such-bank: program 'no-such-bank' not found
 tools: cities, forecast, warmest, write_note, erase_note
 note://trip says Cairo: sun 31°, sun 33°
 refused: Nothing is known of Atlantis. Ask for one of Bergen, Cairo, Oslo, Quito.

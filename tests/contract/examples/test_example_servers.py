@@ -129,7 +129,7 @@ def test_approval_asks_twice_and_pays_once(way):
         assert json.loads(await read(mcp, "ledger://paid")) == [*before, "120 to Ink & Sons"]
         assert asked[-2:] == [
             "Pay 120 to Ink & Sons?",
-            f"It is paid, receipt {receipt}. Which account?",
+            f"Paid, receipt {receipt}. Which account?",
         ]
 
     tour("approval.py", way, visit, on_elicitation=answer)
@@ -166,13 +166,13 @@ def test_files_shows_what_is_open_and_nothing_else(way, tmp_path):
         assert "secret.md" not in told
         assert "link.md" not in told
         assert len(found.content) == 2
-        with pytest.raises(ToolError, match="No file is like"):
+        with pytest.raises(ToolError, match="No file matches"):
             await mcp.call_tool("find_files", {"pattern": "../*"})
         assert (await mcp.call_tool("read_file", {"path": "parts/one.md"})).text == "Once upon a time"
         for path in ("../secret.md", "link.md", str(tmp_path / "secret.md"), "nowhere.md", "parts"):
-            with pytest.raises(ToolError, match="is in none of the folders that are open"):
+            with pytest.raises(ToolError, match="is not in any of the open folders"):
                 await mcp.call_tool("read_file", {"path": path})
-        with pytest.raises(ToolError, match="is no pattern"):
+        with pytest.raises(ToolError, match="Invalid pattern"):
             await mcp.call_tool("find_files", {"pattern": "/etc/*"})
 
     tour("files.py", way, visit, on_roots=[book.as_uri()])

@@ -86,7 +86,7 @@ def shown(copy: Path, env: dict[str, str]) -> Iterator[pexpect.spawn]:
         "make", ["run", "PORT=0"], cwd=copy, env=env, encoding="utf-8", timeout=240, dimensions=terminal
     )
     try:
-        if make.expect_exact(["Ctrl-C ends it.", pexpect.EOF]) == 1:
+        if make.expect_exact(["Press Ctrl-C to stop.", pexpect.EOF]) == 1:
             if not (copy / ".venv" / "bin" / "toolpost").is_file():
                 external_programs.excused(
                     f"no environment could be made: {(make.before or '')[-400:]}", "make run"
@@ -117,7 +117,7 @@ def test_make_run_does_what_it_says(shown, copy, env):
     assert "{'day': 1, 'sky': 'snow', 'high': -2}" in official
     shown.sendintr()
     shown.expect(pexpect.EOF)
-    assert "It has ended." in (shown.before or "")
+    assert "Stopped." in (shown.before or "")
     assert "Traceback" not in (shown.before or "")
     shown.close()
     assert (shown.exitstatus, shown.signalstatus) in {(0, None), (130, None), (None, 2)}

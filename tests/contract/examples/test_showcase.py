@@ -20,8 +20,10 @@ def test_a_port_that_is_taken_is_explained():
             [*SHOWCASE, "--port", str(port)], capture_output=True, text=True, timeout=50, check=False
         )
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"cannot serve at 127.0.0.1:{port}" in done.stderr
-    assert done.stderr.endswith(f"If another program has the port, choose one: make run PORT={port + 1}\n")
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert done.stderr.endswith(
+        f"If another program uses the port, choose another: make run PORT={port + 1}\n"
+    )
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
@@ -33,7 +35,7 @@ def test_what_is_no_port_is_refused(port):
     assert "error:" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["cities:", "The same", "Ctrl-C ends it."])
+@pytest.mark.parametrize("line", ["cities:", "The same", "Press Ctrl-C to stop."])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_whenever_it_comes(line, number):
     async def main() -> tuple[int | None, bytes]:
@@ -64,7 +66,7 @@ def test_readme_shows_what_it_says():
         async with asyncio.timeout(50):
             async for line in process.stdout:
                 told.append(line.decode())
-                if told[-1].startswith("Ctrl-C"):
+                if told[-1].startswith("Press Ctrl-C"):
                     break
             process.send_signal(signal.SIGINT)
             await process.communicate()

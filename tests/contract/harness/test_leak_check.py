@@ -210,22 +210,22 @@ def test_a_test_or_a_module_that_leaves_something_fails(pytester, monkeypatch):
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_descriptor*",
-            "left behind:",
+            "leaked resources:",
             "descriptor [0-9]*, *",
             "*ERROR at teardown of test_child*",
-            "left behind:",
+            "leaked resources:",
             "process [0-9]* sleep 60",
             "*ERROR at teardown of test_thread*",
-            "left behind:",
+            "leaked resources:",
             "thread <Thread(idle, *",
             "*ERROR at teardown of test_file*",
-            "left behind:",
+            "leaked resources:",
             "temporary file mine*",
             "*ERROR at teardown of test_task*",
-            "left behind:",
+            "leaked resources:",
             "task <Task pending name='sleeper' coro=<sleep() *",
             "*ERROR at teardown of test_ends*",
-            "left behind:",
+            "leaked resources:",
             "descriptor [0-9]*, *",
         ]
     )

@@ -145,7 +145,7 @@ def test_questions_that_do_not_wait_for_each_other_travel_together(revision):
 
 @BOTH
 @pytest.mark.requirement("ELIC-29", "ELIC-30")
-@pytest.mark.parametrize(("action", "words"), [("decline", "said no"), ("cancel", "gave no answer")])
+@pytest.mark.parametrize(("action", "words"), [("decline", "declined"), ("cancel", "did not answer")])
 def test_a_user_who_does_not_answer_ends_the_call(revision, action, words):
     server = Server("s")
 
@@ -185,7 +185,7 @@ def test_who_takes_some_answers_gets_those_and_no_others(revision):
         return repr(many)
 
     assert called(server, revision, said={"How many?": None})[0] == "Declined()"
-    with pytest.raises(ToolError, match="gave no answer"):
+    with pytest.raises(ToolError, match="did not answer"):
         called(server, revision, said={"How many?": ElicitResult(action="cancel")})
 
 
@@ -301,26 +301,26 @@ def b_circle(a: str) -> str:
     [
         (
             {"a": Annotated[str, Ask("Which {size}?")]},
-            "parameter `a`: its question wants `size`, which is no",
+            "parameter `a`: its question uses `size`, which is not a",
         ),
-        ({"a": Annotated[str, Ask("Which {}?")]}, "gap without the name"),
-        ({"a": Annotated[str, Ask("Which {0}?")]}, "gap without the name"),
-        ({"a": Annotated[str, Ask("Which {a?")]}, "cannot be filled in"),
-        ({"a": Annotated[str, Ask("Which {a}?")]}, "waits for its own answer"),
+        ({"a": Annotated[str, Ask("Which {}?")]}, "placeholder without a parameter name"),
+        ({"a": Annotated[str, Ask("Which {0}?")]}, "placeholder without a parameter name"),
+        ({"a": Annotated[str, Ask("Which {a?")]}, "is not a valid format string"),
+        ({"a": Annotated[str, Ask("Which {a}?")]}, "depends on its own answer"),
         ({"a": Annotated[dict[str, int], Ask("Which?")]}, "no field"),
         ({"a": Annotated[list[Confirm], Ask("Which?")]}, "form"),
-        ({"a": Annotated[str, Ask(wants_nothing_there)]}, "wants `size`"),
+        ({"a": Annotated[str, Ask(wants_nothing_there)]}, "uses `size`"),
         ({"a": Annotated[str, Ask(wants_wrong_context)]}, "gets a Context, not a SyncContext"),
         (
             {"a": Annotated[str, Ask(a_circle)], "b": Annotated[str, Ask(b_circle)]},
-            "waits for its own answer",
+            "depends on its own answer",
         ),
-        ({"a": Annotated[Accepted[int] | str, Ask("Which?")]}, "does not say what is asked for"),
-        ({"a": Annotated[Declined | Cancelled, Ask("Which?")]}, "does not say what is asked for"),
-        ({"a": Optional[Annotated[bool, Ask("Sure?")]]}, "nobody would ask this question"),  # noqa: UP045 - as some write it
-        ({"a": list[Annotated[bool, Ask("Sure?")]]}, "nobody would ask this question"),
-        ({"a": Annotated[bool, Ask]}, "nobody would ask this question"),
-        ({"a": Annotated[str, Ask(by_position)]}, "cannot be given by name"),
+        ({"a": Annotated[Accepted[int] | str, Ask("Which?")]}, "does not name the type of the answer"),
+        ({"a": Annotated[Declined | Cancelled, Ask("Which?")]}, "does not name the type of the answer"),
+        ({"a": Optional[Annotated[bool, Ask("Sure?")]]}, "this Ask has no effect"),  # noqa: UP045 - as some write it
+        ({"a": list[Annotated[bool, Ask("Sure?")]]}, "this Ask has no effect"),
+        ({"a": Annotated[bool, Ask]}, "this Ask has no effect"),
+        ({"a": Annotated[str, Ask(by_position)]}, "cannot be passed by name"),
     ],
 )
 def test_a_question_that_cannot_work_is_refused_at_registration(kinds, told):
@@ -339,7 +339,7 @@ def test_a_question_as_a_default_is_refused():
     def act(sure: bool = Ask("Really?")) -> str:  # type: ignore[assignment] - as other frameworks have it
         return str(sure)
 
-    with pytest.raises(SignatureError, match=r"nobody would ask this question.*Annotated"):
+    with pytest.raises(SignatureError, match=r"this Ask has no effect.*Annotated"):
         server.tool(act)
 
 
@@ -388,7 +388,7 @@ def test_a_no_in_a_prompt_is_told_as_one(revision):
         async with Client(server, revision=revision, on_elicitation=lambda _: None) as client:
             await client.get_prompt("poem")
 
-    with pytest.raises(UserRejected, match="The user said no: How"):
+    with pytest.raises(UserRejected, match="The user declined: How"):
         asyncio.run(main())
 
 
@@ -404,7 +404,7 @@ def test_a_function_that_returns_another_function_to_ask_is_told(caplog):
 
     with pytest.raises(ToolError):
         called(server, DATES[-1])
-    assert "an Ask that a function returns has to be a text" in caplog.text
+    assert "an Ask that a function returns must have a string" in caplog.text
 
 
 def test_a_function_is_called_directly_with_all_of_its_parameters():

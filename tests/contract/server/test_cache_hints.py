@@ -17,15 +17,15 @@ READS = ("a://fixed", "a://rows/1", "a://own", "a://part")
 @pytest.mark.parametrize(
     ("arguments", "kind", "said"),
     [
-        ({"ttl": -1}, ValueError, "ttl has to be 0 seconds or more"),
-        ({"ttl": float("nan")}, ValueError, "ttl has to be 0 seconds or more"),
-        ({"ttl": float("inf")}, ValueError, "not for ever"),
-        ({"ttl": 1e300}, ValueError, "ttl has to be at most 9007199254741 seconds"),
-        ({"ttl": "60"}, TypeError, "ttl has to be a number of seconds, not '60'"),
-        ({"ttl": True}, TypeError, "ttl has to be a number of seconds, not True"),
-        ({"ttl": None}, TypeError, "ttl has to be a number of seconds, not None"),
-        ({"ttl": 1, "scope": "shared"}, ValueError, 'scope has to be "public" or "private", not \'shared\''),
-        ({"ttl": 1, "scope": []}, ValueError, "scope has to be"),
+        ({"ttl": -1}, ValueError, "ttl must be finite and at least 0 seconds"),
+        ({"ttl": float("nan")}, ValueError, "ttl must be finite and at least 0 seconds"),
+        ({"ttl": float("inf")}, ValueError, "must be finite"),
+        ({"ttl": 1e300}, ValueError, "ttl must be at most 9007199254741 seconds"),
+        ({"ttl": "60"}, TypeError, "ttl must be a number of seconds, not '60'"),
+        ({"ttl": True}, TypeError, "ttl must be a number of seconds, not True"),
+        ({"ttl": None}, TypeError, "ttl must be a number of seconds, not None"),
+        ({"ttl": 1, "scope": "shared"}, ValueError, 'scope must be "public" or "private", not \'shared\''),
+        ({"ttl": 1, "scope": []}, ValueError, "scope must be"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, kind, said):
@@ -37,10 +37,10 @@ def test_what_cannot_be_is_refused(arguments, kind, said):
 @pytest.mark.parametrize(
     ("cache", "kind", "said"),
     [
-        (60, TypeError, "cache has to be a Cache, such as Cache(ttl=60), not 60"),
-        ({"tools": MINUTE}, ValueError, "cache has 'tools' in it, which is none of *, server/discover"),
-        ({"tools/call": MINUTE}, ValueError, "cache has 'tools/call' in it"),
-        ({"tools/list": 60}, TypeError, "cache['tools/list'] has to be a Cache"),
+        (60, TypeError, "cache must be a Cache, such as Cache(ttl=60), not 60"),
+        ({"tools": MINUTE}, ValueError, "cache: unknown method 'tools' (expected one of: *, server/discover"),
+        ({"tools/call": MINUTE}, ValueError, "cache: unknown method 'tools/call'"),
+        ({"tools/list": 60}, TypeError, "cache['tools/list'] must be a Cache"),
     ],
 )
 def test_a_server_is_told_at_once_what_is_wrong(cache, kind, said):
@@ -51,7 +51,7 @@ def test_a_server_is_told_at_once_what_is_wrong(cache, kind, said):
 
 def test_so_is_a_resource():
     wrong: Any = 60
-    with pytest.raises(TypeError, match="cache has to be a Cache"):
+    with pytest.raises(TypeError, match="cache must be a Cache"):
         Server("x").resource("a://b", cache=wrong)
 
 

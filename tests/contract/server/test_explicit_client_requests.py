@@ -177,7 +177,7 @@ def test_who_asks_for_ever_is_stopped(revision):
         async with Client(ByHand(), revision=revision, **host(*[1] * 200)) as client:
             await client.call_tool("add")
 
-    with pytest.raises(Exception, match=r"asked for input more than 10 times|has asked 100 times"):
+    with pytest.raises(Exception, match=r"asked for input more than 10 times|no result after 100 rounds"):
         asyncio.run(main())
 
 
@@ -239,11 +239,11 @@ def test_nobody_is_asked_half_of_it():
 @pytest.mark.parametrize(
     ("questions", "error", "told"),
     [
-        (None, ValueError, "neither a question nor a state"),
-        ({}, ValueError, "neither a question nor a state"),
-        ({str(n): NUMBER for n in range(257)}, ValueError, "256 questions at once, not 257"),
-        ({"a": "What?"}, TypeError, "the question 'a' is a str"),
-        ({"a": TextContent("x")}, TypeError, "the question 'a' is a TextContent"),
+        (None, ValueError, "at least one question or a state"),
+        ({}, ValueError, "at least one question or a state"),
+        ({str(n): NUMBER for n in range(257)}, ValueError, "too many questions: 257"),
+        ({"a": "What?"}, TypeError, "question 'a' must be .* not a str"),
+        ({"a": TextContent("x")}, TypeError, "question 'a' must be .* not a TextContent"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_once(questions, error, told):

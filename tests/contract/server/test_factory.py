@@ -106,7 +106,7 @@ def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
     ("name", "kind", "text"),
     [
         ("rpc", InvalidParams, "not you, rpc"),
-        ("tool", InvalidRequest, "house refuses this client: not you, tool (ask at the door)"),
+        ("tool", InvalidRequest, "house rejected this client: not you, tool (ask at the door)"),
         ("bug", InternalError, "could not be served"),
         ("odd", InternalError, "could not be served"),
     ],
@@ -129,7 +129,7 @@ def test_a_client_may_be_refused(revision, name, kind, text, caplog):
     assert type(error) is kind
     assert text in str(error)
     assert ("secret" in caplog.text) is (name == "bug")
-    assert ("serves nothing itself" in caplog.text) is (name == "odd")
+    assert ("serves requests itself" in caplog.text) is (name == "odd")
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
@@ -296,6 +296,4 @@ def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
 
     with caplog.at_level(logging.ERROR, "toolpost.server"):
         asyncio.run(main())
-    assert (
-        f"choose returned {chosen!r}, which serves nothing itself; return a server, or raise" in caplog.text
-    )
+    assert f"choose must return a server that serves requests itself, not {chosen!r}" in caplog.text

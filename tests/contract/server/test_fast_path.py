@@ -173,7 +173,7 @@ def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change:
         else:
             server.middleware.append(denying)
         if ending == "refuse":
-            raise ToolError("said no")
+            raise ToolError("declined")
         if ending == "wait":
             await asyncio.sleep(0)
         log.append("ended")
@@ -187,7 +187,7 @@ def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change:
     async def main():
         async with Client(server, revision=revision) as client:
             result = await client.call_tool("once", raise_on_error=False)
-            assert result.text == ("said no" if ending == "refuse" else "[1]")
+            assert result.text == ("declined" if ending == "refuse" else "[1]")
             assert log == (["begun"] if ending == "refuse" else ["begun", "ended"])
 
     run(main)

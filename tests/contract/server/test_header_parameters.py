@@ -20,7 +20,7 @@ from toolpost.types import Tool
             {"a": {"type": ["string", "null"], "x-mcp-header": "A"}},
             "on 'a': the type of the property must be",
         ),
-        ({name: {"type": "string", "x-mcp-header": "A"} for name in "ab"}, "on 'b': 'a' has it already"),
+        ({name: {"type": "string", "x-mcp-header": "A"} for name in "ab"}, "on 'b': 'a' already uses it"),
     ],
 )
 def test_so_it_is_in_a_schema_of_the_authors_own(properties, said):

@@ -41,10 +41,10 @@ def test_media_know_what_they_are(media, mime_type):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Image(b"?"), "the first bytes do not tell which image it is; say so with mime_type="),
-        (lambda: Image(b"OggS"), "the first bytes do not tell which image"),
-        (lambda: Image("a.txt"), "the name 'a.txt' does not tell which image"),
-        (lambda: Audio("picture.png"), "the name 'picture.png' does not tell which audio"),
+        (lambda: Image(b"?"), "cannot detect the image type from the first bytes; pass mime_type="),
+        (lambda: Image(b"OggS"), "cannot detect the image type from the first bytes"),
+        (lambda: Image("a.txt"), "cannot detect the image type from the name 'a.txt'"),
+        (lambda: Audio("picture.png"), "cannot detect the audio type from the name 'picture.png'"),
     ],
 )
 def test_media_that_do_not_tell_what_they_are_must_be_told(make, said):

@@ -136,7 +136,7 @@ def test_what_a_function_raises_hurts_nobody(error, sync, caplog):
 
     with caplog.at_level(logging.WARNING, "toolpost.server"):
         asyncio.run(main())
-    assert ("could not be served" in caplog.text) is not isinstance(error, asyncio.CancelledError)
+    assert ("could not be handled" in caplog.text) is not isinstance(error, asyncio.CancelledError)
 
 
 def test_an_error_of_ours_is_logged_without_a_traceback(caplog):
@@ -169,7 +169,7 @@ class Listening:
 
 @pytest.mark.parametrize("fn", [lambda: None, lambda ctx, params, more: None, lambda *, ctx: None])
 def test_a_function_that_cannot_take_a_context_is_refused(fn):
-    with pytest.raises(TypeError, match="cannot hear a notice"):
+    with pytest.raises(TypeError, match="cannot handle a notification"):
         Server("s").on_notification("example/x")(fn)
 
 
@@ -185,5 +185,5 @@ def test_a_method_is_heard_once_and_not_if_the_protocol_serves_it():
     server.on_notification(ROOTS)(lambda ctx: None)
     with pytest.raises(ValueError, match="already"):
         server.on_notification(ROOTS)
-    with pytest.raises(ValueError, match="protocol itself"):
+    with pytest.raises(ValueError, match="protocol layer"):
         server.on_notification("notifications/cancelled")

@@ -27,7 +27,7 @@ DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}
     "uri", ["nouri", "a_b://x", "/a/b", "a/b:c", "1a:b", "", "{+uri}", "{/a}:b", "users/{id}", ":a"]
 )
 def test_a_resource_needs_a_scheme(uri):
-    with pytest.raises(ValueError, match="has to begin with a scheme") as refused:
+    with pytest.raises(ValueError, match="must start with a scheme") as refused:
         Server("s").resource(uri)
     assert repr(uri) in str(refused.value)
 
@@ -46,7 +46,7 @@ def test_a_scheme_may_be_any(uri):
 
 @pytest.mark.parametrize("given", [test_the_text_about_a_scheme_shows_one, 5, None])
 def test_a_resource_without_its_uri_is_refused(given: Any):
-    with pytest.raises(TypeError, match=r'give the URI: @server\.resource\("config://app"\)'):
+    with pytest.raises(TypeError, match=r'pass one, as in @server\.resource\("config://app"\)'):
         Server("s").resource(given)
 
 
@@ -58,7 +58,7 @@ def test_a_name_goes_by_keyword(kind):
 
 @pytest.mark.parametrize("kind", ["tool", "prompt"])
 def test_what_is_no_function_is_refused(kind):
-    with pytest.raises(TypeError, match=r"5 cannot be called \(give a function\)"):
+    with pytest.raises(TypeError, match=r"5 is not callable \(pass a function\)"):
         getattr(Server("s"), kind)(5)
 
 
@@ -66,9 +66,9 @@ def test_what_is_no_function_is_refused(kind):
     ("tool", "error", "said"),
     [
         ("x", TypeError, "add_tool takes a Tool and a function, not 'x'"),
-        (Tool("x", cast("Any", None)), TypeError, "the input schema of 'x' has to be a dict, not None"),
-        (Tool(cast("Any", 5), OBJECT), TypeError, "name has to be a text, not 5"),
-        (Tool("x", OBJECT, output_schema=cast("Any", 5)), TypeError, "output schema of 'x' has to be a dict"),
+        (Tool("x", cast("Any", None)), TypeError, "the input schema of 'x' must be a dict, not None"),
+        (Tool(cast("Any", 5), OBJECT), TypeError, "name must be a string, not 5"),
+        (Tool("x", OBJECT, output_schema=cast("Any", 5)), TypeError, "output schema of 'x' must be a dict"),
         (Tool("x", OBJECT | DANGLING), ValueError, "the input schema of 'x' is not valid: Pointer"),
         (
             Tool("x", OBJECT, output_schema=DANGLING),
@@ -78,7 +78,7 @@ def test_what_is_no_function_is_refused(kind):
         (
             Tool("x", OBJECT, icons=cast("Any", ["https://a.example"])),
             TypeError,
-            "icons has to be a list of Icon",
+            "icons must be a list of Icon",
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_what_is_shown_has_to_be_text(kind, given):
         "resource": partial(server.resource, "a://b"),
         "template": partial(server.resource, "a://{x}"),
     }
-    with pytest.raises(TypeError, match=f"{next(iter(given))} has to be a text, not 5"):
+    with pytest.raises(TypeError, match=f"{next(iter(given))} must be a string, not 5"):
         offers[kind](**{"name": "n", **given})(lambda x="": x)
 
 
@@ -110,29 +110,33 @@ def test_what_is_shown_has_to_be_text(kind, given):
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ({"name": 5}, TypeError, "name has to be a text, not 5"),
-        ({"version": 1.0}, TypeError, "version has to be a text, not 1.0"),
-        ({"instructions": ["a"]}, TypeError, "instructions has to be a text"),
-        ({"revisions": ["2025"]}, ValueError, f"revisions has '2025' in it, which is none of {DATES[0]}"),
-        ({"revisions": [DATES[0], 5]}, ValueError, "revisions has 5 in it"),
-        ({"revisions": []}, ValueError, "revisions has to name at least one of"),
-        ({"revisions": DATES[0]}, TypeError, "revisions has to be a list"),
-        ({"revisions": None}, TypeError, "revisions has to be a list"),
-        ({"middleware": [3]}, TypeError, "middleware has 3 in it, which is not an `async def`"),
-        ({"middleware": [Logging]}, TypeError, r"middleware has a class in it: .*, Logging\("),
-        ({"middleware": Logging()}, TypeError, "middleware has to be a list"),
+        ({"name": 5}, TypeError, "name must be a string, not 5"),
+        ({"version": 1.0}, TypeError, "version must be a string, not 1.0"),
+        ({"instructions": ["a"]}, TypeError, "instructions must be a string"),
+        (
+            {"revisions": ["2025"]},
+            ValueError,
+            f"revisions: unknown value .2025. .expected one of: {DATES[0]}",
+        ),
+        ({"revisions": [DATES[0], 5]}, ValueError, "revisions: unknown value 5"),
+        ({"revisions": []}, ValueError, "revisions must contain at least one of"),
+        ({"revisions": DATES[0]}, TypeError, "revisions must be a list"),
+        ({"revisions": None}, TypeError, "revisions must be a list"),
+        ({"middleware": [3]}, TypeError, "invalid middleware 3: expected an `async def`"),
+        ({"middleware": [Logging]}, TypeError, r"middleware must be an instance, not a class: use Logging\("),
+        ({"middleware": Logging()}, TypeError, "middleware must be a list"),
         (
             {"declares": ["tool"]},
             ValueError,
-            "declares has 'tool' in it, which is none of tools, resources, p",
+            "declares: unknown value .tool. .expected one of: tools, resources, p",
         ),
-        ({"declares": "tools"}, TypeError, "declares has to be a list, such as .'tools'., not 'tools'"),
-        ({"max_in_flight": 0}, ValueError, "max_in_flight has to be at least 1, not 0"),
-        ({"max_in_flight": "9"}, TypeError, "max_in_flight has to be a whole number, not '9'"),
-        ({"threads": 0}, ValueError, "threads has to be at least 1, not 0"),
-        ({"threads": True}, TypeError, "threads has to be a whole number, not True"),
-        ({"icons": ["https://a.example/a.png"]}, TypeError, "icons has to be a list of Icon objects"),
-        ({"icons": Icon("https://a.example/a.png")}, TypeError, "icons has to be a list, also when"),
+        ({"declares": "tools"}, TypeError, "declares must be a list, such as .'tools'., not 'tools'"),
+        ({"max_in_flight": 0}, ValueError, "max_in_flight must be at least 1, not 0"),
+        ({"max_in_flight": "9"}, TypeError, "max_in_flight must be an integer, not '9'"),
+        ({"threads": 0}, ValueError, "threads must be at least 1, not 0"),
+        ({"threads": True}, TypeError, "threads must be an integer, not True"),
+        ({"icons": ["https://a.example/a.png"]}, TypeError, "icons must be a list of Icon objects"),
+        ({"icons": Icon("https://a.example/a.png")}, TypeError, "icons must be a list, even if"),
     ],
 )
 def test_a_keyword_that_cannot_work_is_named(kind, given, error, said):
@@ -141,11 +145,11 @@ def test_a_keyword_that_cannot_work_is_named(kind, given, error, said):
 
 
 TIMES: Any = [
-    ("5", TypeError, "timeout has to be a number of seconds, or None for no limit, not '5'"),
-    (True, TypeError, "timeout has to be a number of seconds"),
-    (-1, ValueError, "timeout has to be more than 0 seconds, or None for no limit, not -1"),
-    (0, ValueError, "timeout has to be more than 0"),
-    (math.nan, ValueError, "timeout has to be more than 0"),
+    ("5", TypeError, "timeout must be a number of seconds, or None for no limit, not '5'"),
+    (True, TypeError, "timeout must be a number of seconds"),
+    (-1, ValueError, "timeout must be more than 0 seconds, or None for no limit, not -1"),
+    (0, ValueError, "timeout must be more than 0"),
+    (math.nan, ValueError, "timeout must be more than 0"),
 ]
 
 
@@ -162,13 +166,13 @@ def test_a_time_has_to_be_one(timeout, error, said):
 
 
 def test_what_is_counted_has_to_be_a_number():
-    with pytest.raises(ValueError, match="page_size has to be at least 1"):
+    with pytest.raises(ValueError, match="page_size must be at least 1"):
         Server("s", page_size=0)
-    with pytest.raises(ValueError, match="limit has to be at least 1"):
+    with pytest.raises(ValueError, match="limit must be at least 1"):
         Concurrency(0)
-    with pytest.raises(ValueError, match="calls has to be at least 1"):
+    with pytest.raises(ValueError, match="calls must be at least 1"):
         RateLimit(0)
-    with pytest.raises(ValueError, match="seconds has to be more than 0"):
+    with pytest.raises(ValueError, match="seconds must be more than 0"):
         RateLimit(1, 0)
 
 
@@ -201,9 +205,7 @@ def test_an_async_function_gets_a_context_and_others_a_sync_one():
             SignatureError, match="`ctx`: an async function gets a Context, not a SyncContext"
         ):
             offer(waits)
-    with pytest.raises(
-        SignatureError, match="a function that is not async gets a SyncContext, not a Context"
-    ):
+    with pytest.raises(SignatureError, match="a sync function gets a SyncContext, not a Context"):
         server.add_tool(Tool("x", OBJECT), works)
 
 
@@ -233,7 +235,9 @@ def test_an_unknown_name_reads_which_was_perhaps_meant():
 
 def test_who_has_a_loop_is_told_what_to_await():
     async def main() -> None:
-        with pytest.raises(RuntimeError, match=r"a loop is running here: .*await server\.serve_stdio\(\)"):
+        with pytest.raises(
+            RuntimeError, match=r"cannot run in an event loop: .*await server\.serve_stdio\(\)"
+        ):
             Server("s").run()
 
     with warnings.catch_warnings(record=True) as caught:

@@ -138,7 +138,7 @@ def test_what_a_function_says_after_its_request_has_ended_is_not_sent():
             assert ctx.cancelled
             await ctx.info("late")
             await ctx.progress(1)
-            with pytest.raises(LocalProtocolError, match="nobody waits"):
+            with pytest.raises(LocalProtocolError, match="can no longer ask"):
                 await ctx.elicit("Well?", str)
         assert logs == []
 

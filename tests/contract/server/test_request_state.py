@@ -93,7 +93,7 @@ def test_a_state_is_good_for_one_caller_one_server_and_one_request(where, who, p
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
-    assert "a request state was refused" in caplog.text
+    assert "request state rejected" in caplog.text
 
 
 def test_a_key_is_rotated_without_a_loss():
@@ -116,7 +116,7 @@ def test_what_counts_once_needs_its_state():
 
 
 def test_workers_that_do_not_share_a_store_cannot_take_answers_once():
-    with pytest.raises(ValueError, match="2 workers cannot know which answers count no more"):
+    with pytest.raises(ValueError, match="a store that all 2 workers share"):
         made(answer_once=True).run(http="127.0.0.1:0", workers=2, stateless=True)
 
 

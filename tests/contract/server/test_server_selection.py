@@ -168,7 +168,7 @@ def test_a_selection_of_a_selection():
 def test_a_selection_takes_no_entries_but_lets_them_go():
     server = whole()
     part = server.select(for_all)
-    with pytest.raises(TypeError, match="cannot be added to"):
+    with pytest.raises(TypeError, match="cannot add to a selection"):
         part.tool(name="x")(lambda: "")
     part.tools.remove("all_tool")
     assert "all_tool" not in server.tools

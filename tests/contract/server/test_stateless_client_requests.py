@@ -157,13 +157,13 @@ def test_what_does_not_fit_is_asked_again_with_the_reason(revision):
         return number % 2 == 1
 
     def stubborn(message: str) -> Any:
-        return 7 if "does not fit" in message else 8
+        return 7 if "is not valid" in message else 8
 
     result, seen = called(server, revision, said={"user": stubborn})
     assert result.text == "Accepted(data=7)"
     assert len(seen) == 2
-    assert seen[1].startswith("How many?\n\nThe answer does not fit")
-    with pytest.raises(ToolError, match="does not fit"):
+    assert seen[1].startswith("How many?\n\nThe answer is not valid")
+    with pytest.raises(ToolError, match="is not valid"):
         called(server, revision, said={"user": lambda _: 8})
 
 
@@ -275,7 +275,7 @@ def test_a_state_that_is_not_of_this_call_is_refused_without_a_reason(change, ca
     with pytest.raises(InvalidParams, match=r"^s: Invalid params: the requestState is not valid") as caught:
         rounds(asking(), change)
     assert "forged" not in str(caught.value)
-    assert "a request state was refused" in caplog.text
+    assert "request state rejected" in caplog.text
 
 
 def test_how_the_arguments_are_written_does_not_matter():
@@ -431,7 +431,7 @@ def test_a_question_that_is_swallowed_is_asked_all_the_same(how, caplog):
 
     result, seen = called(server, NEW, said={"user": True})
     assert (result.text, seen) == ("done: True", ["Sure?"])
-    assert "went on after a question that has no answer yet" in caplog.text
+    assert "returned although a question has no answer yet" in caplog.text
 
 
 @BOTH
@@ -493,7 +493,10 @@ def test_a_step_neither_asks_nor_runs_another(revision, is_async):
 
     _, seen = called(server, revision, "in_loop" if is_async else "in_thread")
     assert seen == []
-    assert [text.partition(":")[0] for text in tried] == ["a step cannot ask", "a step cannot run another"]
+    assert [text.partition(":")[0] for text in tried] == [
+        "a step cannot ask the client",
+        "a step cannot run another step",
+    ]
 
 
 @BOTH
@@ -512,7 +515,7 @@ def test_two_steps_of_one_name_do_not_run_at_once(revision):
         return " | ".join(map(str, done))
 
     result, _ = called(server, revision)
-    assert result.text.startswith("receipt of a | two steps 'pay' run at once")
+    assert result.text.startswith("receipt of a | two steps named 'pay' run at the same time")
 
 
 @BOTH
@@ -523,7 +526,7 @@ def test_what_is_no_function_is_no_step(revision):
     async def ask(ctx: Context) -> str:
         return await ctx.step("pay", "paid already")  # type: ignore[arg-type] - as some write it
 
-    with pytest.raises(ToolError, match="give the function and its arguments, not what it returned"):
+    with pytest.raises(ToolError, match="pass the function and its arguments, not its result"):
         called(server, revision)
 
 
@@ -601,7 +604,7 @@ def test_who_asks_when_the_call_is_over_is_told_so(revision):
 
     asyncio.run(main())
     assert len(told) == 1
-    assert "nobody waits for its answer" in told[0]
+    assert "it can no longer ask" in told[0]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 129])
@@ -612,7 +615,7 @@ def test_a_key_has_a_bound(key):
     async def ask(ctx: Context) -> str:
         return str(await ctx.elicit("?", int, key=key))
 
-    with pytest.raises(ToolError, match="key: it has 1 to 128 characters"):
+    with pytest.raises(ToolError, match="key must have 1 to 128 characters"):
         called(server, NEW)
 
 

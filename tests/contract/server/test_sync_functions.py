@@ -85,7 +85,7 @@ def test_a_question_of_a_call_that_was_cancelled_ends(revision):
     asyncio.run(main())
     assert len(errors) == 2
     assert "tools/call" in str(errors[0])
-    assert "nobody waits" in str(errors[0])
+    assert "can no longer ask" in str(errors[0])
 
 
 def test_a_question_of_a_call_that_was_given_up_ends():
@@ -107,7 +107,7 @@ def test_a_question_of_a_call_that_was_given_up_ends():
             await asyncio.Event().wait()
 
         async with Client(server, revision="2025-11-25", on_elicitation=elicit) as client:
-            with pytest.raises(ToolError, match="longer"):
+            with pytest.raises(ToolError, match="timed out"):
                 await client.call_tool("wait")
             await till(ended)
 
@@ -173,7 +173,7 @@ def test_a_thread_that_outlives_the_loop_is_told_so():
     asyncio.run(main())
     go.set()
     assert ended.wait(10)
-    assert [str(error) for error in errors] == ["the server has ended"]
+    assert [str(error) for error in errors] == ["the server has stopped"]
 
 
 def test_work_that_is_cancelled_with_the_loop_is_told_so():
@@ -204,7 +204,7 @@ def test_work_that_is_cancelled_with_the_loop_is_told_so():
 
     thread = asyncio.run(main())
     thread.join(10)
-    assert [str(error) for error in errors] == ["the server has ended in the meantime"]
+    assert [str(error) for error in errors] == ["the server stopped during the call"]
     leak_check.cut_off.clear()
 
 

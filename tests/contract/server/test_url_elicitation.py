@@ -91,7 +91,7 @@ def test_a_user_who_does_not_go_ends_the_call():
         async with Client(server, revision=NEW, on_elicitation=lambda _: False, capabilities=URL) as mcp:
             await mcp.call_tool("secret")
 
-    with pytest.raises(UserRejected, match="does not want to visit the URL: Sign in first"):
+    with pytest.raises(UserRejected, match="declined to visit the URL: Sign in first"):
         asyncio.run(main())
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_url_is_refused_before_anybody_sees_it(revision, url):
         async with Client(server, revision=revision, on_elicitation=lambda _: True, capabilities=URL) as mcp:
             return [(await mcp.call_tool(name, raise_on_error=False)).text for name in ("go", "must")]
 
-    wrong = re.escape(f"{url!r} is no URL that a user can visit")
+    wrong = re.escape(f"{url!r} is not a URL that a user can visit")
     assert all(re.search(wrong, text) for text in asyncio.run(main()))
 
 

@@ -13,7 +13,7 @@ from calculator import calculator
 from toolpost import Client
 from toolpost.testing import in_process, no_leaks
 
-FOUND_SOCKET = r"left behind:\ndescriptor \d+, socket:\["
+FOUND_SOCKET = r"leaked resources:\ndescriptor \d+, socket:\["
 
 
 def test_a_conversation_leaves_nothing():

@@ -44,12 +44,12 @@ class TestInAClass:
 
 
 def test_http_is_for_servers(sync_client):
-    with pytest.raises(TypeError, match="is for a server object; a Http is none"):
+    with pytest.raises(TypeError, match="requires a server object, not Http"):
         sync_client(Http("http://127.0.0.1/mcp"), over="http")
 
 
 def test_a_way_that_there_is_not(sync_client):
-    with pytest.raises(ValueError, match="over: 'htttp' is none of 'memory', 'http', 'sse'"):
+    with pytest.raises(ValueError, match="over: 'htttp' is not one of 'memory', 'http', 'sse'"):
         sync_client(calculator(), over="htttp")
 
 
@@ -148,7 +148,7 @@ def test_what_becomes_of_tests(bare: pytest.Pytester):
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_leaves_a_task*",
-            "left behind:",
+            "leaked resources:",
             "task <Task pending name='mine' *",
             "*_ test_fails _*",
             "*- transcript -*",
@@ -158,7 +158,7 @@ def test_what_becomes_of_tests(bare: pytest.Pytester):
             "* ← 2 result *",
             "*_ test_fails_late _*",
             "*- transcript -*",
-            "… 100 before these",
+            "… 100 earlier messages",
             "* → n100",
             "* → n299",
             "*_ test_is_none_of_ours _*",

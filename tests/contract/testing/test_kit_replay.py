@@ -84,7 +84,7 @@ def test_a_process_is_recorded(tmp_path):
         with SyncClient(target(), revision="2025-11-25") as mcp:
             mcp.ping()
             assert getattr(mcp.server_info, "name", None) == "started"
-    assert read_tape(path)[1][-1].closed == "the client left"
+    assert read_tape(path)[1][-1].closed == "the client disconnected"
 
 
 def test_secrets_are_masked_and_still_match(tmp_path):
@@ -102,7 +102,7 @@ def test_secrets_are_masked_and_still_match(tmp_path):
 
 def test_a_recording_that_cannot_be_written_says_so(tmp_path):
     with (
-        pytest.raises(MCPError, match=r"the recording cannot be written: .*nowhere"),
+        pytest.raises(MCPError, match=r"could not write the recording: .*nowhere"),
         SyncClient(record(calculator(), tmp_path / "nowhere" / "talk.jsonl")),
     ):
         pass
@@ -135,14 +135,14 @@ def test_a_request_that_was_not_recorded_shows_the_nearest(tape):
         mcp.call_tool("add", {"a": 10, "b": 21})
     assert caught.value.message == (
         f'tools/call {{"name":"add","arguments":{{"a":10,"b":21}}}} was not recorded in {tape}; '
-        'the nearest is line 6: tools/call {"name":"add","arguments":{"a":10,"b":20}}'
+        'the closest is line 6: tools/call {"name":"add","arguments":{"a":10,"b":20}}'
     )
 
 
 def test_a_method_that_was_not_recorded_shows_the_nearest(tape):
     with (
         SyncClient(replay(tape)) as mcp,
-        pytest.raises(RPCError, match=r"tools/list was not recorded in .*nearest"),
+        pytest.raises(RPCError, match=r"tools/list was not recorded in .*closest"),
     ):
         mcp.list_tools()
 
@@ -151,7 +151,7 @@ def test_a_request_that_is_made_too_often(tape):
     asked = {"a": 1, "b": 2}
     with SyncClient(replay(tape)) as mcp:
         assert mcp.call_tool("add", asked).data == 3
-        with pytest.raises(RPCError, match=r"was recorded once in .*\(line 4\), and is now asked more often"):
+        with pytest.raises(RPCError, match=r"was recorded once in .*\(line 4\), but is sent more often"):
             mcp.call_tool("add", asked)
     with SyncClient(replay(tape, again=True)) as mcp:
         assert [mcp.call_tool("add", asked).data for _ in range(3)] == [3, 3, 3]
@@ -175,7 +175,7 @@ def test_what_was_recorded_and_not_asked_is_known(tape):
 def test_another_answer_than_the_recorded_one_is_refused(tmp_path):
     path = tmp_path / "talk.jsonl"
     asyncio.run(talk(record(calculator(), path), "2025-11-25"))
-    with pytest.raises(RPCError, match=r'the client answered .*"Bob".*; recorded was .*"Ann"'):
+    with pytest.raises(RPCError, match=r'the client responded with .*"Bob".*; recorded: .*"Ann"'):
         asyncio.run(talk(replay(path), "2025-11-25", name="Bob"))
 
 
@@ -224,7 +224,7 @@ def test_a_request_that_was_lost_is_lost_again_unless_it_was_made_again(tmp_path
     )
     with (
         SyncClient(replay(path), revision="2025-06-18") as mcp,
-        pytest.raises(RPCError, match=r"lost.*: HTTP 500"),
+        pytest.raises(RPCError, match=r"no recorded response: HTTP 500"),
     ):
         mcp.list_tools()
 
@@ -236,7 +236,7 @@ CANCEL = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"req
 @pytest.mark.parametrize(
     ("end", "why"),
     [
-        ([], "the recording ends before its answer"),
+        ([], "the recording ends before the response"),
         ([("server", {"closed": "it ended with exit code 1"})], "it ended with exit code 1"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_request_without_an_answer_is_refused_at_once(tmp_path, end, why):
     )
     with (
         SyncClient(replay(path), revision="2025-06-18", timeout=None) as mcp,
-        pytest.raises(RPCError, match=f"tools/call .* was lost, too, .*: {why}"),
+        pytest.raises(RPCError, match=f"tools/call .* has no recorded response: {why}"),
     ):
         mcp.call_tool("add")
 

@@ -27,9 +27,9 @@ def test_tools_that_were_listed():
 
 
 def test_there_is_no_such_tool():
-    with pytest.raises(AssertionError, match="there is no tool 'sub'; there are add, login, sign"):
+    with pytest.raises(AssertionError, match="no tool named 'sub'; available: add, login, sign"):
         assert_tool_schema(calculator(), "sub")
-    with pytest.raises(AssertionError, match="there are none"):
+    with pytest.raises(AssertionError, match="available: none"):
         assert_tool_schema([], "sub")
 
 
@@ -59,7 +59,7 @@ def test_a_difference_is_shown(wanted, lines):
     with pytest.raises(AssertionError) as caught:
         assert_tool_schema([TOOL], "add", input=wanted)
     text = str(caught.value)
-    assert text.startswith("the input schema of add is another one:\n--- expected\n+++ found\n")
+    assert text.startswith("the input schema of add differs:\n--- expected\n+++ found\n")
     for line in lines:
         assert any(each.startswith(line) for each in text.splitlines()), text
 
@@ -88,19 +88,19 @@ def tool(name="add", description="Add.", input_schema=None, output_schema=None):
 @pytest.mark.parametrize(
     ("made", "wrong"),
     [
-        (tool(name="a.b"), ["a.b: many hosts take only names of 1 to 64 letters, digits, '_' and '-'"]),
+        (tool(name="a.b"), ["a.b: many hosts only accept names of 1 to 64 letters, digits, '_' and '-'"]),
         (tool(description=" "), ["add: no description"]),
         (
             tool(input_schema={"type": "array"}),
-            ["add: the type of its input schema is 'array', and has to be 'object'"],
+            ["add: the type of the input schema must be 'object', not 'array'"],
         ),
         (
             tool(output_schema={"required": ["a", "b"], "properties": {"a": {}}}),
-            ["add: its output schema requires 'b', which is not among its properties"],
+            ["add: the output schema requires 'b', which is not in its properties"],
         ),
         (tool(input_schema={"type": "object", "required": ["a"]}), []),
-        (tool(output_schema={"type": "nothing"}), ["add: its output schema is not valid: "]),
-        (tool(output_schema={"$ref": "#/$defs/none"}), ["add: its output schema is not valid: "]),
+        (tool(output_schema={"type": "nothing"}), ["add: the output schema is not valid: "]),
+        (tool(output_schema={"$ref": "#/$defs/none"}), ["add: the output schema is not valid: "]),
     ],
 )
 def test_mistakes(made, wrong):

@@ -77,11 +77,11 @@ def test_empty_lines_and_unknown_members_do_not_matter(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "line 1: this is no recording"),
-        ("hello", "line 1: this is no recording"),
-        ('{"tape":2}', "has format 2; here format 1 is read"),
-        ('{"tape":1}\n{"at":0}', "line 2: this line of the recording cannot be read"),
-        ('{"tape":1}\n{"at":0,"from":"me"}', "line 2: this line of the recording cannot be read"),
+        ("", "line 1: not a recording"),
+        ("hello", "line 1: not a recording"),
+        ('{"tape":2}', "has format 2; this version reads format 1"),
+        ('{"tape":1}\n{"at":0}', "line 2: invalid line"),
+        ('{"tape":1}\n{"at":0,"from":"me"}', "line 2: invalid line"),
     ],
 )
 def test_another_file_is_refused(tmp_path, text, complaint):

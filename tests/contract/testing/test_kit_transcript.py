@@ -174,19 +174,19 @@ def test_what_is_like_it(pattern):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "expected", "heard"),
+    ("pattern", "expected", "actual"),
     [
-        ("", "nothing more", "→ a"),
+        ("", "end of transcript", "→ a"),
         ("→ a\n→ b\n→ d\n…", "→ d", "→ c"),
-        ("…\n→ d", "→ d", "nothing more"),
-        ("→ a\n→ b\n→ c\n→ a\n→ b\n→ c", "→ c", "nothing more"),
+        ("…\n→ d", "→ d", "end of transcript"),
+        ("→ a\n→ b\n→ c\n→ a\n→ b\n→ c", "→ c", "end of transcript"),
         ("…\n→ a\n→ …c\n…", "→ …c", "→ b"),
     ],
 )
-def test_what_is_not(pattern, expected, heard):
+def test_a_mismatch_is_shown(pattern, expected, actual):
     with pytest.raises(AssertionError) as caught:
         said(*LINES).assert_like(pattern)
-    assert str(caught.value).splitlines()[:2] == [f"expected: {expected}", f"heard:    {heard}"]
+    assert str(caught.value).splitlines()[:2] == [f"expected: {expected}", f"actual:   {actual}"]
     assert str(caught.value).count("→ a") >= 2
 
 
@@ -267,12 +267,12 @@ def test_a_wrapper_has_the_traits_of_what_is_inside():
 
 
 def test_what_is_no_target_is_refused_at_once():
-    with pytest.raises(TypeError, match="is nothing to connect to"):
+    with pytest.raises(TypeError, match="cannot connect to a int"):
         Transcript().wrap(cast("Any", 3))
 
 
 def test_options_reach_the_target():
-    with pytest.raises(TypeError, match="headers= is for a target that is reached over HTTP"):
+    with pytest.raises(TypeError, match="headers= requires an HTTP target"):
         Client(Transcript().wrap(calculator()), headers={"a": "b"})
     Client(Transcript().wrap("http://127.0.0.1/mcp"), headers={"a": "b"})
 

@@ -220,7 +220,7 @@ CASES = [
         "allowed_hosts=['evil.example']",
         more={"host": "evil.example"},
     ),
-    Case("Host missing", (), post(*ECHO), 403, -32600, "no Host", more={"host": None}),
+    Case("Host missing", (), post(*ECHO), 403, -32600, "Missing Host", more={"host": None}),
     Case("Host twice", (), post([("Host", "127.0.0.1"), *ECHO[0].items()], ECHO[1]), 403, -32600),
     Case(
         "Host allowed",
@@ -920,8 +920,30 @@ def test_without_sessions_notices_come_before_the_answer():
             events = await wire.events()
             assert [event.json.get("method") for event in events] == ["notifications/progress"] * 2 + [None]
             assert events[-1].json["id"] == 5
-            # Nobody could come back to it, so no event says how.
+            # The stream cannot be resumed, so its events have no ids.
             assert {event.id for event in events} == {None}
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["quiet", "blocked"])
+def test_without_sessions_a_batch_ends_with_its_client_whichever_part_is_served(name):
+    async def main():
+        stage = Stage()
+        server = kitchen(stage)
+
+        @server.tool
+        async def slow() -> str:
+            await asyncio.sleep(0.2)  # longer than the 0.1 s after which a request is watched
+            return "slow"
+
+        async with hosted(server, stateless=True) as site:
+            wire = await site.wire()
+            parts = [message("tools/call", call(each), number) for number, each in enumerate(["slow", name])]
+            await wire.ask("POST", "/mcp", legacy(None, FIRST), b"[%b,%b]" % tuple(parts))
+            await stage.begun.wait()
+            await wire.abort()
+            await (stage.ended if name == "quiet" else stage.thread_saw_cancel).wait()
 
     run(main)
 
@@ -1007,6 +1029,6 @@ def test_mounted_paths_are_named():
         scope = {"type": "http", "method": "GET", "path": "/api/x", "root_path": "/api/", "headers": []}
         await app(scope, receive, send)
         assert sent[0]["status"] == 404
-        assert b"MCP is at /api/mcp" in sent[1]["body"]
+        assert b"the MCP endpoint is /api/mcp" in sent[1]["body"]
 
     run(main)

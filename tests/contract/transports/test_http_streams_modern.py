@@ -338,7 +338,7 @@ def test_notices_without_a_session_are_heard(caplog):
     run(main)
     method = "notifications/note"
     assert [each[0] for each in heard] == [1, 2, 1, 2, 3]
-    assert caplog.text.count(f"{method} could not be served") == 2
+    assert caplog.text.count(f"{method} could not be handled") == 2
 
 
 def test_a_function_knows_who_speaks():

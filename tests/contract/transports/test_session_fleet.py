@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import cycle
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from waiting import until
 
 MENU = "kitchen://menu"
 REVISIONS = pytest.mark.parametrize("revision", [FIRST, OLDER, OLD])
-GONE = "The worker that served this call has died"
+GONE = "The worker that served this call died"
 
 
 def accepted(question: int, value: int) -> bytes:
@@ -240,6 +241,21 @@ def test_a_cancellation_of_another_session_cancels_nothing():
     run(main)
 
 
+def test_a_cancellation_overtakes_its_request_on_the_way_to_another_worker():
+    async def main():
+        async with fleet() as (a, b):
+            session, other = await a.open(), await a.open()
+            cancel = message("notifications/cancelled", {"requestId": 5})
+            assert (await a.post(legacy(session), cancel)).status == 202
+            await turns(5)
+            answer = await b.post(legacy(session), tool("echo", 5, text="x"))
+            assert answer.json["error"]["message"] == "The request was cancelled before it arrived"
+            assert text(await b.post(legacy(other), tool("echo", 5, text="x"))) == "x"
+            assert text(await b.post(legacy(session), tool("echo", 6, text="x"))) == "x"
+
+    run(main)
+
+
 # --------------------------------------------------------------------- streams
 
 
@@ -328,6 +344,44 @@ def test_a_reader_that_waits_at_another_worker_causes_no_traffic():
             assert workers.store.messages - before < 20
             b.stage.go.set()
             assert steps(await back.events()) == [3, 4]
+
+    run(main)
+
+
+def test_the_last_reader_of_a_stream_ends_the_earlier_one_on_another_worker():
+    async def main():
+        async with fleet(3, adds_work) as (a, b, c):
+            session = await a.open()
+            broken, _ = await b.begin("POST", legacy(session), tool("work", 1, token=1))
+            events = [await broken.event() for _ in range(3)]
+            await broken.abort()
+            readers: list[Any] = []
+            for worker in (a, c, b, a):
+                reader, head = await worker.begin("GET", listening(session, events[-1].id))
+                assert head.status == 200
+                await reader.event()
+                readers.append(reader)
+            for earlier in readers[:-1]:
+                assert [event for event in await earlier.events() if event.data] == []
+            b.stage.go.set()
+            assert steps(await readers[-1].events()) == [3, 4]
+
+    run(main)
+
+
+def test_readers_that_come_at_once_to_all_workers_leave_one():
+    async def main():
+        async with fleet(3, adds_work) as workers:
+            session = await workers[0].open()
+            broken, _ = await workers[0].begin("POST", legacy(session), tool("work", 1, token=1))
+            events = [await broken.event() for _ in range(3)]
+            await broken.abort()
+            begun = [worker.begin("GET", listening(session, events[-1].id)) for worker in workers * 3]
+            readers = [reader for reader, _ in await asyncio.gather(*begun)]
+            await turns(200)
+            workers[0].stage.go.set()
+            told = [steps(await reader.events()) for reader in readers]
+            assert sorted(told) == [[]] * 8 + [[3, 4]]
 
     run(main)
 
@@ -691,6 +745,35 @@ def test_a_subscription_is_released_where_it_was_made():
             assert (await b.ask("DELETE", "/mcp", legacy(session))).status == 200
             await until(lambda: len(hooks[a.server]) == 2)
             assert hooks == {a.server: ["subscribe", "unsubscribe"], b.server: [], c.server: []}
+
+    run(main)
+
+
+def test_the_hook_of_a_subscription_that_ends_at_another_worker_is_called_where_it_was_made():
+    hooks: dict[Server, list[str]] = {}
+
+    def adds_hook(server: Server, stage: Stage) -> None:
+        hooks[server] = []
+        unsubscribe = server.unsubscribe
+
+        async def unsubscribed(uri, ctx):
+            hooks[server].append(uri)
+            await unsubscribe(uri, ctx)
+
+        server.unsubscribe = unsubscribed
+
+    async def main():
+        async with fleet(3, adds_hook) as (a, b, c):
+            session = await a.open()
+            subscribe = message("resources/subscribe", {"uri": MENU}, 1)
+            assert (await a.post(legacy(session), subscribe)).json["result"] == {}
+            assert (await c.post(legacy(session), message("ping", id=2))).status == 200
+            unsubscribe = message("resources/unsubscribe", {"uri": MENU}, 3)
+            assert (await b.post(legacy(session), unsubscribe)).json["result"] == {}
+            await until(lambda: hooks[a.server])
+            assert (await b.ask("DELETE", "/mcp", legacy(session))).status == 200
+            await turns(50)
+            assert (hooks[a.server], hooks[c.server]) == ([MENU], [])
 
     run(main)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import toolpost.run
 from toolpost import Context, KeyRing, Server, SyncContext
-from toolpost.server.http import serve, uvicorn
+from toolpost.server.http import serve
 from toolpost.server.http.sessions import Session
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
 serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
-uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
+serve.MIN_WORKER_LIFETIME = settings.pop("probation", serve.MIN_WORKER_LIFETIME)
 key: str | None = settings.pop("key", None)
 server = Server("victim", keys=None if key is None else KeyRing([key]))
 running: Counter[str] = Counter()

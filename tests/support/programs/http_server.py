@@ -7,11 +7,11 @@ import sys
 import time
 
 from toolpost import Context, Server
-from toolpost.server.http import serve, uvicorn
+from toolpost.server.http import serve
 
 settings = json.loads(sys.argv[1])
 serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
-uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
+serve.MIN_WORKER_LIFETIME = settings.pop("probation", serve.MIN_WORKER_LIFETIME)
 server = Server("web")
 
 

@@ -1,4 +1,4 @@
-"""What a user can get wrong, and what they are told: every failure of authorization is an `AuthError`."""
+"""Errors of users of authorization: invalid arguments, failing callbacks; each failure is an `AuthError`."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ from toolpost.errors import (
     [
         ({"auth": "OAuth"}, 'neither "oauth" nor a token'),
         ({"auth": "oauth2"}, 'neither "oauth" nor a token'),
-        ({"auth": 5}, 'a text, not 5 .*it is "oauth"'),
-        ({"auth": True}, "a text, not true"),
-        ({"auth": ["oauth"]}, "a text, not"),
+        ({"auth": 5}, 'a string, not 5 .*write "oauth"'),
+        ({"auth": True}, "a string, not true"),
+        ({"auth": ["oauth"]}, "a string, not"),
     ],
 )
 def test_what_cannot_be_meant_in_a_configuration_is_told_with_its_place(entry, match, tmp_path):
@@ -42,7 +42,9 @@ def test_what_cannot_be_meant_in_a_configuration_is_told_with_its_place(entry, m
 @pytest.mark.parametrize("key", ["auth", "oauth"])
 def test_the_settings_of_another_program_are_not_passed_over(key):
     config = {"mcpServers": {"notes": {"url": "http://localhost/mcp", key: {"clientId": "s3cret"}}}}
-    with pytest.raises(ConnectFailed, match=f"'notes': \"{key}\": an object .*auth=OAuth") as caught:
+    with pytest.raises(
+        ConnectFailed, match=f"'notes': \"{key}\" must not be an object .*auth=OAuth"
+    ) as caught:
         Client(config)
     assert "s3cret" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""What servers may try with a client that logs in: each attack is tried, and refused before it does harm."""
+"""Attacks of servers on a client that logs in: each is tried, and refused before it does harm."""
 
 import asyncio
 

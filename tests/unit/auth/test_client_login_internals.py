@@ -1,4 +1,4 @@
-"""A person logs in: the whole sequence, from the first refusal to a call that goes through."""
+"""The whole login, from the first 401 to a call that succeeds."""
 
 import asyncio
 import logging
@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from fake_authorization_site import Town, browse, run
+from fake_authorization_site import AuthSites, browse, run
 from toolpost import AuthError
 
 
 def test_time_outs_stand_still_while_somebody_logs_in():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         ends: list[float | None] = []
 
         async def think(url: str) -> str:
             talk = client._session
-            if talk.is_connected:
+            if talk.reconnector.active_dispatcher is not None:
                 ends.extend(call.deadline for call in talk.dispatcher.calls.values())
             elif talk._connect_scope is not None:
                 ends.append(talk._connect_scope.when())
             return await browse(url)
 
-        client = town.client(town.oauth(open_url=think), revision=None)
+        client = sites.client(sites.oauth(open_url=think), revision=None)
         async with client as mcp:
-            town.valid.clear()
-            town.refresh.clear()
+            sites.valid.clear()
+            sites.refresh.clear()
             assert (await mcp.call_tool("anything")).text == "done"
         assert ends == [None, inf]
 
@@ -41,14 +41,14 @@ def test_no_secret_is_logged_or_shown(caplog):
     caplog.set_level(logging.DEBUG)
     shown: list[str] = []
 
-    async def visit(town: Town) -> None:
-        auth = town.oauth(client_id="me", client_secret="my secret", issuer=town.issuer)
-        town.token = {"expires_in": 0}
-        async with town.client(auth) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth(client_id="me", client_secret="my secret", issuer=sites.issuer)
+        sites.token = {"expires_in": 0}
+        async with sites.client(auth) as mcp:
             await mcp.call_tool("anything")
-            town.refresh.clear()
-            town.valid.clear()
-            town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+            sites.refresh.clear()
+            sites.valid.clear()
+            sites.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             with pytest.raises(AuthError) as caught:
                 await mcp.call_tool("anything")
             account: Any

@@ -1,4 +1,4 @@
-"""What passes must not last: a server that is busy, an answer that is lost, a person who says no."""
+"""Recovery from transient failures: a busy server, a lost response, a declined login."""
 
 import asyncio
 import time
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_client_unattended import SESSION, OldTown, old_town
+from test_client_unattended import SESSION, SessionAuthSites, run_session_sites
 
-from fake_authorization_site import Town, browse, run
+from fake_authorization_site import AuthSites, browse, run
 from scripted import Heard, answer, event, scripted, stream
 from toolpost import Client, ClientCredentials
 from toolpost.auth.client import grant, token_cache
@@ -52,26 +52,26 @@ def nearly_over(auth: Any, *, ended: bool = False) -> None:
 @pytest.mark.parametrize("status", PASSING)
 @pytest.mark.parametrize("early", [True, False])
 def test_a_refresh_that_nobody_can_do_now_is_done_later_and_bothers_nobody(status, early):
-    async def visit(town: Town) -> None:
-        auth = town.oauth()
-        async with town.client(auth) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth()
+        async with sites.client(auth) as mcp:
             await mcp.call_tool("anything")
-            town.paths["/token"] = lambda _: answer(status)
+            sites.paths["/token"] = lambda _: answer(status)
             if early:
                 nearly_over(auth)
                 for _ in range(3):
                     await mcp.call_tool("anything")  # the token is good for some seconds yet
-                assert town.looked.count("/token") == 2  # the login, and one try
+                assert sites.looked.count("/token") == 2  # the login, and one try
                 nearly_over(auth, ended=True)
-            town.valid.clear()
-            with pytest.raises(AuthError, match="cannot say anything at the moment") as caught:
+            sites.valid.clear()
+            with pytest.raises(AuthError, match="is temporarily unavailable") as caught:
                 await mcp.call_tool("anything")
             assert caught.value.retry_safe
             assert not isinstance(caught.value, AuthorizationDenied)
-            del town.paths["/token"]
+            del sites.paths["/token"]
             await mcp.call_tool("anything")
-        assert town.grants == ["authorization_code", "refresh_token"]
-        assert len(town.authorized) == 1
+        assert sites.grants == ["authorization_code", "refresh_token"]
+        assert len(sites.authorized) == 1
 
     run(visit)
 
@@ -81,29 +81,29 @@ def test_a_refresh_that_nobody_can_do_now_is_done_later_and_bothers_nobody(statu
 
 @pytest.mark.parametrize("lapsed", ["it has ended", "long ago"])
 def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, lapsed):
-    async def visit(town: Town) -> None:
-        town.token = {"refresh_token": ...}
-        auth, real = town.oauth(), town.answer_mcp
+    async def visit(sites: AuthSites) -> None:
+        sites.token = {"refresh_token": ...}
+        auth, real = sites.oauth(), sites.answer_mcp
 
         async def lost(heard: Heard) -> bytes:
             if "access-2" in heard.headers["authorization"]:
                 heard.cut()
             return await real(heard)
 
-        async with town.client(auth) as mcp:
-            town.valid.clear()
-            town.answer_mcp = lost
+        async with sites.client(auth) as mcp:
+            sites.valid.clear()
+            sites.answer_mcp = lost
             with pytest.raises(RequestFailed):
                 await mcp.call_tool("anything")
             assert account_of(auth)._cache.unproven_source == "granted"
-            town.answer_mcp = real
-            town.valid.clear()
+            sites.answer_mcp = real
+            sites.valid.clear()
             if lapsed == "it has ended":
                 nearly_over(auth, ended=True)
             else:
                 monkeypatch.setattr(token_cache, "TOKEN_PROBATION", 0.0)
             await mcp.call_tool("anything")
-        assert len(town.authorized) == 3
+        assert len(sites.authorized) == 3
 
     run(visit)
 
@@ -123,14 +123,14 @@ def test_a_token_is_in_doubt_until_it_ends_or_a_request_goes_through():
 
 
 def test_a_function_is_asked_again_although_the_first_request_with_its_token_was_lost(monkeypatch):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         tokens = iter(["one", "two", "three"])
-        town.valid["one"] = ()
-        async with town.client(lambda: next(tokens)) as mcp:
-            town.valid.clear()
+        sites.valid["one"] = ()
+        async with sites.client(lambda: next(tokens)) as mcp:
+            sites.valid.clear()
             with pytest.raises(TokenRejected):
                 await mcp.call_tool("anything")  # with `two`
-            town.valid["three"] = ()
+            sites.valid["three"] = ()
             with pytest.raises(TokenRejected):
                 await mcp.call_tool("anything")  # which is too new for another
             monkeypatch.setattr(credentials, "TOKEN_PROBATION", 0.0)
@@ -145,7 +145,7 @@ def test_a_function_is_asked_again_although_the_first_request_with_its_token_was
 @pytest.mark.requirement("AUTH-59")
 @pytest.mark.parametrize("trouble", ["denied", "nobody", "busy"])
 def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         wanted = True
 
         async def person(url: str) -> str:
@@ -153,51 +153,51 @@ def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
                 raise AuthorizationRequired("nobody is there")
             return await browse(url)
 
-        town.challenge = 'Bearer scope="read"'
-        async with town.client(town.oauth(open_url=person)) as mcp:
+        sites.challenge = 'Bearer scope="read"'
+        async with sites.client(sites.oauth(open_url=person)) as mcp:
             await mcp.call_tool("anything")
-            town.needs, wanted = ("write",), False
+            sites.needs, wanted = ("write",), False
             if trouble == "denied":
-                town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+                sites.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             elif trouble == "busy":
-                town.paths["/token"] = lambda _: answer(503)
+                sites.paths["/token"] = lambda _: answer(503)
             for _ in range(token_cache.MAX_FRUITLESS_GRANTS + 1):
                 with pytest.raises(AuthError) as caught:
                     await mcp.call_tool("anything")
                 assert not isinstance(caught.value, InsufficientScope)
-            town.redirect, wanted = (lambda said: said), True
-            town.paths.clear()
+            sites.redirect, wanted = (lambda said: said), True
+            sites.paths.clear()
             await mcp.call_tool("anything")
 
     run(visit)
 
 
 def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
-    async def visit(town: Town) -> None:
-        async with town.client(ClientCredentials("job", "s3cret")) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client(ClientCredentials("job", "s3cret")) as mcp:
             await mcp.call_tool("anything")
-            town.needs = ("write",)
-            town.paths["/token"] = lambda _: answer(503)
+            sites.needs = ("write",)
+            sites.paths["/token"] = lambda _: answer(503)
             for _ in range(token_cache.MAX_FRUITLESS_GRANTS + 1):
-                with pytest.raises(AuthError, match="at the moment"):
+                with pytest.raises(AuthError, match="temporarily unavailable"):
                     await mcp.call_tool("anything")
-            town.paths.clear()
+            sites.paths.clear()
             await mcp.call_tool("anything")
 
     run(visit)
 
 
 def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
-    async def visit(town: Town) -> None:
-        town.challenge, town.needs = 'Bearer scope="read"', ("write",)
-        issue, granted = town.issue, ("read",)
-        town.issue = lambda scopes=(): issue(granted)
-        town.token = {"scope": "read"}
-        async with town.client() as mcp:
-            with pytest.raises(InsufficientScope, match="it wants write; scopes="):
+    async def visit(sites: AuthSites) -> None:
+        sites.challenge, sites.needs = 'Bearer scope="read"', ("write",)
+        issue, granted = sites.issue, ("read",)
+        sites.issue = lambda scopes=(): issue(granted)
+        sites.token = {"scope": "read"}
+        async with sites.client() as mcp:
+            with pytest.raises(InsufficientScope, match=r"required: write; .*scopes="):
                 await mcp.call_tool("anything")
             monkeypatch.setattr(token_cache, "PROMPT_WINDOW", 0.0)
-            granted, town.token = ("read", "write"), {"scope": "read write"}
+            granted, sites.token = ("read", "write"), {"scope": "read write"}
             await mcp.call_tool("anything")
 
     run(visit)
@@ -205,21 +205,21 @@ def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
 
 @pytest.mark.requirement("AUTH-56")
 def test_as_many_scopes_as_a_server_has_may_be_asked_for_one_by_one():
-    async def visit(town: Town) -> None:
-        async with town.client() as mcp:
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client() as mcp:
             for number in range(2 * token_cache.MAX_PROMPTS):
-                town.needs = (f"scope-{number}",)
+                sites.needs = (f"scope-{number}",)
                 await mcp.call_tool("anything")
-        assert len(town.authorized) == 1 + 2 * token_cache.MAX_PROMPTS
+        assert len(sites.authorized) == 1 + 2 * token_cache.MAX_PROMPTS
 
     run(visit)
 
 
 def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_why():
-    async def visit(town: Town) -> None:
-        async with town.client() as mcp:
-            town.needs = ("write",)
-            town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+    async def visit(sites: AuthSites) -> None:
+        async with sites.client() as mcp:
+            sites.needs = ("write",)
+            sites.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             for _ in range(token_cache.MAX_PROMPTS - 1):
                 with pytest.raises(AuthorizationRequired, match="declined"):
                     await mcp.call_tool("anything")
@@ -228,8 +228,8 @@ def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_w
         assert {type(failure) for failure in failures} == {InsufficientScope}
         [told] = {str(failure) for failure in failures}
         assert "was asked 6 times" in told
-        assert "it wants write; scopes=" in told
-        assert len(town.authorized) == token_cache.MAX_PROMPTS
+        assert "required: write; request them" in told
+        assert len(sites.authorized) == token_cache.MAX_PROMPTS
 
     run(visit)
 
@@ -242,14 +242,14 @@ LONG = "eyJhbGciOiJFUzI1NiJ9." + "A1b2C3d4E5" * 60
 @pytest.mark.parametrize("way", ["auth", "headers"])
 @pytest.mark.parametrize("said", ["{token}", "I do not like {token}, {token}", "{part}"])
 def test_a_body_that_repeats_the_token_is_not_quoted(way, said):
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         body = said.format(token=LONG, part=LONG[30:60]).encode()
-        town.paths["/mcp"] = lambda _: answer(400, body, "text/plain")
+        sites.paths["/mcp"] = lambda _: answer(400, body, "text/plain")
         options: dict[str, Any] = (
             {"auth": LONG} if way == "auth" else {"headers": {"Authorization": f"Bearer {LONG}"}}
         )
         with pytest.raises(ConnectFailed) as caught:
-            await Client(town.server, **options).connect()
+            await Client(sites.server, **options).connect()
         told = "".join(traceback.format_exception(caught.value))
         assert "400 Bad Request" in told
         assert not has_secret(told, [LONG])
@@ -258,11 +258,11 @@ def test_a_body_that_repeats_the_token_is_not_quoted(way, said):
 
 
 def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         challenge = f'Bearer error="insufficient_scope", scope="{LONG}"'
-        town.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
+        sites.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
         with pytest.raises(InsufficientScope) as caught:
-            await town.client(LONG).connect()
+            await sites.client(LONG).connect()
         assert not has_secret(str(caught.value), [LONG])
 
     run(visit)
@@ -272,7 +272,7 @@ def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
 
 
 class Refusing:
-    """Notes for which requests nobody waits, of those that are refused."""
+    """Records which refused requests are unattended."""
 
     def __init__(self) -> None:
         self.told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -292,9 +292,9 @@ class Refusing:
 
 @pytest.mark.parametrize("what", ["cancellation", "pong"])
 def test_what_no_call_in_flight_needs_bothers_nobody(what):
-    async def visit(town: OldTown) -> None:
+    async def visit(sites: SessionAuthSites) -> None:
         held, let_go, told = asyncio.Event(), asyncio.Event(), Refusing()
-        real, serve = town.answer_mcp, town.serve_mcp
+        real, serve = sites.answer_mcp, sites.serve_mcp
 
         async def mcp_of(heard: Heard) -> bytes:
             if b"notifications/cancelled" in heard.body or b'"id":"ping-1"' in heard.body:
@@ -313,7 +313,7 @@ def test_what_no_call_in_flight_needs_bothers_nobody(what):
             await heard.write(stream(*ping, end=False))
             await heard.gone()
 
-        town.answer_mcp, town.valid["t0ken"] = mcp_of, ()
+        sites.answer_mcp, sites.valid["t0ken"] = mcp_of, ()
         async with (
             scripted(serve_it) as server,
             Client(server.url, auth=told, revision=SESSION) as mcp,
@@ -327,22 +327,22 @@ def test_what_no_call_in_flight_needs_bothers_nobody(what):
             assert (await calls[1]).text == "done"
             await asyncio.wait(calls)
 
-    old_town(visit)
+    run_session_sites(visit)
 
 
 def test_a_stream_that_was_refused_once_is_opened_again_with_the_same_token(monkeypatch):
     monkeypatch.setattr(grant, "UNATTENDED_LOGIN_TIMEOUT", 0.05)
 
-    async def visit(town: OldTown) -> None:
-        town.token = {"refresh_token": ...}
-        async with town.client(revision=SESSION):
-            await town.refused.wait()
-            town.for_streams = {"access-1-secret"}
-            await town.streaming.wait()
-        assert town.streams == ["access-1-secret"]
-        assert len(town.authorized) == 1
+    async def visit(sites: SessionAuthSites) -> None:
+        sites.token = {"refresh_token": ...}
+        async with sites.client(revision=SESSION):
+            await sites.refused.wait()
+            sites.for_streams = {"access-1-secret"}
+            await sites.streaming.wait()
+        assert sites.streams == ["access-1-secret"]
+        assert len(sites.authorized) == 1
 
-    old_town(visit)
+    run_session_sites(visit)
 
 
 # --------------------------------------------------------------------- storages
@@ -385,15 +385,15 @@ def test_what_a_storage_cannot_do_is_done_in_memory_and_told_once(caplog):
 
 
 def test_a_refresh_token_that_is_over_is_shown_once_although_it_cannot_be_forgotten():
-    async def visit(town: Town) -> None:
-        auth = town.oauth(storage=Stuck())
-        async with town.client(auth) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth(storage=Stuck())
+        async with sites.client(auth) as mcp:
             await mcp.call_tool("anything")
-            town.refresh.clear()
+            sites.refresh.clear()
             nearly_over(auth)
             for _ in range(3):
                 await mcp.call_tool("anything")
-        assert town.grants == ["authorization_code", "refresh_token", "authorization_code"]
+        assert sites.grants == ["authorization_code", "refresh_token", "authorization_code"]
 
     run(visit)
 

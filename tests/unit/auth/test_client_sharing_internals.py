@@ -1,4 +1,4 @@
-"""Many calls, clients and processes that share a token: calls stay parallel, a login or a refresh is one."""
+"""Calls, clients and processes that share a token: calls stay parallel, and log in or refresh only once."""
 
 import asyncio
 

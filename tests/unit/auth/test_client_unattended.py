@@ -1,4 +1,4 @@
-"""Requests that nobody waits for: they use a token, or wait for one, and never bother a person."""
+"""Unattended requests: they use a token, or wait for one, and never open a login page."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fake_authorization_site import CALLED, DISCOVERED, Town, browse, run, scripted
+from fake_authorization_site import CALLED, DISCOVERED, AuthSites, browse, run, scripted
 from scripted import Heard, answer, event, stream
 from toolpost import AuthError, Client
 from toolpost.channel import is_unattended, mark_unattended
@@ -23,7 +23,7 @@ WELCOME = {
 }
 
 
-class OldTown(Town):
+class SessionAuthSites(AuthSites):
     """A server of the session era, whose stream may be refused."""
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class OldTown(Town):
         return answer(body=msgspec.json.encode(reply), Mcp_Session_Id="s1")
 
 
-def old_town(work: Any) -> None:
+def run_session_sites(work: Any) -> None:
     async def visit() -> None:
-        it = OldTown()
+        it = SessionAuthSites()
         async with scripted(it.serve_mcp) as server, scripted(it.serve_issuer, "") as issuer:
             it.server, it.issuer = server.url, issuer.url
             await work(it)
@@ -69,14 +69,14 @@ def old_town(work: Any) -> None:
 
 
 def test_a_stream_that_is_refused_opens_no_window_and_comes_back_when_somebody_logs_in():
-    async def visit(town: OldTown) -> None:
-        town.token = {"refresh_token": ...}
+    async def visit(sites: SessionAuthSites) -> None:
+        sites.token = {"refresh_token": ...}
         looked = asyncio.Event()
 
         def described(_heard: Heard) -> bytes:
-            if town.refused.is_set():
+            if sites.refused.is_set():
                 looked.set()
-            return answer(body=msgspec.json.encode(town.describe_issuer()))
+            return answer(body=msgspec.json.encode(sites.describe_issuer()))
 
         wanted, windows = False, list[bool]()
 
@@ -84,69 +84,69 @@ def test_a_stream_that_is_refused_opens_no_window_and_comes_back_when_somebody_l
             windows.append(wanted)
             return await browse(url)
 
-        town.paths["/.well-known/oauth-authorization-server"] = described
-        async with town.client(town.oauth(open_url=note), revision=SESSION) as mcp:
-            await town.refused.wait()
+        sites.paths["/.well-known/oauth-authorization-server"] = described
+        async with sites.client(sites.oauth(open_url=note), revision=SESSION) as mcp:
+            await sites.refused.wait()
             await looked.wait()
             for _ in range(3):
                 await mcp.call_tool("anything")  # with the token that is good for all but the stream
             wanted = True
-            town.valid.clear()
-            town.for_streams = {"access-2-secret"}
+            sites.valid.clear()
+            sites.for_streams = {"access-2-secret"}
             await mcp.call_tool("anything")
-            await town.streaming.wait()
+            await sites.streaming.wait()
         assert windows == [False, True]
-        assert town.streams == ["access-2-secret"]
+        assert sites.streams == ["access-2-secret"]
 
-    old_town(visit)
+    run_session_sites(visit)
 
 
 def test_a_stream_that_is_refused_gets_a_refreshed_token():
-    async def visit(town: OldTown) -> None:
-        town.for_streams = {"access-2-secret"}
-        async with town.client(revision=SESSION):
-            await town.streaming.wait()
-        assert town.grants == ["authorization_code", "refresh_token"]
+    async def visit(sites: SessionAuthSites) -> None:
+        sites.for_streams = {"access-2-secret"}
+        async with sites.client(revision=SESSION):
+            await sites.streaming.wait()
+        assert sites.grants == ["authorization_code", "refresh_token"]
 
-    old_town(visit)
+    run_session_sites(visit)
 
 
 def test_a_background_request_asks_for_no_more_scopes():
-    async def visit(town: Town) -> None:
-        auth = town.oauth()
-        async with town.client(auth):
-            errand = OutgoingRequest(town.server, "GET", town.server, unattended=True)
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth()
+        async with sites.client(auth):
+            errand = OutgoingRequest(sites.server, "GET", sites.server, unattended=True)
             refusal = {"www-authenticate": 'Bearer error="insufficient_scope", scope="all"'}
             assert not await auth.on_rejected(
                 errand, CredentialsRejection(403, refusal, await auth.headers(errand))
             )
-        assert len(town.authorized) == 1
+        assert len(sites.authorized) == 1
 
     run(visit)
 
 
 def test_who_failed_to_log_in_does_not_end_what_waits_in_the_background():
-    async def visit(town: Town) -> None:
-        auth = town.oauth()
-        errand = OutgoingRequest(town.server, "GET", town.server, unattended=True)
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth()
+        errand = OutgoingRequest(sites.server, "GET", sites.server, unattended=True)
         refused = CredentialsRejection(
-            401, {"www-authenticate": town.challenge_of_server()}, await auth.headers(errand)
+            401, {"www-authenticate": sites.challenge_of_server()}, await auth.headers(errand)
         )
         waiting = asyncio.create_task(auth.on_rejected(errand, refused))
-        town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+        sites.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
         with pytest.raises(AuthError):
-            await town.client(auth).connect()
+            await sites.client(auth).connect()
         assert not waiting.done()
-        town.redirect = lambda said: said
-        async with town.client(auth):
+        sites.redirect = lambda said: said
+        async with sites.client(auth):
             assert await waiting
-        assert len(town.authorized) == 2
+        assert len(sites.authorized) == 2
 
     run(visit)
 
 
 class Told:
-    """Notes for which requests nobody waits."""
+    """Records which requests are unattended."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
@@ -165,20 +165,20 @@ class Told:
 
 
 def test_an_authorizer_is_told_for_what_nobody_waits():
-    async def visit(town: OldTown) -> None:
+    async def visit(sites: SessionAuthSites) -> None:
         told = Told()
-        town.for_streams.add("")
-        town.valid[""] = ()
-        async with town.client(told, revision=SESSION) as mcp:
-            await town.streaming.wait()
+        sites.for_streams.add("")
+        sites.valid[""] = ()
+        async with sites.client(told, revision=SESSION) as mcp:
+            await sites.streaming.wait()
             await mcp.call_tool("anything")
         assert {*told.told} == {("POST", False), ("GET", True), ("DELETE", True)}
 
-    old_town(visit)
+    run_session_sites(visit)
 
 
 def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
-    async def visit(town: Town) -> None:
+    async def visit(sites: AuthSites) -> None:
         told, listens, again = Told(), 0, asyncio.Event()
 
         async def serve(heard: Heard) -> bytes:
@@ -199,8 +199,8 @@ def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
             said = msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
             return stream(event(said))
 
-        town.paths["/mcp"] = serve
-        async with Client(town.server, auth=told, revision=DATES[-1], on_notification=lambda *_: None):
+        sites.paths["/mcp"] = serve
+        async with Client(sites.server, auth=told, revision=DATES[-1], on_notification=lambda *_: None):
             await again.wait()
         assert told.told[:3] == [("POST", False), ("POST", False), ("POST", True)]
 
@@ -217,20 +217,20 @@ def test_what_is_unattended_ends_with_its_block():
 
 
 def test_a_notice_waits_as_long_as_a_person_who_logs_in():
-    async def visit(town: OldTown) -> None:
+    async def visit(sites: SessionAuthSites) -> None:
         ends: list[list[float | None]] = []
 
         async def think(url: str) -> str:
-            if len(town.authorized):
-                ends.append([scope.when() for scope in channel._post_timeouts])
+            if len(sites.authorized):
+                ends.append([scope.when() for scope in channel._sender._timeouts])
             return await browse(url)
 
-        async with town.client(town.oauth(open_url=think), revision=SESSION, on_roots=[]) as mcp:
+        async with sites.client(sites.oauth(open_url=think), revision=SESSION, on_roots=[]) as mcp:
             channel: Any = mcp._session.dispatcher._channel
-            town.valid.clear()
-            town.refresh.clear()
+            sites.valid.clear()
+            sites.refresh.clear()
             await mcp.notify("notifications/roots/list_changed")
         assert ends == [[None]]
-        assert not channel._post_timeouts
+        assert not channel._sender._timeouts
 
-    old_town(visit)
+    run_session_sites(visit)

@@ -1,4 +1,4 @@
-"""What a person learns who runs a server that wants tokens: why they are refused, and what to set right."""
+"""Diagnostics for operators of a protected server: why tokens are refused, and how to fix it."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
 @pytest.mark.parametrize("auth", [None, own()])
 def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
     async def main() -> None:
-        with pytest.raises(ValueError, match=r"is no address to serve at; write it like '127"):
+        with pytest.raises(ValueError, match=r"expected host:port, such as '127"):
             await serve_http(kitchen(auth), address, HTTP)
 
     run(main)

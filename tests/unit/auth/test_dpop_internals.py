@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key: every request brings a fresh proof of it (RFC 9449), or is refused."""
+"""DPoP on the server: each request needs a fresh proof of the key (RFC 9449)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from toolpost.auth.server import dpop as proving
 
 
 def test_only_proofs_of_good_tokens_are_remembered():
-    """Nobody else can fill the store."""
+    """No other client can fill the store."""
 
     async def main() -> None:
         async with guarded() as (site, mint, server):

@@ -1,11 +1,11 @@
-"""The plain ways to say who one is: a token, a function, an object; over every kind of HTTP."""
+"""Plain credentials: a token, a function, an object; over every kind of HTTP."""
 
 import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from toolpost import AuthError, Client, Http, OAuth, Server
 from toolpost.connect import make_connector
 from toolpost.errors import (
@@ -13,10 +13,9 @@ from toolpost.errors import (
     TokenRejected,
 )
 from toolpost.transports.credentials import (
+    BearerToken,
     CredentialsRejection,
     OutgoingRequest,
-    StaticToken,
-    TokenFunction,
     make_authorizer,
 )
 
@@ -39,17 +38,17 @@ def test_an_object_of_ones_own_keeps_the_promise():
         ) -> None:
             self.told.append(dict(sent))
 
-    async def visit(town: Town) -> None:
-        town.valid["mine"] = ()
+    async def visit(sites: AuthSites) -> None:
+        sites.valid["mine"] = ()
         mine = Mine()
-        async with town.client(mine):
+        async with sites.client(mine):
             pass
         assert mine.told == ["POST", (401, {"x-key": "1"}, True), "POST", {"authorization": "Bearer mine"}]
         # One that wants to go on for ever is stopped.
-        town.valid.clear()
+        sites.valid.clear()
         with pytest.raises(TokenRejected):
-            await town.client(mine).connect()
-        assert len(town.heard) < 12
+            await sites.client(mine).connect()
+        assert len(sites.heard) < 12
 
     run(visit)
 
@@ -58,20 +57,20 @@ def test_an_object_of_ones_own_keeps_the_promise():
 def test_what_is_no_token_is_refused_without_being_shown(token):
     with pytest.raises(
         AuthError,
-        match=r"<lambda>, which gives the token .* returned (none: the token|a int instead of a text)",
+        match=r"the token function .*<lambda> .* an invalid token: (the token|a int instead)",
     ) as caught:
-        raise AssertionError(asyncio.run(TokenFunction(lambda: token).headers(OutgoingRequest("", "", ""))))
+        raise AssertionError(asyncio.run(BearerToken(lambda: token).headers(OutgoingRequest("", "", ""))))
     assert repr(token) not in str(caught.value) or not token
 
 
 def test_what_could_authorize_nobody_is_refused():
-    with pytest.raises(TypeError, match="takes a token"):
+    with pytest.raises(TypeError, match="must be a token"):
         Client("http://localhost/mcp", auth=5)  # pyright: ignore[reportArgumentType] - on purpose
-    with pytest.raises(TypeError, match="this is a class"):
+    with pytest.raises(TypeError, match="is a class"):
         Client("http://localhost/mcp", auth=OAuth)  # pyright: ignore[reportArgumentType] - on purpose
-    with pytest.raises(TypeError, match="auth= is for a target that is reached over HTTP"):
+    with pytest.raises(TypeError, match="auth= requires an HTTP target"):
         Client(Server("x"), auth="t0ken")
-    with pytest.raises(ConnectFailed, match="say the same thing"):
+    with pytest.raises(ConnectFailed, match="exclude each other"):
         Client("http://localhost/mcp", headers={"Authorization": "Bearer x"}, auth="y")
     assert make_authorizer(None) is None
 
@@ -91,8 +90,8 @@ def test_oauth_may_stand_in_a_configuration(tmp_path, monkeypatch):
 
 def test_nothing_shows_a_token():
     for holder in (
-        StaticToken("s3cret"),
-        TokenFunction(lambda: "s3cret"),
+        BearerToken("s3cret"),
+        BearerToken(lambda: "s3cret"),
         Http("http://x.example", auth="s3cret"),
     ):
         assert "s3cret" not in repr(holder)

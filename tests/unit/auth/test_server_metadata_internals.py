@@ -1,4 +1,4 @@
-"""What a protected server publishes, and where: alone, mounted in a framework, behind a name of its own."""
+"""The metadata of a protected server: alone, mounted in a framework, or behind another public URL."""
 
 import json
 from typing import Any
@@ -50,8 +50,8 @@ def test_which_urls_are_the_same(one, same):
 
 
 def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
-    """`run(http=…)` says it, so that nobody else has to."""
-    from toolpost.server.http.serve import _add_public_url, make_endpoint  # noqa: PLC0415 - what `run` does, without running
+    """`run(http=…)` sets the public URL."""
+    from toolpost.server.http.serve import Endpoint, _add_public_url  # noqa: PLC0415 - what `run` does, without running
 
     server = kitchen(auth())
     for address, resource in [
@@ -59,7 +59,7 @@ def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
         ("localhost:8000", "http://localhost:8000/mcp"),
         ("[::1]:8000", "http://[::1]:8000/mcp"),
     ]:
-        app = make_endpoint(server, _add_public_url(server, address, HTTP))
+        app = Endpoint(server, _add_public_url(server, address, HTTP))
         assert app._authenticator is not None
         published = app._authenticator.metadata_documents
         assert json.loads(published[f"{RESOURCE_METADATA_PATH}/mcp"])["resource"] == resource

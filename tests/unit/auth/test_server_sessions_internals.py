@@ -1,4 +1,4 @@
-"""Sessions, streams, states and what is kept: each belongs to its principal, and nobody else finds it."""
+"""Sessions, streams, request states and `ctx.state` belong to their principal; no other can use them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a server that wants tokens is set up: what cannot work is told, at once or in the log, and by name."""
+"""Set-up of a protected server: invalid settings are reported at once or in the log, by name."""
 
 import asyncio
 import json

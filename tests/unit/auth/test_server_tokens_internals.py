@@ -1,4 +1,4 @@
-"""Tokens that are good, and all kinds that are not: the status, the challenge, and what is logged."""
+"""Valid tokens and all kinds of invalid ones: the status, the challenge, and the log."""
 
 import base64
 import hmac
@@ -19,7 +19,7 @@ from toolpost.testing import TokenIssuer
 ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
 UNFIT = (
     ASKED.replace("Bearer ", 'Bearer error="invalid_token", ')
-    + ', error_description="It may have expired, or be for another server. The log of the server tells more."'
+    + ', error_description="The token may have expired or be for another server. See the server log."'
 )
 
 
@@ -142,9 +142,9 @@ def test_a_bad_token_is_refused_alike_and_nothing_of_it_is_logged(kind, caplog):
             token = BAD[kind](mint)
             answer = await site.post(*listing(token))
             assert (answer.status, answer.headers["www-authenticate"]) == (401, UNFIT)
-            assert answer.text == "The token is not good for this server."
+            assert answer.text == "The token is not valid for this server."
             # The log says why, and has nothing that could be used.
-            assert "is refused: " in caplog.text
+            assert "rejected: " in caplog.text
             for part in (token, *(part for part in token.split(".") if len(part) > 7)):
                 assert part not in caplog.text
                 assert part.encode() not in answer.body

@@ -1,4 +1,4 @@
-"""Which tokens are found again, and for whom: by scopes, by address, and while others are at them."""
+"""Stored tokens: which are used again, by scopes and address, and while other programs refresh them."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from fake_authorization_site import Town, run
+from fake_authorization_site import AuthSites, run
 from toolpost import MemoryTokens
 from toolpost.auth.client import grant
 from toolpost.auth.client.discovery import ServerRecord
@@ -39,20 +39,20 @@ def account_of(auth: Grant) -> TokenProvider:
 def test_a_token_that_is_still_good_is_used_while_somebody_else_is_at_it(monkeypatch):
     monkeypatch.setattr(grant, "LOCK_TIMEOUT", 0.01)
 
-    async def visit(town: Town) -> None:
-        auth = town.oauth()
-        async with town.client(auth) as mcp:
+    async def visit(sites: AuthSites) -> None:
+        auth = sites.oauth()
+        async with sites.client(auth) as mcp:
             account = account_of(auth)
-            tokens, known = account._cache.tokens, account._server_record
+            tokens, known = account._cache.tokens, account._records.server
             assert tokens is not None
             assert known is not None
             account._cache.tokens = replace(tokens, expires_at=time.time() + 20, early=30.0)
             async with account._records.lock(known):
                 for _ in range(3):
                     await mcp.call_tool("anything")
-            assert town.grants == ["authorization_code"]
+            assert sites.grants == ["authorization_code"]
             account._cache.tokens = account._skip_refresh_of = replace(tokens, expires_at=0.0)
             await mcp.call_tool("anything")
-            assert town.grants == ["authorization_code", "refresh_token"]
+            assert sites.grants == ["authorization_code", "refresh_token"]
 
     run(visit)

@@ -1,4 +1,4 @@
-"""What a server remembers of tokens and sessions: digests, a bounded number, ids that nobody guesses."""
+"""The token cache of a server: digests, a bounded size; and session ids that cannot be guessed."""
 
 import logging
 import time
@@ -9,13 +9,11 @@ from protected_server import RESOURCE
 from toolpost import Auth, Jwt, Principal
 from toolpost.auth.jose import parse_jws
 from toolpost.auth.server import introspection as verifying
-from toolpost.auth.server import jwks as keeping
+from toolpost.auth.server import jwt as keeping
 from toolpost.auth.server.auth import make_verifier
 from toolpost.auth.server.introspection import VerificationCache
-from toolpost.auth.server.jwks import read_keys
-from toolpost.server.http.authorization import find_missing_scopes
+from toolpost.auth.server.jwt import read_keys
 from toolpost.testing import TokenIssuer
-from toolpost.types.base import UNSET, Raw
 
 ISSUER = "https://login.example.com"
 
@@ -57,12 +55,12 @@ def test_a_signature_that_cannot_be_read_is_none(caplog):
     assert key.has_signed(token)
     assert not key.has_signed(token._replace(signature=b""))
     assert not key._replace(material=None).has_signed(token)
-    assert "cannot be checked" in caplog.text
+    assert "could not verify" in caplog.text
 
 
 def test_a_key_that_is_too_short_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(keeping, "MIN_RSA_BITS", 4096)
-    with pytest.raises(ValueError, match="no key in it"):
+    with pytest.raises(ValueError, match="no key can verify"):
         read_keys(TokenIssuer(ISSUER, algorithm="RS256").jwks)
     assert "fewer than 4096 bits" in caplog.text
 
@@ -72,18 +70,3 @@ def test_a_key_may_say_what_it_is_for():
     assert key.can_verify("ES256", key.kid)
     assert not key._replace(algorithm="ES384").can_verify("ES256", key.kid)
     assert not key.can_verify("ES256", "another")
-
-
-@pytest.mark.parametrize(
-    ("error", "scopes"),
-    [
-        (UNSET, []),
-        (Raw(b'{"code":403,"message":"m","data":{"scope":"a b"}}'), ["a", "b"]),
-        (Raw(b'{"code":403,"message":"m"}'), []),
-        (Raw(b'{"code":-32600,"message":"m","data":{"scope":"a"}}'), []),
-        (Raw(b'{"code":403,"message":"m","data":5}'), []),
-        (Raw(b'{"code":"x"}'), []),
-    ],
-)
-def test_which_errors_ask_for_scopes(error, scopes):
-    assert find_missing_scopes(error) == scopes

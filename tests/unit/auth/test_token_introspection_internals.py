@@ -1,4 +1,4 @@
-"""Whoever has to be asked about a token: once for all who wait, by not too many, and never in the loop."""
+"""Introspection and verifier functions: one request for all calls, bounded, not in the event loop."""
 
 import asyncio
 import threading
@@ -87,7 +87,7 @@ def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
         issuer = Issuer()
         issuer.go.clear()
         found = await crowd(asks(issuer), "t", "u")
-        assert [str(each) for each in found] == [f"{ISSUER}/i did not answer within 0.01 s"] * 2
+        assert [str(each) for each in found] == [f"{ISSUER}/i did not respond within 0.01 s"] * 2
 
     run(main)
 
@@ -117,7 +117,7 @@ def test_so_many_wait_for_a_function_and_no_more(monkeypatch):
 
 
 def test_a_second_event_loop_has_a_bound_of_its_own():
-    """A semaphore belongs to the loop in which somebody waited for it."""
+    """A semaphore belongs to the event loop in which it was first awaited."""
     pool = asking._RequestPool()
 
     async def fill() -> None:

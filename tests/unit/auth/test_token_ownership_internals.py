@@ -1,4 +1,4 @@
-"""Whose tokens are whose, and how often a user is bothered: what must not be mixed up, and what must end."""
+"""Ownership of tokens, and the limit of prompts."""
 
 import asyncio
 
@@ -54,7 +54,7 @@ def test_a_user_is_not_asked_for_ever():
     for _ in range(2):
         with pytest.raises(TokenRejected, match="was asked 6 times within 10 minutes"):
             asked.record_prompt(login, None)
-        with pytest.raises(InsufficientScope, match=r"was asked 6 times .*it wants a b; scopes="):
+        with pytest.raises(InsufficientScope, match=r"was asked 6 times .*required: a b; .*scopes="):
             asked.record_prompt(frozenset("ab"), Tokens("t0ken"))
 
 
@@ -66,7 +66,7 @@ def test_before_a_login_has_begun_nobody_ends_it():
 
 
 def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
-    """The authorization server has seen the refresh token: what it answers is the only one there is."""
+    """The authorization server has used the refresh token: its response has the only valid one."""
 
     async def main() -> list[str]:
         kept: list[str] = []
@@ -92,7 +92,7 @@ def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
 
 @pytest.mark.requirement("SEC-3", "SEC-4")
 def test_a_name_that_says_it_is_this_machine_may_not_send_us_into_it(monkeypatch):
-    """Whoever owns the name of a server could otherwise let it be 127.0.0.1 for a moment."""
+    """The owner of a name could otherwise let it resolve to 127.0.0.1 for a moment."""
 
     async def main() -> None:
         async def resolved(host: str, port: int, **_: object) -> list[object]:

@@ -1,4 +1,4 @@
-"""Where a client meets what it cannot trust: folders, files, full disks, guests, answers of any shape."""
+"""Untrusted surroundings of a client: folders, files, full disks, redirects, malformed responses."""
 
 import asyncio
 import json
@@ -33,10 +33,10 @@ def open_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "match"),
     [
-        (link, "cannot be read"),
-        (lambda path: os.mkfifo(path, 0o600), "is no file"),
-        (lambda path: path.mkdir(mode=0o700), "is no file"),
-        (open_file, "can be read by others"),
+        (link, "could not read"),
+        (lambda path: os.mkfifo(path, 0o600), "is not a file"),
+        (lambda path: path.mkdir(mode=0o700), "is not a file"),
+        (open_file, "is readable by other users"),
     ],
 )
 def test_only_a_file_of_our_own_is_read(tmp_path, caplog, plant, match):
@@ -70,7 +70,7 @@ def test_a_file_of_somebody_else_is_not_read(tmp_path, caplog):
     asyncio.run(kept.put("k", "v"))
     os.chown(kept._path("k"), 65534, 65534)
     assert asyncio.run(kept.get("k")) is None
-    assert "belongs to somebody else" in caplog.text
+    assert "belongs to another user" in caplog.text
     asyncio.run(kept.put("k", "new"))
     assert asyncio.run(kept.get("k")) == "new"
 
@@ -110,7 +110,7 @@ def test_a_storage_that_fails_is_told_and_replaced(caplog):
         await vault.put("k", "s3cret")
         await vault.put("l", "s3cret")
         await vault.delete("j")
-        with pytest.raises(AuthError, match="Moody, which keeps tokens, failed"):
+        with pytest.raises(AuthError, match="token storage Moody failed"):
             await vault.get("k")
         moody.fails = False
         assert await vault.get("k") == "old"  # it could not be asked what it had: nobody knows what is newer
@@ -150,7 +150,7 @@ def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
             assert login.request_counts["authorize"] == 2
 
     asyncio.run(visit())
-    assert "cannot be read; they are got anew" in caplog.text
+    assert "cannot be read; requesting new ones" in caplog.text
 
 
 # --------------------------------------------------------------------- guests
@@ -180,17 +180,17 @@ def test_guests_who_say_nothing_do_not_keep_the_browser_out():
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        ({"expires_in": True}, r"no token: Expected .*expires_in"),
-        ({"expires_in": [1]}, r"no token: Expected .*expires_in"),
-        ({"scope": ["a"]}, r"no token: Expected .*scope"),
-        ({"scope": 5}, r"no token: Expected .*scope"),
-        ({"token_type": None}, r"no token: Expected .*token_type"),
-        ({"token_type": "Bearer\n"}, "of a kind"),
-        ({"access_token": "s3cret\n"}, "no header"),
-        ({"access_token": "s3cret s3cret"}, "no header"),
-        ({"access_token": "s3crét"}, "no header"),
-        ({"access_token": ["s3cret"]}, r"no token: Expected .*access_token"),
-        ({"refresh_token": "s3cret\n"}, "no header"),
+        ({"expires_in": True}, r"invalid token response: Expected .*expires_in"),
+        ({"expires_in": [1]}, r"invalid token response: Expected .*expires_in"),
+        ({"scope": ["a"]}, r"invalid token response: Expected .*scope"),
+        ({"scope": 5}, r"invalid token response: Expected .*scope"),
+        ({"token_type": None}, r"invalid token response: Expected .*token_type"),
+        ({"token_type": "Bearer\n"}, "of an unsupported type"),
+        ({"access_token": "s3cret\n"}, "in a header"),
+        ({"access_token": "s3cret s3cret"}, "in a header"),
+        ({"access_token": "s3crét"}, "in a header"),
+        ({"access_token": ["s3cret"]}, r"invalid token response: Expected .*access_token"),
+        ({"refresh_token": "s3cret\n"}, "in a header"),
     ],
 )
 def test_an_answer_that_is_no_token_is_told_without_being_shown(said, match):

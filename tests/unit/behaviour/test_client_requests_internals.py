@@ -14,5 +14,5 @@ async def test_an_answer_that_does_not_fit_is_told(link, content, monkeypatch):
     monkeypatch.setattr(callbacks, "find_form_error", lambda *_: None)  # a client that does not look itself
     client = await link("asking")
     link.desk.elicited = content
-    with pytest.raises(ToolError, match="does not fit"):
+    with pytest.raises(ToolError, match="is not valid"):
         await client.call_tool("how_many")

@@ -51,9 +51,9 @@ def test_what_a_quick_run_cannot_judge_is_told():
     names = (
         "idle session; idle session with an open stream; call rate with 5 000 idle sessions and 1 000 tools"
     )
-    assert unjudged.startswith("left to a whole run")
+    assert unjudged.startswith("only a full run")
     assert unjudged.endswith(f": {names}")
-    assert disturbed.endswith("no verdict: http-stateless-context")
+    assert disturbed.endswith("not conclusive: http-stateless-context")
     assert not list(bench._caveats({}, GOALS, quick=False))
 
 

@@ -44,4 +44,4 @@ def scripted(**answers):
 def test_a_server_that_starts_slowly_is_not_started_for_each_revision(monkeypatch):
     monkeypatch.setattr("toolpost.cli.doctor.check_session.SLOW_START", -1)
     report = examined(*scripted())
-    assert report.says("revisions").startswith(f"{DATES[2]}; others were not tried")
+    assert report.says("revisions").startswith(f"{DATES[2]}; did not try others")

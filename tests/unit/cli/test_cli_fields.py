@@ -15,6 +15,7 @@ from toolpost.cli.schema_options import (
     parse_arguments,
 )
 from toolpost.cli.target import TargetSpec
+from toolpost.types.tools import Tool
 
 TEXT = {"type": "string"}
 ADDRESS = {
@@ -28,14 +29,15 @@ def schema(*required: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def form(wanted: dict[str, Any], **options: Any) -> SchemaCommand:
+def form(wanted: dict[str, Any], *earlier: str, description: str = "") -> SchemaCommand:
     target = TargetSpec("file", ("python",), "weather.py")
-    return SchemaCommand("call", "forecast", target, fields=extract_fields(wanted), **options)
+    tool = Tool(name="forecast", input_schema=wanted, description=description)
+    return SchemaCommand("call", tool, target, earlier)
 
 
 def typed(wanted: dict[str, Any], *words: str) -> dict[str, Any]:
     made = form(wanted)
-    return made.collect_arguments(made.parse_words(words)).arguments
+    return made.collect_arguments(made.parse_words(words))[0]
 
 
 @pytest.mark.parametrize(
@@ -165,16 +167,15 @@ def test_an_object_without_needed_members_stands_for_itself():
 
 
 def test_our_options_give_way_to_those_of_the_tool():
-    own = [click.Option(["--json"], is_flag=True), click.Option(["--save"])]
-    made = form(schema(json=TEXT), own=own, elsewhere={"--timeout"})
+    made = form(schema(json=TEXT), "--timeout")
     assert made.collect_arguments(made.parse_words(["--json", "x", "--save", "y"])) == (
         {"json": "x"},
         {"save": "y"},
     )
-    with pytest.raises(click.UsageError, match="forecast has no --timeout; our own options stand before"):
+    with pytest.raises(click.UsageError, match="forecast has no --timeout; options of toolpost go before"):
         made.parse_words(["--timeout", "3"])
     made = form(schema(help={"type": "boolean"}))
-    assert made.collect_arguments(made.parse_words(["--help"])).arguments == {"help": True}
+    assert made.collect_arguments(made.parse_words(["--help"]))[0] == {"help": True}
 
 
 def test_help_keeps_the_lines_of_a_description(capsys):

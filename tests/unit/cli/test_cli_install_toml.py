@@ -149,7 +149,7 @@ def test_any_value_comes_back(value):
 
 def test_a_file_that_cannot_be_edited_is_reported():
     deep = "a = " + "[" * 150 + "]" * 150 + "\n"
-    with pytest.raises(ConfigSyntaxError, match="cannot be edited"):
+    with pytest.raises(ConfigSyntaxError, match="could not edit it"):
         edit_toml(deep, {("mcp_servers", "x"): {"command": "y"}}, [])
 
 

@@ -35,7 +35,7 @@ def test_without_what_it_needs_it_says_what_to_install(missing):
         [sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The command line needs click and rich: pip install 'toolpost[cli]'\n"
+    assert done.stderr == "The command line requires click and rich: pip install 'toolpost[cli]'\n"
 
 
 def test_help_loads_neither_asyncio_nor_rich():

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from toolpost.cli.content import OutputFolder, convert_result, decode_base64, save_content, show_blocks
+from toolpost.cli.commands.requests import (
+    OutputFolder,
+    convert_result,
+    decode_base64,
+    save_content,
+    show_blocks,
+)
 from toolpost.cli.errors import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
 from toolpost.cli.output import CommandOutput, escape_control_characters
 from toolpost.cli.terminal import ProgressDisplay, format_progress
@@ -141,7 +147,7 @@ def test_no_file_is_overwritten_nor_a_link_followed(tmp_path):
 
 
 def test_what_is_no_base64_is_told():
-    with pytest.raises(CommandError, match="the picture is no base64"):
+    with pytest.raises(CommandError, match="could not save the picture: invalid base64"):
         decode_base64("???", "the picture")
 
 
@@ -167,7 +173,7 @@ def test_a_bar_stands_any_number(monkeypatch):
 @pytest.mark.parametrize(("size", "shown"), [(0, "0 bytes"), (9_999, "9999 bytes"), (123_456, "123 kB")])
 def test_sizes_are_for_people(tmp_path, capsys, size, shown):
     save_content(CommandOutput(), bytes(size), None, OutputFolder(tmp_path, "x"))
-    assert capsys.readouterr().out == f"Saved {tmp_path / 'x.bin'} (of unknown type, {shown})\n"
+    assert capsys.readouterr().out == f"Saved {tmp_path / 'x.bin'} (unknown type, {shown})\n"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +206,7 @@ def test_where_nobody_was_asked_a_doctor_does_not_help():
 
 
 def test_errors_are_shown_as_text_or_json(capsys):
-    error = CommandError("it\x1b[0m failed", hint="do that", details={"code": -1})
+    error = CommandError("it\x1b[0m failed", hint="do that", code=-1)
     show_error(error, as_json=False)
     assert capsys.readouterr().err == "Error: it\\u001b[0m failed\nHint: do that\n"
     show_error(error, as_json=True)

@@ -210,9 +210,9 @@ def test_a_server_that_is_made_elsewhere_stays(loading, tmp_path, monkeypatch):
         path.write_text("import sys\nserver = sys.odd_server\n")
         async with reloading("odd_code.py", said):
             write(path, "import sys\n\nserver = sys.odd_server\n")
-            assert "odd_code.py has changed, but its server is made elsewhere." in await said.anything()
+            assert "odd_code.py changed, but another module creates its server." in await said.anything()
             write(path, "from toolpost import Server\nserver = Server('b')\n")
-            assert await said.anything() == "odd_code.py is served anew: changed odd_code.py"
+            assert await said.anything() == "Reloaded odd_code.py: changed odd_code.py"
         assert len(said.texts) == 2
 
     run(main)
@@ -277,7 +277,7 @@ def test_a_server_that_never_begins_is_given_up_when_its_code_changes(loading, t
             write(path, SLOW)
             await begins.wait()
             write(path, FAST.replace("fast", "faster"))
-            assert await said.anything() == "stuck_code.py is served anew: changed stuck_code.py"
+            assert await said.anything() == "Reloaded stuck_code.py: changed stuck_code.py"
             await client.list_tools()
         assert len(said.texts) == 1
 

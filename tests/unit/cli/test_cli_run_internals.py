@@ -42,7 +42,7 @@ def test_a_thread_of_the_file_does_not_keep_the_process(tmp_path: Path):
         timeout=PATIENCE,
     )
     assert done.returncode == 0
-    assert "threads.py is not served any more, but a thread of it does not end: endless" in done.stderr
+    assert "threads.py has stopped, but these threads are still running: endless" in done.stderr
 
 
 # --------------------------------------------------------------------- words
@@ -51,12 +51,12 @@ def test_a_thread_of_the_file_does_not_keep_the_process(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--workers", "2"], "without --http nobody needs --workers"),
-        (["--allowed-host", "a"], "without --http nobody needs --allowed-host"),
-        (["--http", "0", "--reload", "--workers", "2"], "--reload and --workers exclude each other"),
+        (["--workers", "2"], "--workers requires --http"),
+        (["--allowed-host", "a"], "--allowed-host requires --http"),
+        (["--http", "0", "--reload", "--workers", "2"], "--reload and --workers cannot be combined"),
         (["--http", "0", "--workers", "0"], "0 is not in the range x>=1"),
-        (["--http", "here"], "'here' is no address to serve at"),
-        (["--http", "0", "--path", "x"], "path is 'x'; a path starts with /"),
+        (["--http", "here"], "invalid address 'here'"),
+        (["--http", "0", "--path", "x"], "path must start with '/', not 'x'"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(tmp_path, capfd, loading, monkeypatch, words, told):
@@ -74,7 +74,7 @@ def test_without_stdin_there_is_nothing_to_serve(weather, capfd, loading, monkey
     monkeypatch.setattr(sys, "argv", ["toolpost", "run", str(weather)])
     monkeypatch.setattr(sys, "__stdin__", None)
     assert toolpost() == UNREACHABLE
-    assert "this process has no stdin or no stdout" in capfd.readouterr().err
+    assert "stdin or stdout is closed" in capfd.readouterr().err
 
 
 def test_without_uvicorn_it_says_what_to_install(tmp_path, capfd, loading, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_server_that_chooses_others_cannot_be_reloaded(tmp_path, capfd, loadin
     path.write_text("from toolpost import Server\nhouse = Server.factory(print, 'house')\n")
     monkeypatch.setattr(sys, "argv", ["toolpost", "run", str(path), "--reload", "--http", "127.0.0.1:0"])
     assert toolpost() == USAGE
-    assert "--reload: house chooses a server for each client" in capfd.readouterr().err
+    assert "--reload: house selects a server per client" in capfd.readouterr().err
 
 
 # --------------------------------------------------------------------- finding
@@ -160,33 +160,33 @@ def test_a_server_is_found(loading, tmp_path, text, name):
 @pytest.mark.parametrize(
     ("text", "code", "told", "hint"),
     [
-        ("nothing.py", USAGE, "there is no file nothing.py", "the current folder is"),
+        ("nothing.py", USAGE, "file not found: nothing.py", "the current folder is"),
         ("hollow", USAGE, "hollow is a folder", "name a Python file"),
-        (".", USAGE, ". is a folder", "name one of the files in it: "),
-        ("", USAGE, ". is a folder", "name one of the files in it: "),
-        ("long" * 1000, USAGE, "long cannot be found: File name too long", None),
-        ("long" * 1000 + ".py", USAGE, "long.py cannot be found: File name too long", None),
-        ("text.txt", USAGE, "text.txt is no Python file", None),
-        ("no such thing", USAGE, "'no such thing' is neither a Python file nor a module", "write weather.py"),
-        ("nowhere.module", USAGE, "there is no module nowhere", "write weather.py"),
-        ("sys:path", USAGE, "sys is no module that was written in Python", "write weather.py"),
+        (".", USAGE, ". is a folder", "name one of its files: "),
+        ("", USAGE, ". is a folder", "name one of its files: "),
+        ("long" * 1000, USAGE, "long: File name too long", None),
+        ("long" * 1000 + ".py", USAGE, "long.py: File name too long", None),
+        ("text.txt", USAGE, "text.txt is not a Python file", None),
+        ("no such thing", USAGE, "'no such thing' is neither a Python file nor a module", "use weather.py"),
+        ("nowhere.module", USAGE, "no module named nowhere", "use weather.py"),
+        ("sys:path", USAGE, "sys is not a Python source module", "use weather.py"),
         ("two.py", USAGE, "two.py has several servers: one, two", "write two.py:one or two.py:two"),
-        ("two.py:ones", USAGE, "two.py has no ones; did you mean one?", "write two.py:one or"),
-        ("two.py:one.tool.x", USAGE, "two.py has no one.tool.x", "write two.py:one or"),
+        ("two.py:ones", USAGE, "two.py has no attribute ones; did you mean one?", "write two.py:one or"),
+        ("two.py:one.tool.x", USAGE, "two.py has no attribute one.tool.x", "write two.py:one or"),
         ("two.py:greet", USAGE, "greet: it is of type RegisteredTool", "write two.py:one"),
-        ("two.py:number", USAGE, "two.py has no server called number: it is of type int", "write two.py:one"),
-        ("none.py", USAGE, "it has Class (a class), late (a function)", "write none.py:late"),
-        ("none.py:Class", USAGE, "has Class, whose result is of type Class", "write none.py:late"),
-        ("none.py:late", USAGE, "none.py has late, which is async", "write none.py:late"),
-        ("none.py:wanting", USAGE, "needs arguments: missing a required argument: 'a'", "write none.py"),
-        ("none.py:maker", USAGE, "has maker, whose result is of type dict", "write none.py"),
+        ("two.py:number", USAGE, "two.py has no server named number: it is of type int", "write two.py:one"),
+        ("none.py", USAGE, "it defines Class (a class), late (a function)", "write none.py:late"),
+        ("none.py:Class", USAGE, "Class, but its result is of type Class", "write none.py:late"),
+        ("none.py:late", USAGE, "none.py has an async function late", "write none.py:late"),
+        ("none.py:wanting", USAGE, "requires arguments: missing a required argument: 'a'", "write none.py"),
+        ("none.py:maker", USAGE, "has a function maker, but its result is of type dict", "write none.py"),
         ("bare.py", USAGE, "bare.py has no server", "write `server = Server(…)` at the top level"),
         ("many.py", USAGE, "n9 (of type int), …", "write `server = Server(…)` at the top level"),
-        ("leaves.py", UNREACHABLE, "leaves.py ends the process while it is loaded, with 'bye'", None),
-        ("serves.py", USAGE, "serves.py serves while it is loaded", "put `server.run()` below"),
-        ("lacks.py", UNREACHABLE, "No module named 'nowhere'", "nowhere is neither beside the file"),
+        ("leaves.py", UNREACHABLE, "leaves.py called sys.exit('bye') while it was loading", None),
+        ("serves.py", USAGE, "serves.py calls run() while it is loading", "put `server.run()` under"),
+        ("lacks.py", UNREACHABLE, "No module named 'nowhere'", "nowhere is not next to the file"),
         ("relative.py", UNREACHABLE, "attempted relative import", None),
-        ("folder/part.py", UNREACHABLE, "attempted relative import", "write folder.part"),
+        ("folder/part.py", UNREACHABLE, "attempted relative import", "use folder.part"),
     ],
 )  # fmt: skip
 def test_what_is_no_server_is_told_with_what_there_is(loading, tmp_path, text, code, told, hint):

@@ -130,7 +130,7 @@ def test_what_waits_for_an_answer_is_bounded():
 
 # --------------------------------------------------------------------- what is wrong in a session
 
-BEFORE = "it comes before the session is open, and does not say what it speaks"
+BEFORE = "sent before initialization, without a protocol version"
 
 
 @pytest.mark.parametrize(
@@ -138,23 +138,23 @@ BEFORE = "it comes before the session is open, and does not say what it speaks"
     [
         (SERVER, b"Hello, world", "message is not JSON: JSON is malformed: invalid character (byte 0)"),
         (SERVER, b'{"id": 1}', 'member "jsonrpc" must be "2.0"'),
-        (SERVER, say(id=9, result={}), "no request with the id 9 waits for an answer"),
+        (SERVER, say(id=9, result={}), "no request in flight has the id 9"),
         (CLIENT, say("tools/call", {}, 1), "Object missing required field `name`"),
         (
             CLIENT,
             say("tool/list", id=1),
-            "nobody has defined this: did you mean tools/list?",
+            "unknown method; did you mean tools/list?",
         ),
         (
             CLIENT,
             say("roots/list", id=1),
-            "a client does not send this in 2025-11-25: it is a request of the server in 2024-11-05",
+            "a client must not send this in 2025-11-25: it is a request of the server in 2024-11-05",
         ),
         (CLIENT, say("completion/complete", {}, 1), "Object missing required field `ref`"),
         (SERVER, say("sampling/createMessage", {"messages": [], "maxTokens": 1}, 1), None),
         (SERVER, say("notifications/progress", {"progressToken": 5, "progress": 1}), None),
         (CLIENT, say("tools/list", {"_meta": {"progressToken": []}}, 1), None),
-        (SERVER, b"[]", "a batch holds 1 to 100 messages, not 0"),
+        (SERVER, b"[]", "a batch must hold 1 to 100 messages, not 0"),
         (SERVER, b'[{"jsonrpc":"2.0","method":"notifications/message"}]', None),
         (CLIENT, say("resources/subscribe", {"uri": "a:b"}, 1), None),
         (SERVER, say("notifications/tools/list_changed"), None),
@@ -201,7 +201,7 @@ def test_a_handshake_ends_in_a_revision_that_has_one():
         answer = {"protocolVersion": date, "capabilities": {}, "serverInfo": {"name": "s", "version": "2"}}
         witness = MessageInspector()
         _, seen = hear(witness, (CLIENT, say("initialize", params, 1)), (SERVER, say(id=1, result=answer)))
-        assert seen.violations == [f"{date!r} has no handshake that we know"]
+        assert seen.violations == [f"unknown session revision {date!r}"]
         assert witness.revision is None
 
 
@@ -257,9 +257,9 @@ def test_the_handshake_is_not_cancelled():
 
 def test_a_capability_has_to_be_declared_by_who_is_asked():
     (seen,) = hear(session(capabilities={"tools": {}}), (CLIENT, say("prompts/list", id=1)))
-    assert seen.violations == ["it needs 'prompts', which the server has not declared"]
+    assert seen.violations == ["requires 'prompts', which the server has not declared"]
     (seen,) = hear(session(), (SERVER, say("roots/list", id=1)))
-    assert seen.violations == ["it needs 'roots', which the client has not declared"]
+    assert seen.violations == ["requires 'roots', which the client has not declared"]
 
 
 def test_an_extension_may_have_methods_of_its_own():
@@ -273,7 +273,7 @@ def test_an_extension_may_have_methods_of_its_own():
     [
         (DATES[0], {"content": [{"type": "audio", "data": "", "mimeType": "audio/wav"}]}, "type 'audio'"),
         (DATES[1], {"content": [], "structuredContent": {}}, "has no structuredContent"),
-        (DATES[2], {"content": [], "structuredContent": 5}, "has to be an object"),
+        (DATES[2], {"content": [], "structuredContent": 5}, "must be an object"),
         (DATES[3], {"content": [{"type": "hologram"}]}, "type 'hologram'"),
         (DATES[3], {}, "missing required field `content`"),
         (DATES[3], [], "Expected `object`"),
@@ -315,7 +315,7 @@ def test_a_batch_is_told_message_by_message_where_there_are_batches():
     assert [first.violations, second.violations] == [[], []]
     assert junk.kind == "junk"
     first, *_ = hear(session(DATES[2]), (CLIENT, batch))
-    assert first.violations == ["several messages come in one array, which the revision spoken does not have"]
+    assert first.violations == ["batches are not allowed in the negotiated revision"]
 
 
 def test_a_request_may_become_a_task_if_it_was_meant_to():
@@ -352,7 +352,7 @@ def test_a_request_names_a_revision_that_there_is_and_its_facts():
         (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: "2099-01-01"}}, 1)),
         (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: LATEST.date}}, 2)),
     )
-    assert lost.violations == ["'2099-01-01' is no revision of the protocol"]
+    assert lost.violations == ["'2099-01-01' is not a protocol revision"]
     assert bare.violations == [f"_meta lacks {CLIENT_CAPABILITIES}"]
 
 
@@ -360,21 +360,25 @@ def test_a_result_says_what_it_is_and_how_long_it_may_be_kept():
     _, seen = hear(
         MessageInspector(), (CLIENT, stateless("tools/list")), (SERVER, say(id=1, result={"tools": []}))
     )
-    assert seen.violations == ["it lacks resultType", "it lacks ttlMs", "it lacks cacheScope"]
+    assert seen.violations == ["resultType is missing", "ttlMs is missing", "cacheScope is missing"]
 
 
 def test_a_server_without_a_session_asks_by_returning():
     _, seen = hear(MessageInspector(), (CLIENT, stateless("tools/list")), (SERVER, say("roots/list", id=1)))
-    assert seen.violations[0] == "a server without a session asks by returning, and not by a request"
+    assert seen.violations[0] == "without a session, a server must return its requests in a result"
 
 
 @pytest.mark.parametrize(
     ("declared", "asks", "wrong"),
     [
         ({"roots": {}}, {"a": {"method": "roots/list"}}, None),
-        ({}, {"a": {"method": "roots/list"}}, "roots/list needs 'roots', which the client has not declared"),
-        ({}, {"a": {"method": "tools/list"}}, "tools/list (a) cannot be asked of a client"),
-        ({}, None, "it wants input, but asks for none"),
+        (
+            {},
+            {"a": {"method": "roots/list"}},
+            "roots/list requires 'roots', which the client has not declared",
+        ),
+        ({}, {"a": {"method": "tools/list"}}, "tools/list (a) is not a request for a client"),
+        ({}, None, "input is required, but there are no input requests"),
     ],
 )
 def test_what_a_result_asks_for_is_looked_at(declared, asks, wrong):

@@ -52,13 +52,13 @@ def test_words_name_a_server(home, words, target):
 @pytest.mark.parametrize(
     ("words", "problem", "hint"),
     [
-        (["--"], "no command after the --", "npx"),
-        (["nowhere.py"], "no file nowhere.py", None),
-        (["nowhere/weather.py:app"], "no file nowhere/weather.py", None),
-        (["note"], "no server 'note' in mcp.json", "did you mean 'notes'?"),
-        (["zzz"], "no server 'zzz' in mcp.json", "there are: notes, far, broken, socket"),
-        (["localhost:8000/mcp"], "no server", "http://localhost:8000/mcp"),
-        (["servers.json"], "no server", "--config servers.json NAME"),
+        (["--"], "no command after --", "npx"),
+        (["nowhere.py"], "file not found: nowhere.py", None),
+        (["nowhere/weather.py:app"], "file not found: nowhere/weather.py", None),
+        (["note"], "unknown server 'note' in mcp.json", "did you mean 'notes'?"),
+        (["zzz"], "unknown server 'zzz' in mcp.json", "available: notes, far, broken, socket"),
+        (["localhost:8000/mcp"], "unknown server", "http://localhost:8000/mcp"),
+        (["servers.json"], "unknown server", "--config servers.json NAME"),
     ],
 )
 def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint):
@@ -71,7 +71,7 @@ def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint)
 
 def test_without_an_mcp_json_it_says_what_a_target_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CommandError, match=r"no mcp\.json is here") as raised:
+    with pytest.raises(CommandError, match=r"no mcp\.json in this folder") as raised:
         parse_target(["notes"])
     assert raised.value.hint is not None
     assert "http://" in raised.value.hint
@@ -107,11 +107,11 @@ def test_options_are_added_to_what_a_file_says(home):
 @pytest.mark.parametrize(
     ("words", "options", "problem"),
     [
-        (["notes"], {"headers": {"a": "b"}}, "--header is for a server with a URL"),
-        (["far"], {"env": {"a": "b"}}, "--env is for a server that is started"),
+        (["notes"], {"headers": {"a": "b"}}, "--header requires a server with a URL"),
+        (["far"], {"env": {"a": "b"}}, "--env requires a server that toolpost starts"),
         (["broken"], {}, "mcp.json, server 'broken'"),
         (["socket"], {}, "mcp.json, server 'socket': the URL"),
-        (["http://user:secret@h/"], {}, "must not hold a user"),
+        (["http://user:secret@h/"], {}, "must not contain a user"),
     ],
 )
 def test_what_does_not_fit_is_told(home, words, options, problem):

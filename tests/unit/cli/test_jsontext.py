@@ -108,7 +108,7 @@ def test_of_two_members_of_one_name_the_last_counts():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("[]", "it is not an object"), ('{"a": 1}', '"a" is not an object')]
+    ("text", "told"), [("[]", "the file is not an object"), ('{"a": 1}', '"a" is not an object')]
 )
 def test_a_path_leads_through_objects_only(text, told):
     with pytest.raises(ConfigSyntaxError, match=told):

@@ -10,10 +10,15 @@ from raw_server import run
 from toolpost.client.callbacks import RequestCallbacks, parse_questions
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
+    UNSET,
     ClientCapabilities,
+    ClientRequestParams,
     ClientTasksCapability,
     CreateMessageParams,
     CreateMessageResult,
@@ -41,7 +46,9 @@ URL = ElicitParams(message="visit", mode="url", url="https://a.example")
 
 def answered(answers: RequestCallbacks, method: str, params: Any = None, raw: Any = None) -> Any:
     async def main() -> Any:
-        return await answers.answer_request(method, params, *([] if raw is None else [raw]))
+        incoming = InboundRequest(1, Row(method, ClientRequestParams, Result), params, Peer(LATEST))
+        incoming.raw = UNSET if raw is None else raw
+        return await answers.answer_request(incoming)
 
     try:
         return run(main())
@@ -102,11 +109,11 @@ def test_a_callback_declares_its_capability(options, declared):
     [
         (
             {"declared": ClientCapabilities(sampling=SamplingCapability())},
-            "sampling needs a callback, on_sampling",
+            "sampling requires the callback on_sampling",
         ),
-        ({"declared": ClientCapabilities(roots=ListCapability())}, "roots needs a callback, on_roots"),
+        ({"declared": ClientCapabilities(roots=ListCapability())}, "roots requires the callback on_roots"),
         ({"declared": ClientCapabilities(tasks=ClientTasksCapability())}, "task"),
-        ({"custom": {"roots/list": dict}}, "roots/list is a method of the protocol"),
+        ({"custom": {"roots/list": dict}}, "roots/list is a protocol method"),
         ({"roots": ["https://a.example"]}, "file:// URI"),
     ],
 )
@@ -160,7 +167,7 @@ def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
 @pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
 def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
     with pytest.raises(
-        TypeError, match=r"^on_sampling: a \w+ is no answer; .* a text, .* or None to refuse$"
+        TypeError, match=r"^on_sampling: expected a string, .* or None to decline, not a \w+$"
     ):
         answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
@@ -213,9 +220,7 @@ def test_what_a_user_answered_may_be_told_in_short(value, action, content):
 
 
 def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
-    with pytest.raises(
-        TypeError, match=r"^on_elicitation: a str is no answer; it may be a dict .* an ElicitResult$"
-    ):
+    with pytest.raises(TypeError, match=r"^on_elicitation: expected a dict .* an ElicitResult, not a str$"):
         answered(RequestCallbacks(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
 
@@ -240,8 +245,8 @@ def test_an_answer_that_the_form_does_not_allow_is_not_sent():
     params = ElicitParams(
         message="?", requested_schema={"properties": {"age": {"type": "integer"}}, "required": ["age"]}
     )
-    for content, wrong in (({"age": "old"}, "'age' has to be an integer"), (True, "'age' is missing")):
-        with pytest.raises(LocalProtocolError, match=f"^on_elicitation: the form .*: {wrong}$") as caught:
+    for content, wrong in (({"age": "old"}, "'age' must be an integer"), (True, "'age' is missing")):
+        with pytest.raises(LocalProtocolError, match=f"^on_elicitation: invalid answer: {wrong}$") as caught:
             answered(
                 RequestCallbacks(elicitation=lambda _, given=content: given), "elicitation/create", params
             )
@@ -273,7 +278,7 @@ def test_a_mode_that_was_not_declared_is_refused(capability, good, bad):
     for params in good:
         assert answered(answers, "elicitation/create", params).action == "accept"
     for params in bad:
-        with pytest.raises(InvalidParams, match="does not offer elicitation by"):
+        with pytest.raises(InvalidParams, match="does not offer elicitation in"):
             answered(answers, "elicitation/create", params)
 
 
@@ -337,7 +342,7 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
 
 @pytest.mark.parametrize("value", [7, "text", [1], False])
 def test_a_handler_that_returns_no_object_is_told_so(value):
-    with pytest.raises(TypeError, match="the handler of x/own returned a"):
+    with pytest.raises(TypeError, match="the handler of x/own must return an object"):
         answered(RequestCallbacks(custom={"x/own": lambda _: value}), "x/own")
 
 
@@ -407,7 +412,7 @@ def test_callbacks_answer_what_was_left_out():
     ("given", "text"),
     [
         ({"a": "x", "b": True}, r"'c' is missing \(roots/list\), and this client has no callback for it"),
-        ({"a": "x", "b": True, "c": [], "d": 1}, "'d' was not asked; there are 'a', 'b', 'c'"),
+        ({"a": "x", "b": True, "c": [], "d": 1}, "unknown key 'd'; use one of 'a', 'b', 'c'"),
     ],
 )
 def test_answers_that_are_missing_or_too_many_are_told(given, text):
@@ -418,9 +423,9 @@ def test_answers_that_are_missing_or_too_many_are_told(given, text):
 @pytest.mark.parametrize(
     ("key", "value", "error", "text"),
     [
-        ("a", 7, TypeError, r"answers\['a'\]: a int is no answer"),
+        ("a", 7, TypeError, r"answers\['a'\]: expected .* not a int"),
         ("a", None, UserRejected, "rejected"),
-        ("b", "yes", TypeError, r"answers\['b'\]: a str is no answer"),
+        ("b", "yes", TypeError, r"answers\['b'\]: expected .* not a str"),
         ("c", "/r", TypeError, "list of roots"),
         ("c", ["https://a.example"], ValueError, "file://"),
     ],
@@ -435,7 +440,7 @@ def test_answers_that_are_given_are_looked_at_like_those_of_callbacks(key, value
 def test_answers_that_are_given_are_held_against_the_form():
     form = '{"message":"?","requestedSchema":{"properties":{"n":{"type":"number"}}}}'
     questions = asked(("q", "elicitation/create", form))
-    with pytest.raises(LocalProtocolError, match=r"^answers\['q'\]: .*: 'n' has to be a number$"):
+    with pytest.raises(LocalProtocolError, match=r"^answers\['q'\]: .*: 'n' must be a number$"):
         responded(RequestCallbacks(), questions, {"q": {"n": "x"}}, EVERYTHING)
 
 
@@ -447,10 +452,10 @@ def test_answers_that_are_given_are_held_against_the_form():
             ("a", "sampling/createMessage", '{"messages":[],"maxTokens":1}'),
             "sampling/createMessage, which this client does not offer",
         ),
-        (("a", "elicitation/create", '{"message":7}'), "invalid elicitation/create"),
+        (("a", "elicitation/create", '{"message":7}'), "invalid params for elicitation/create"),
         (
             ("a", "elicitation/create", '{"message":"?","mode":"url","url":"https://a.example"}'),
-            "elicitation/create: this client does not offer elicitation by url",
+            "elicitation/create: this client does not offer elicitation in url mode",
         ),
     ],
 )

@@ -22,11 +22,11 @@ def test_a_number_of_seconds_passes(value):
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        ("1", TypeError, "timeout: a number of seconds or None, not '1'"),
-        ([1], TypeError, r"timeout: a number of seconds or None, not \[1\]"),
-        (0, ValueError, "timeout: more than 0 seconds, not 0"),
-        (-1.5, ValueError, "timeout: more than 0 seconds, not -1.5"),
-        (math.nan, ValueError, "timeout: more than 0 seconds, not nan"),
+        ("1", TypeError, "timeout must be a number of seconds or None, not '1'"),
+        ([1], TypeError, r"timeout must be a number of seconds or None, not \[1\]"),
+        (0, ValueError, "timeout must be more than 0 seconds, not 0"),
+        (-1.5, ValueError, "timeout must be more than 0 seconds, not -1.5"),
+        (math.nan, ValueError, "timeout must be more than 0 seconds, not nan"),
     ],
 )
 def test_anything_else_is_no_time_out(value, error, text):
@@ -37,7 +37,7 @@ def test_anything_else_is_no_time_out(value, error, text):
 @pytest.mark.parametrize("name", ["timeout", "max_timeout", "connect_timeout", "probe_timeout"])
 def test_a_client_looks_at_each_of_its_time_outs(name):
     wrong: dict[str, Any] = {name: "1"}
-    with pytest.raises(TypeError, match=f"^{name}: a number of seconds"):
+    with pytest.raises(TypeError, match=f"^{name} must be a number of seconds"):
         Client(RawServer(), **wrong)
 
 
@@ -52,11 +52,11 @@ def test_a_mapping_becomes_a_dict(value):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ([1], "arguments: a mapping of names to values, .* not a list"),
+        ([1], "arguments must be a mapping, .* not a list"),
         ("text", "not a str"),
         (5, "not a int"),
         ([], "not a list"),
-        ({1: 2}, "arguments: names are strings, not 1"),
+        ({1: 2}, "arguments: names must be strings, not 1"),
     ],
 )
 def test_what_is_no_mapping_of_names_is_refused(value, text):
@@ -66,7 +66,7 @@ def test_what_is_no_mapping_of_names_is_refused(value, text):
 
 @pytest.mark.parametrize("value", [object(), [{"deep": object()}], "\ud800", {(1, 2): 3}])
 def test_an_argument_that_json_cannot_say_is_named(value):
-    with pytest.raises(LocalProtocolError, match=r"tool 'add', argument 'b': .* written as JSON"):
+    with pytest.raises(LocalProtocolError, match=r"tool 'add', argument 'b': .* encoded as JSON"):
         encode_arguments("add", {"a": 1, "b": value})
 
 
@@ -96,25 +96,25 @@ def test_a_reference_is_understood(ref, reads):
 
 
 def test_a_reference_that_may_be_either_is_refused():
-    with pytest.raises(ValueError, match=r"ref: 'urn:a' may be a prompt or a template: give PromptRef"):
+    with pytest.raises(ValueError, match=r"ref 'urn:a' may be a prompt or a template: pass PromptRef"):
         make_reference("urn:a")
-    with pytest.raises(TypeError, match=r"ref: a prompt, a resource template, .* not a int"):
+    with pytest.raises(TypeError, match=r"ref must be a prompt, a resource template, .* not a int"):
         make_reference(5)
 
 
 @pytest.mark.parametrize(
     ("method", "arguments", "options", "text"),
     [
-        ("call_tool", ("t", [1]), {}, "^arguments: "),
+        ("call_tool", ("t", [1]), {}, "^arguments must "),
         ("call_tool", ("t", {"a": object()}), {}, "^tool 't', argument 'a': "),
-        ("call_tool", ("t",), {"meta": [1]}, "^meta: "),
-        ("call_tool", ("t",), {"timeout": "1"}, "^timeout: "),
-        ("list_tools", (), {"timeout": "1"}, "^timeout: "),
-        ("subscribe", ("a://b",), {"timeout": 0}, "^timeout: "),
-        ("get_prompt", ("p", [1]), {}, "^arguments: "),
-        ("complete", (5, "a"), {}, "^ref: "),
-        ("complete", ("p", "a"), {"context": [1]}, "^context: "),
-        ("request", ("own/method",), {"meta": "x"}, "^meta: "),
+        ("call_tool", ("t",), {"meta": [1]}, "^meta must "),
+        ("call_tool", ("t",), {"timeout": "1"}, "^timeout must "),
+        ("list_tools", (), {"timeout": "1"}, "^timeout must "),
+        ("subscribe", ("a://b",), {"timeout": 0}, "^timeout must "),
+        ("get_prompt", ("p", [1]), {}, "^arguments must "),
+        ("complete", (5, "a"), {}, "^ref must "),
+        ("complete", ("p", "a"), {"context": [1]}, "^context must "),
+        ("request", ("own/method",), {"meta": "x"}, "^meta must "),
     ],
 )
 def test_every_method_looks_before_it_sends(method, arguments, options, text):

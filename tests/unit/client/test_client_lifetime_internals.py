@@ -37,7 +37,7 @@ def test_a_connection_whose_loop_has_ended_is_no_connection(told):
     def end() -> None:
         asyncio.run(client.connect())
         if not told:  # as with a loop that was closed without cancelling its tasks
-            link = client._session._reconnector._dispatcher
+            link = client._session.reconnector._dispatcher
             assert link is not None
             link.end_reason = None
 

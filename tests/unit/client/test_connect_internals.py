@@ -7,7 +7,7 @@ import pytest
 from raw_server import Clock, RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
-from toolpost.connect import SERVER_CLOSE_TIMEOUT, make_connector
+from toolpost.connect import SERVER_CLOSE_TIMEOUT, TargetOptions, make_connector
 from toolpost.errors import ChannelClosed
 from toolpost.testing import ScriptedChannel
 from wire_server import Wire
@@ -22,7 +22,7 @@ def test_a_file_leads_to_a_url(tmp_path):
         async with Client(path, headers={"b": "2"}, http=http) as client:
             assert client.era == "session"
         assert {(headers["a"], headers["b"]) for _, _, headers, _ in http.sent} == {("1", "2")}
-        channel = await make_connector(path, http=http).open()
+        channel = await make_connector(path, TargetOptions(http=http)).open()
         await channel.close()
 
     run(main())
@@ -30,8 +30,8 @@ def test_a_file_leads_to_a_url(tmp_path):
 
 def test_what_is_known_of_a_url_is_for_the_next_client_unless_the_user_carries_the_requests():
     assert make_connector("http://host/mcp").key == "http://host/mcp"
-    assert make_connector("http://host/mcp", http="httpx2").key == "http://host/mcp"
-    assert make_connector("http://host/mcp", http=Wire()).key is None
+    assert make_connector("http://host/mcp", TargetOptions(http="httpx2")).key == "http://host/mcp"
+    assert make_connector("http://host/mcp", TargetOptions(http=Wire())).key is None
     assert make_connector({"url": "http://host/sse", "type": "sse"}).session
     assert make_connector("http://host/mcp?token=x").name == "http://host/mcp"
 
@@ -43,7 +43,7 @@ def test_a_way_has_a_name():
     assert make_connector(Named()).name == "weather"
     assert make_connector(RawServer()).name == "RawServer"
     assert make_connector(ScriptedChannel()).name == "ScriptedChannel"
-    assert make_connector("x/mcp.json", "one").name == "x/mcp.json, one"
+    assert make_connector("x/mcp.json", TargetOptions("one")).name == "x/mcp.json, one"
     assert make_connector("x/mcp.json").name == "x/mcp.json"
     assert make_connector(["python", "-m", "server"]).name == "python server"
 
@@ -69,7 +69,7 @@ def test_a_server_that_does_not_end_is_cancelled(caplog):
         assert asyncio.get_running_loop().time() == SERVER_CLOSE_TIMEOUT
 
     run(main(), Clock)
-    assert "is cancelled" in caplog.text
+    assert "cancelling it" in caplog.text
 
 
 def test_a_command_line_may_end_with_the_name_of_a_file():

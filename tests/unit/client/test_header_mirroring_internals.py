@@ -1,8 +1,9 @@
 """Parameters of tools that HTTP repeats in headers: learnt from the list, refreshed when they prove wrong."""
 
-from typing import Any
+from typing import Any, cast
 
-from toolpost.client.listing import HeaderParameterCache
+from toolpost.client.connection.status import Stats
+from toolpost.client.listing import ServerReader
 from toolpost.types import Tool
 
 REGION = {"mcp-param-region": ("region",)}
@@ -13,9 +14,10 @@ def schema(header: Any, kind: str = "string") -> dict[str, Any]:
 
 
 def test_a_tool_that_becomes_invalid_is_forgotten():
-    mirrors, reported = HeaderParameterCache(), []
-    assert len(mirrors.learn([Tool("a", schema("Region"))], reported.append)) == 1
-    assert mirrors.find("a") == REGION
-    assert mirrors.learn([Tool("a", schema(""))], reported.append) == []
-    assert mirrors.find("a") is None
-    assert len(reported) == 1
+    stats = Stats()
+    reader = ServerReader(cast("Any", None), stats, strict=False, cache=False)
+    assert reader._learn_header_parameters(Tool("a", schema("Region")))
+    assert reader.header_parameters == {"a": REGION}
+    assert not reader._learn_header_parameters(Tool("a", schema("")))
+    assert reader.header_parameters == {}
+    assert stats.skipped == 1

@@ -14,7 +14,6 @@ from toolpost.client.connection.negotiate import (
     REVISION_CACHE,
     CachedRevision,
     Connector,
-    RevisionCache,
 )
 from toolpost.errors import ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 from toolpost.protocol.methods import DATES
@@ -83,7 +82,7 @@ def test_a_server_that_knows_no_initialize_there_is_reached_in_the_old_way(statu
 )
 def test_other_refusals_of_initialize_lead_nowhere(status):
     server, old = Endpoint(server__discover=404, initialize=status), Endpoint(initialize=WELCOME)
-    with pytest.raises(ConnectFailed, match="no conversation came about: the server answered"):
+    with pytest.raises(ConnectFailed, match="could not connect: the server answered"):
         opened(server, old)
     assert old.heard == []
 
@@ -96,7 +95,9 @@ def test_without_an_old_way_a_refusal_of_initialize_is_the_end():
 @pytest.mark.parametrize("answer", [500, NOT_FOUND, ChannelClosed("cut off")])
 def test_a_server_that_is_reached_in_neither_way_says_both(answer):
     old = Endpoint(initialize=answer)
-    with pytest.raises(ConnectFailed, match="the server answered 404; nor in the way of older servers: "):
+    with pytest.raises(
+        ConnectFailed, match="the server answered 404; the fallback for older servers failed too: "
+    ):
         opened(Endpoint(server__discover=404, initialize=404), old)
     assert old.now.closed
 
@@ -104,7 +105,9 @@ def test_a_server_that_is_reached_in_neither_way_says_both(answer):
 def test_an_old_way_that_cannot_be_opened_is_told_as_well():
     old = Endpoint()
     old.refuses = refused()
-    with pytest.raises(ConnectFailed, match=r"answered 405; nor .*: there is no event stream") as caught:
+    with pytest.raises(
+        ConnectFailed, match=r"answered 405; the fallback .*: there is no event stream"
+    ) as caught:
         opened(Endpoint(server__discover=405, initialize=405), old)
     assert caught.value.__cause__ is old.refuses
 
@@ -121,7 +124,7 @@ def test_what_says_nothing_about_the_era_is_an_error(status):
 
 def test_a_server_that_is_not_there_is_an_error_with_a_hint_and_no_further_tries():
     server = Endpoint(server__discover=RequestFailed("the connection was refused", sent=False))
-    with pytest.raises(ConnectFailed, match=r"the connection was refused \(is the server running, and"):
+    with pytest.raises(ConnectFailed, match=r"the connection was refused \(check that the server is running"):
         opened(server, Endpoint(initialize=WELCOME))
     assert server.heard == [["server/discover"]]
     server.table["server/discover"] = RequestFailed("no name", sent=False, hint="look it up")
@@ -174,7 +177,7 @@ def test_where_only_sessions_are_held_nothing_is_probed():
         assert old.heard == [OPENED, OPENED]
         client = Client("http://host/sse", revision=DATES[-1])
         client._session._connector = Connector("old", old.open, session=True)
-        with pytest.raises(ConnectFailed, match="old: only sessions are held there"):
+        with pytest.raises(ConnectFailed, match="old: the server requires a session"):
             await client.connect()
 
     run(main())
@@ -189,7 +192,7 @@ def test_the_next_client_of_the_same_url_knows_what_the_first_found_out():
     for _ in range(2):
         assert opened(server, key=KEY) == ("session",)
     assert server.heard == [["server/discover", *OPENED], OPENED]
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST_SESSION)
     assert opened(server, key="another") == ("session",)
     assert server.heard[2:] == [["server/discover", *OPENED]]
 
@@ -212,10 +215,10 @@ def test_the_way_is_part_of_what_is_known():
 @pytest.mark.parametrize("refusal", [404, 400, NOT_FOUND, {}])
 def test_a_verdict_that_proves_wrong_is_dropped_and_found_anew(refusal):
     server = Endpoint(server__discover=DISCOVERED, initialize=refusal)
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION)
     assert opened(server, key=KEY) == ("stateless",)
     assert server.heard == [["initialize"], ["server/discover"]]
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST)
 
 
 @pytest.mark.requirement("VER-7")
@@ -223,9 +226,9 @@ def test_a_verdict_that_proves_wrong_is_dropped_and_found_anew(refusal):
 def test_an_old_way_that_has_gone_is_forgotten(gone):
     server, old = Endpoint(server__discover=DISCOVERED), Endpoint(initialize=404)
     old.refuses = refused() if gone else None
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION, via_fallback=True))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION, via_fallback=True)
     assert opened(server, old, key=KEY) == ("stateless",)
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST)
 
 
 def test_a_stateless_server_that_was_slow_to_start_is_asked_again():
@@ -238,7 +241,7 @@ def test_a_stateless_server_that_was_slow_to_start_is_asked_again():
 def test_a_server_that_is_reached_in_no_way_is_told_as_such():
     server, old = Endpoint(server__discover=None, initialize=NOT_FOUND), Endpoint()
     old.refuses = refused()
-    with pytest.raises(ConnectFailed, match="Method not found; nor in the way of older servers"):
+    with pytest.raises(ConnectFailed, match="Method not found; the fallback for older servers failed too"):
         opened(server, old)
 
 
@@ -251,25 +254,25 @@ def test_a_server_that_has_left_the_detour_without_a_word_is_found_again():
             await asyncio.Event().wait()
             raise AssertionError
 
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION, via_fallback=True))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION, via_fallback=True)
     assert opened(server, Silent(), key=KEY) == ("session",)
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST_SESSION)
 
 
 @pytest.mark.parametrize("answer", [401, 503, RequestFailed("refused", sent=False)])
 def test_a_server_that_is_not_well_keeps_its_verdict(answer):
     server = Endpoint(server__discover=DISCOVERED, initialize=answer)
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION)
     with pytest.raises(ConnectFailed):
         opened(server, key=KEY)
     assert server.heard == [["initialize"]]
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST_SESSION)
 
 
 def test_a_known_server_that_cannot_be_opened_is_an_error():
     server = Endpoint()
     server.refuses = refused()
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION)
     with pytest.raises(ConnectFailed, match="no event stream"):
         opened(server, key=KEY)
 
@@ -277,9 +280,9 @@ def test_a_known_server_that_cannot_be_opened_is_an_error():
 @pytest.mark.requirement("VER-7")
 def test_a_stateless_verdict_costs_nothing_and_may_be_wrong_too():
     server = Endpoint(server__discover=404, initialize=WELCOME)
-    REVISION_CACHE.put(KEY, CachedRevision(LATEST))
+    REVISION_CACHE[KEY] = CachedRevision(LATEST)
     assert opened(server, key=KEY) == ("session",)
-    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
+    assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST_SESSION)
 
 
 @pytest.mark.requirement("VER-7", "HTTPL-28")
@@ -295,23 +298,27 @@ def test_a_lost_session_may_mean_that_the_server_is_a_newer_one_now():
             await client.list_tools()
             assert client.era == "stateless"
         assert server.heard[1] == ["server/discover", "tools/list"]
-        assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
+        assert REVISION_CACHE.get(KEY) == CachedRevision(LATEST)
 
     run(main())
 
 
 def test_verdicts_are_bounded_and_those_without_a_key_are_not_kept():
-    verdicts = RevisionCache(2)
-    verdict = CachedRevision(LATEST)
-    for key in ("a", "b", "a", "c", None):
-        verdicts.put(key, verdict)
-    assert [verdicts.find(key) for key in ("a", "b", "c", None)] == [verdict, None, verdict, None]
-    for key in ("a", "x", None):
-        verdicts.drop(key)
-    assert verdicts.find("a") is None
-    verdicts.clear()
-    assert verdicts.find("c") is None
-    assert MAX_CACHED_REVISIONS == 256
+    async def main() -> None:
+        assert MAX_CACHED_REVISIONS == 256
+        for number in range(MAX_CACHED_REVISIONS):
+            REVISION_CACHE[f"{KEY}/{number}"] = CachedRevision(LATEST)
+        async with client_of(Endpoint(server__discover=DISCOVERED), key=KEY):
+            pass
+        assert len(REVISION_CACHE) == MAX_CACHED_REVISIONS
+        assert f"{KEY}/0" not in REVISION_CACHE
+        assert REVISION_CACHE[KEY] == CachedRevision(LATEST)
+        before = dict(REVISION_CACHE)
+        async with client_of(Endpoint(server__discover=DISCOVERED)):
+            pass
+        assert before == REVISION_CACHE
+
+    run(main())
 
 
 def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
@@ -331,7 +338,7 @@ def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
         for era in ("stateless", "session"):
             async with client:
                 assert client.era == era
-        with pytest.raises(ConnectFailed, match=r"mcp\.json: it cannot be reached: mcp\.json"):
+        with pytest.raises(ConnectFailed, match=r"mcp\.json: could not connect: mcp\.json"):
             await client.connect()
 
     run(main())

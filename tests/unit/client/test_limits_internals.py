@@ -60,7 +60,7 @@ class Bounded:
             assert not call.done()
             self.channel.feed({"jsonrpc": "2.0", "id": number, "result": {"tools": []}})
             await call
-        assert self.link.pending == {}
+        assert self.link.calls == {}
         assert self.link.connection.outgoing == {}
         assert self.channel.unread == 0
         await self.link.close()
@@ -90,8 +90,8 @@ def test_the_request_fails_at_once_and_the_others_go_on(line):
             await two
         text = str(caught.value)
         size = len(line % LONG)
-        assert f"them: the answer to tools/list was dropped: a message of {size} bytes is too long" in text
-        assert "the limit is 1000" in text
+        assert f"them: the response to tools/list was dropped: message too long: {size} bytes" in text
+        assert "(limit: 1000)" in text
         assert "max_line" in text
         assert it.stats.discarded == LOST
         await it.finish({1: one, 3: three})
@@ -136,7 +136,8 @@ def test_a_subscription_is_not_taken_for_the_request():
     async def main() -> None:
         it = Bounded(LATEST)
         (outgoing,) = STATELESS_ERA.listen(it.link.connection, SubscriptionFilter(tools_list_changed=True))
-        listen = await it.link.open_request(outgoing)
+        listen = it.link.register_call(outgoing)
+        await it.link.start_call(listen)
         await it.channel.next_sent()
         it.channel.lose(LONG)
         assert not listen.answer.done()
@@ -178,7 +179,7 @@ def test_a_request_of_the_servers_is_refused_where_it_may_be_answered(revision):
         if not revision.stateless:
             refusal = await it.channel.next_sent()
             assert (refusal["id"], refusal["error"]["code"]) == (1, -32600)
-            assert "the limit is 1000" in refusal["error"]["message"]
+            assert "(limit: 1000)" in refusal["error"]["message"]
         assert it.stats.discarded == LOST
         it.channel.feed({"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "resultType": "complete"}})
         await call

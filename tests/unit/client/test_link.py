@@ -72,7 +72,7 @@ class Harness:
     async def __aexit__(self, *_: object) -> None:
         await self.link.close()
         assert self.channel.closed
-        assert not self.link.pending
+        assert not self.link.calls
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
@@ -94,7 +94,7 @@ def test_a_request_is_answered():
             call = it.start()
             sent = await it.channel.next_sent()
             assert (sent["id"], sent["method"]) == (1, "tools/list")
-            assert it.link.pending == {1: "tools/list"}
+            assert [call.method for call in it.link.calls.values()] == ["tools/list"]
             it.channel.feed(LIST)
             assert (await call).raw == b'{"tools":[]}'
             assert it.stats.requests == 1
@@ -179,10 +179,10 @@ def test_a_send_that_fails_is_an_error_of_the_request(error):
             it.channel.broken = error
             with pytest.raises(ChannelClosed, match=str(error)):
                 await it.start(timeout=60.0)
-            assert not it.link.pending
+            assert not it.link.calls
             assert not it.connection.outgoing
             with pytest.raises(ChannelClosed):
-                await it.link.open_request(it.connection.request("tools/list"))
+                await it.link.start_call(it.link.register_call(it.connection.request("tools/list")))
 
     run(main())
 
@@ -205,7 +205,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision)
             cancelled = it.channel.sent[-1]
             assert cancelled["method"] == "notifications/cancelled"
             assert cancelled["params"]["requestId"] == 1
-            assert "time-out" in cancelled["params"]["reason"]
+            assert "timed out" in cancelled["params"]["reason"]
             it.channel.feed(LIST)  # late
             await turns()
             assert it.stats.discarded == {"late answer": 1}
@@ -334,7 +334,7 @@ def test_more_progress_than_anybody_has_time_for_is_counted():
             gate.set()
             it.channel.feed(LIST)
             await call
-            assert it.stats.discarded == {"progress that nobody has time for": 2}
+            assert it.stats.discarded == {"progress over the limit": 2}
 
     run(main())
 
@@ -414,13 +414,15 @@ def test_a_cancellation_that_meets_an_answer_keeps_the_answer():
 def test_a_long_request_is_open_until_it_is_cancelled_or_answered():
     async def main() -> None:
         async with Harness() as it:
-            first = await it.link.open_request(it.connection.request("tools/list"))
-            second = await it.link.open_request(it.connection.request("tools/list"))
+            first = it.link.register_call(it.connection.request("tools/list"))
+            second = it.link.register_call(it.connection.request("tools/list"))
+            await it.link.start_call(first)
+            await it.link.start_call(second)
             it.channel.feed(LIST)
             await first.answer
             it.link.cancel(second.id)
             await turns()
-            assert it.link.pending == {}
+            assert it.link.calls == {}
 
     run(main())
 
@@ -494,7 +496,7 @@ def test_a_callback_that_fails_is_an_error_answer_and_a_line_in_the_log(answer, 
             assert reply["error"] == {"code": code, "message": message}
 
     run(main())
-    assert ("roots/list failed" in caplog.text) is (code == -32603)
+    assert ("failed to answer roots/list" in caplog.text) is (code == -32603)
 
 
 @pytest.mark.requirement("CANC-4")
@@ -599,7 +601,7 @@ def test_a_refusal_without_an_answer_is_counted():
             it.link._router._handle_refusal(InvalidMessageReceived(InvalidParams("no")))
             await turns()
             assert it.channel.raw == []
-            assert it.stats.discarded == {"refused message": 1}
+            assert it.stats.discarded == {"rejected message": 1}
 
     run(main())
 
@@ -613,7 +615,7 @@ def test_a_message_that_breaks_a_rule_is_refused_and_counted(caplog):
             it.channel.feed(b"this is not JSON", {"jsonrpc": "2.0", "id": 99, "result": {}})
             await turns()
             assert it.stats.discarded == {
-                "refused message": 1,
+                "rejected message": 1,
                 "malformed message": 1,
                 "answer to an unknown request": 1,
             }
@@ -642,7 +644,7 @@ def test_a_server_that_does_not_read_cannot_fill_the_memory():
             it.channel.writable.clear()
             it.channel.feed(*(ask(number, "no/such") for number in range(MAX_QUEUED_CALLBACKS + 3)))
             await turns()
-            assert it.stats.discarded["answer to a peer that does not read"] == 3
+            assert it.stats.discarded["response that the peer does not read"] == 3
 
     run(main())
 
@@ -674,7 +676,7 @@ def test_a_fault_of_ours_costs_one_message_and_not_the_connection(caplog):
             assert it.stats.discarded == {"message that could not be handled": 1}
 
     run(main())
-    assert "could not be handled" in caplog.text
+    assert "failed to handle" in caplog.text
 
 
 # --------------------------------------------------------------------- the end
@@ -844,7 +846,7 @@ def test_a_callback_that_refuses_to_end_does_not_hold_up_closing(caplog):
         await turns()
 
     run(main(), Clock)
-    assert "go on although the client was closed" in caplog.text
+    assert "still running after the client was closed" in caplog.text
 
 
 @pytest.mark.parametrize(("data", "kind"), [("{}", "str"), (None, "NoneType"), ({}, "dict")])
@@ -855,12 +857,14 @@ def test_a_channel_that_does_not_receive_bytes_is_told_what_is_wrong(data, kind,
 
         it = Harness()
         it.channel.receive = receive
-        with pytest.raises(ChannelClosed, match=rf"ScriptedChannel\.receive\(\) returned a {kind}; .* bytes"):
+        with pytest.raises(
+            ChannelClosed, match=rf"ScriptedChannel\.receive\(\) must return bytes, not a {kind}"
+        ):
             await it.link.request("tools/list")
         await it.link.close()
 
     run(main())
-    assert "is bytes" in caplog.text
+    assert "must return bytes" in caplog.text
 
 
 def test_a_link_without_a_name_tag_has_no_name():

@@ -58,7 +58,7 @@ class Harness:
 
     async def __aexit__(self, *_: object) -> None:
         await self.link.close()
-        assert not self.link.pending
+        assert not self.link.calls
         assert not self.connection.outgoing
 
     async def start(self, **limits: Any) -> "asyncio.Task[Result]":

@@ -44,7 +44,7 @@ def test_a_target_that_cannot_be_reached_is_an_error():
 
         client = Client(RawServer())
         client._session._connector = Connector("server", open_it)
-        with pytest.raises(ConnectFailed, match="server: it cannot be reached: no such file") as caught:
+        with pytest.raises(ConnectFailed, match="server: could not connect: no such file") as caught:
             await client.connect()
         assert caught.value.sent is False
 

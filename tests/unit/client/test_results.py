@@ -90,7 +90,7 @@ def test_a_type_that_nobody_can_make_is_our_fault():
     class Strange:
         pass
 
-    with pytest.raises(MCPError, match="Strange cannot be made from JSON"):
+    with pytest.raises(MCPError, match="cannot convert JSON to Strange"):
         convert_value({}, Strange, "x")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from endpoint import OPENED, WELCOME, Endpoint, client_of
 from raw_server import Clock, run
+from toolpost.client.connection.pending import NO_LIMITS
 from toolpost.client.connection.reconnect import MIN_BACKOFF
 from toolpost.errors import (
     ChannelClosed,
@@ -26,7 +27,7 @@ def test_a_client_that_is_closed_before_it_could_be_opened_again_stays_closed():
         client = await client_of(server(), revision=SESSION).connect()
         await client.close()
         with pytest.raises(ChannelClosed, match="not connected"):
-            await client._session.ensure_connected()
+            await client._session.wait_connected(NO_LIMITS)
 
     run(main())
 

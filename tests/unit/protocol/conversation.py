@@ -268,8 +268,14 @@ class Conversation:
         extra: Mapping[str, Row] | None = None,
         limit: int = 1024,
     ) -> None:
-        self.client = Connection(client, revision=revision, extra=extra, limit=limit)
-        self.server = Connection(server, extra=extra, limit=limit)
+        client, server = (
+            LocalPeer(party.info, party.capabilities, supported=party.supported, rows=extra)
+            if extra
+            else party
+            for party in (client, server)
+        )
+        self.client = Connection(client, revision=revision, limit=limit)
+        self.server = Connection(server, limit=limit)
 
     def end(self, role: Role) -> Connection:
         """One end."""

@@ -43,7 +43,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import connection as connection_module
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
+from toolpost.protocol.connection import LOG_LEVEL_RANKS, MAX_IN_FLIGHT, Connection
 from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA, Peer, read_meta
 from toolpost.protocol.events import (
     CancellationReceived,
@@ -55,12 +55,11 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
-from toolpost.protocol.jsonrpc import JSONRPCRequest
+from toolpost.protocol.jsonrpc import MAX_DEPTH, JSONRPCRequest
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
 from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS, handle_request
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
-from toolpost.protocol.send import LOG_LEVEL_RANKS
 from toolpost.types import (
     LOG_LEVEL,
     PROTOCOL_VERSION,
@@ -242,14 +241,6 @@ def test_a_raw_result_goes_out_untouched():
     )
 
 
-def test_an_answer_that_was_made_elsewhere_is_the_answer():
-    conversation = talk(LATEST_SESSION)
-    incoming = conversation.ask("ping").incoming
-    assert conversation.server.mark_answered(incoming.id)
-    assert not conversation.server.mark_answered(incoming.id)
-    assert conversation.server.reply(incoming.id, Raw(b"{}")) is None
-
-
 @pytest.mark.parametrize("revision", [LATEST, LATEST_SESSION], ids=str)
 def test_a_result_that_cannot_be_said_leaves_the_request_answerable(revision):
     conversation = talk(revision)
@@ -279,7 +270,7 @@ def test_an_error_that_cannot_be_said_is_said_plainly(error):
     incoming = conversation.ask("tools/call").incoming
     assert parse(conversation.server.fail(incoming.id, error))["error"] == {
         "code": -32603,
-        "message": "Internal error: the error cannot be written as JSON",
+        "message": "Internal error: the error cannot be encoded as JSON",
     }
     assert conversation.server.incoming == {}
 
@@ -398,7 +389,7 @@ def test_too_many_requests_are_refused(revision):
     for identity in (1, 2):
         one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
     error = refusal(server.receive(told(revision, "tools/call", id=3)))
-    assert error == {"code": -32603, "message": "Too many requests in flight, at most 2 are allowed"}
+    assert error == {"code": -32603, "message": "Too many requests in flight: the limit is 2"}
     assert list(server.incoming) == [1, 2]
     server.reply(1, RESULTS["tools/call"])
     one(server.receive(told(revision, "tools/call", id=3)), InboundRequest)
@@ -515,7 +506,7 @@ def test_a_result_of_an_unknown_type_is_invalid(kind):
     result = {"content": [], "resultType": kind}
     failed = one(client.receive(message(id=outgoing.id, result=result)), ErrorReceived)
     assert isinstance(failed.error, RemoteProtocolError)
-    assert "tools/call was answered with an " in failed.error.message
+    assert "tools/call: " in failed.error.message
 
 
 @every_session
@@ -575,11 +566,16 @@ def test_a_client_answers_what_is_no_message_in_a_session_if_it_can(revision, da
 
 
 def test_a_message_may_not_nest_too_deeply():
-    deep = message(id=1, method="tools/call", params=marked({"name": "x", "arguments": [[[[[[[[]]]]]]]]}))
-    refused = one(Connection(SERVER_PARTY, depth=5).receive(deep), InvalidMessageReceived)
+    def call(levels: int) -> bytes:
+        arguments: dict[str, Any] = {}
+        for _ in range(levels):
+            arguments = {"a": arguments}
+        return message(id=1, method="tools/call", params=marked({"name": "x", "arguments": arguments}))
+
+    refused = one(Connection(SERVER_PARTY).receive(call(MAX_DEPTH)), InvalidMessageReceived)
     assert parse(refused.data)["error"]["code"] == -32600
     assert refused.id == 1
-    one(Connection(SERVER_PARTY, depth=20).receive(deep), InboundRequest)
+    one(Connection(SERVER_PARTY).receive(call(MAX_DEPTH - 4)), InboundRequest)
 
 
 # --------------------------------------------------------------------- batches
@@ -596,7 +592,7 @@ def test_batches_are_part_of_one_revision_only(revision):
     else:
         assert refusal(events) == {
             "code": -32600,
-            "message": "Invalid request: a batch cannot stand here",
+            "message": "Invalid request: a batch is not allowed here",
         }
 
 
@@ -842,7 +838,7 @@ def test_a_client_does_not_speak_what_it_cannot(answered):
     failed = one(client.receive(message(id=opening.id, result=result)), ErrorReceived)
     assert isinstance(failed.error, RemoteProtocolError)
     assert str(failed.error) == (
-        f"the server wants to speak {answered}, which we do not (we speak {OLDEST}, {NEWEST})"
+        f"unsupported protocol revision of the server: {answered} (this client supports {OLDEST}, {NEWEST})"
     )
     assert (client.lifecycle.state, client.peer) == ("new", None)
 
@@ -929,7 +925,7 @@ def test_adopting_forgets_who_was_there():
     client = talk(LATEST).client
     client.switch_revision(LATEST_SESSION)
     assert (client.revision, client.peer) == (LATEST_SESSION, None)
-    with pytest.raises(LocalProtocolError, match="has to wait"):
+    with pytest.raises(LocalProtocolError, match="not allowed before"):
         client.request("tools/list")
 
 
@@ -1448,7 +1444,7 @@ def test_a_server_that_did_not_declare_logging_logs_nothing(revision):
 def test_a_session_hears_logs_before_it_is_complete():
     conversation = Conversation(LATEST_SESSION).open("greeted")
     assert conversation.server.log("info", "soon")
-    with pytest.raises(LocalProtocolError, match="has to wait"):
+    with pytest.raises(LocalProtocolError, match="not allowed before"):
         conversation.server.notify("notifications/tools/list_changed")
 
 
@@ -1489,7 +1485,7 @@ def test_only_the_notices_of_the_revision_can_be_said(revision, by):
 @cases(notices, lambda revision, by, _row: revision.stateless and by == SERVER)
 def test_a_stateless_notice_belongs_to_a_request(revision, by, row):
     conversation = talk(revision)
-    with pytest.raises(LocalProtocolError, match=f"{row.name} belongs to a request"):
+    with pytest.raises(LocalProtocolError, match=f"{row.name} must belong to a request"):
         conversation.server.notify(row.name, PARAMS[row.name])
 
 
@@ -1772,7 +1768,7 @@ def test_meta_that_is_no_object_cannot_be_said(params):
 @pytest.mark.parametrize("key", ["io.modelcontextprotocol/mine", "a b", "-/x", "9.com/x"])
 def test_a_key_of_meta_that_is_not_ours_is_refused(key):
     client = Connection(CLIENT_PARTY)
-    with pytest.raises(LocalProtocolError, match="cannot carry this key in _meta"):
+    with pytest.raises(LocalProtocolError, match="invalid key in _meta"):
         client.request("tools/list", meta={"com.example/fine": 1, key: 1})
     assert client.outgoing == {}
 
@@ -1786,7 +1782,8 @@ def test_a_session_goes_on_in_another_place():
     assert (server.lifecycle.state, server.revision) == ("ready", LATEST_SESSION)
     assert one(server.receive(message(id=1, method="tools/list")), InboundRequest).peer is peer
     assert refusal(server.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
-    greeted = Connection(SERVER_PARTY, peer=peer, state="greeted")
+    greeted = Connection(SERVER_PARTY, peer=peer)
+    greeted.lifecycle.state = "greeted"
     assert refusal(greeted.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
     one(greeted.receive(message(id=1, method="tools/list")), InboundRequest)
     greeted.receive(message(method="notifications/initialized"))
@@ -1867,8 +1864,8 @@ def test_a_client_offers_the_newest_revision_that_it_speaks():
     ("end", "until", "hint"),
     [
         (CLIENT, "new", "open(connection)"),
-        (CLIENT, "opening", "the server has not answered"),
-        (SERVER, "opening", "answer initialize"),
+        (CLIENT, "opening", "the server has not responded"),
+        (SERVER, "opening", "respond to initialize"),
         (SERVER, "greeted", "the client has not sent"),
     ],
 )
@@ -1877,7 +1874,7 @@ def test_who_asks_too_early_is_told_what_has_to_come_first(end, until, hint):
     speaker = conversation.end(end)
     if end == SERVER:
         speaker.peer = speaker.peer or Peer(LATEST_SESSION)
-    with pytest.raises(LocalProtocolError, match="has to wait") as caught:
+    with pytest.raises(LocalProtocolError, match="not allowed before") as caught:
         speaker.request("tools/list" if end == CLIENT else "roots/list")
     assert hint in (caught.value.hint or "")
 
@@ -1890,7 +1887,7 @@ def test_the_example_in_the_docstring_runs():
 def test_a_level_that_does_not_exist_cannot_be_logged(revision):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
-    with pytest.raises(LocalProtocolError, match="no log level"):
+    with pytest.raises(LocalProtocolError, match="unknown log level"):
         conversation.server.log(cast("Any", "bogus"), "x", to=incoming)
 
 
@@ -1910,5 +1907,5 @@ def test_an_answer_has_the_id_of_the_request():
 def test_progress_is_a_number():
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/call", progress=True).incoming
-    with pytest.raises(LocalProtocolError, match="progress is a number, not 'x'"):
+    with pytest.raises(LocalProtocolError, match="progress must be a number, not 'x'"):
         conversation.server.report_progress(incoming.id, cast("Any", "x"))

@@ -137,7 +137,7 @@ def test_a_name_that_nobody_knows_is_not_repeated_whole():
 
 def test_a_row_knows_whether_it_is_a_request():
     client = talk(LATEST_SESSION).client
-    with pytest.raises(LocalProtocolError, match="is a notice"):
+    with pytest.raises(LocalProtocolError, match="is a notification"):
         client.request(Row("com.example/hail", NotificationParams))
     with pytest.raises(LocalProtocolError, match="is a request"):
         client.notify(_calling())
@@ -148,13 +148,15 @@ def test_an_answer_is_a_result_made_of_blocks():
     incoming = conversation.ask("tools/call").incoming
     wrong: list[Any] = [{"content": []}, CallToolResult(content=cast("Any", "hello"))]
     for result in wrong:
-        with pytest.raises(LocalProtocolError, match=r"an answer is a Result|made of content blocks"):
+        with pytest.raises(
+            LocalProtocolError, match=r"a response must be a Result|consist of content blocks"
+        ):
             conversation.server.reply(incoming.id, result)
     assert conversation.server.reply(incoming.id, CallToolResult(content=[]))
 
 
 def test_one_revision_is_still_a_list():
-    with pytest.raises(TypeError, match="are a list"):
+    with pytest.raises(TypeError, match="must be a list"):
         LocalPeer(Implementation("s", "1"), ServerCapabilities(), supported="2025-11-25")
 
 

@@ -103,7 +103,7 @@ def test_a_value_is_encoded(value, wire):
     ],
 )
 def test_what_no_header_can_carry_is_not_encoded(value: Any):
-    with pytest.raises(ValueError, match=r"header takes|surrogates not allowed"):
+    with pytest.raises(ValueError, match=r"header value must be|surrogates not allowed"):
         encode_value(value)
 
 
@@ -192,25 +192,25 @@ def test_a_junk_value_decodes_or_is_refused(wire):
     ],
 )
 def test_a_name_that_agrees_passes(header, body):
-    check_name(header, body)
+    check_name(header.encode(), body)
 
 
 @pytest.mark.requirement("HDR-25", "HDR-27")
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        pytest.param(None, "mcp-name: the header is missing; the body says 'bar'", id="missing"),
-        pytest.param("foo", "mcp-name: the header says 'foo', the body says 'bar'", id="another name"),
+        pytest.param(None, "mcp-name: the header is missing, but the body has 'bar'", id="missing"),
+        pytest.param("foo", "mcp-name: the header is 'foo', but the body has 'bar'", id="another name"),
         pytest.param(
-            "BAR", "mcp-name: the header says 'BAR', the body says 'bar'", id="values keep their case"
+            "BAR", "mcp-name: the header is 'BAR', but the body has 'bar'", id="values keep their case"
         ),
-        pytest.param("", "mcp-name: the header says '', the body says 'bar'", id="empty"),
+        pytest.param("", "mcp-name: the header is '', but the body has 'bar'", id="empty"),
         pytest.param("=?base64?!?=", "mcp-name: '=?base64?!?=' is not Base64 of UTF-8 text", id="malformed"),
     ],
 )
 def test_a_name_that_differs_is_refused(header, message):
     with pytest.raises(HeaderMismatch) as caught:
-        check_name(header, "bar")
+        check_name(None if header is None else header.encode(), "bar")
     assert str(caught.value) == message
 
 
@@ -241,7 +241,7 @@ def prop(name: Any = "Region", kind: Any = "string", **more: Any) -> dict[str, A
     return {"type": kind, "x-mcp-header": name, **more}
 
 
-CHAIN = "only a chain of `properties` may lead to it; it stands"
+CHAIN = "it must be reachable through `properties` alone; it is"
 
 
 def properties(**each: Any) -> dict[str, Any]:
@@ -306,14 +306,14 @@ def test_annotations_are_found(schema, found):
     [
         pytest.param(
             properties(a=prop("")),
-            "on 'a': it must be a text that is not empty",
+            "on 'a': it must be a non-empty string",
             id="empty",
             marks=pytest.mark.requirement("HDR-6"),
         ),
         *(
             pytest.param(
                 properties(a=prop(name)),
-                "on 'a': it must be a text that is not empty",
+                "on 'a': it must be a non-empty string",
                 id=f"{type(name).__name__} for a name",
                 marks=pytest.mark.requirement("HDR-7"),
             )
@@ -370,13 +370,13 @@ def test_annotations_are_found(schema, found):
         ),
         pytest.param(
             properties(a=prop(), b=prop()),
-            "on 'b': 'a' has it already",
+            "on 'b': 'a' already uses it",
             id="twice the same",
             marks=pytest.mark.requirement("HDR-9"),
         ),
         pytest.param(
             properties(a=prop("Region"), b=properties(c=prop("REGION"))),
-            "on 'b.c': 'a' has it already",
+            "on 'b.c': 'a' already uses it",
             id="twice the same but for case",
             marks=pytest.mark.requirement("HDR-9"),
         ),
@@ -548,7 +548,7 @@ UNFIT = [
 @pytest.mark.parametrize("value", UNFIT)
 def test_an_argument_that_cannot_be_mirrored_is_named(value):
     with pytest.raises(
-        ValueError, match=r"^the argument 'b\.c' cannot be sent as mcp-param-c: a header takes"
+        ValueError, match=r"^the argument 'b\.c' cannot be sent as mcp-param-c: a header value must be"
     ):
         mirror_arguments(ANNOTATED, {"b": {"c": value}})
 
@@ -557,7 +557,7 @@ def test_an_argument_that_cannot_be_mirrored_is_named(value):
 @pytest.mark.parametrize("sent", [{}, {"mcp-param-c": "1"}, {"mcp-param-c": str(BEYOND)}])
 @pytest.mark.parametrize("value", UNFIT)
 def test_an_argument_that_cannot_be_mirrored_agrees_with_nothing(value, sent):
-    with pytest.raises(HeaderMismatch, match=r"^mcp-param-c: .* of type \w+, which no header can carry"):
+    with pytest.raises(HeaderMismatch, match=r"^mcp-param-c: .* of type \w+, which cannot be a header value"):
         verify_arguments(ANNOTATED, {"b": {"c": value}}, sent)
 
 
@@ -612,7 +612,7 @@ def test_a_header_that_says_the_same_passes(value, header):
     ],
 )
 def test_a_header_that_says_something_else_is_refused(value, header):
-    with pytest.raises(HeaderMismatch, match=r"^mcp-param-a: the header says '.*', the argument 'a' is "):
+    with pytest.raises(HeaderMismatch, match=r"^mcp-param-a: the header is '.*', but the argument 'a' is "):
         verify_arguments(ANNOTATED, {"a": value}, {"mcp-param-a": header})
 
 
@@ -643,21 +643,21 @@ def test_a_header_that_says_something_else_is_refused(value, header):
         pytest.param(
             {},
             {"mcp-param-a": "x"},
-            "mcp-param-a: the header is there, but the body has no argument 'a'",
+            "mcp-param-a: the header is present, but the body has no argument 'a'",
             id="the argument is missing",
             marks=pytest.mark.requirement("HDR-25"),
         ),
         pytest.param(
             {"a": None},
             {"mcp-param-a": ""},
-            "mcp-param-a: the header is there, but the body has no argument 'a'",
+            "mcp-param-a: the header is present, but the body has no argument 'a'",
             id="the argument is null",
             marks=pytest.mark.requirement("HDR-25"),
         ),
         pytest.param(
             {"a": "x"},
             {"mcp-param-a": "x\x00"},
-            "mcp-param-a: 'x\\x00' has characters that may not stand in a header",
+            "mcp-param-a: 'x\\x00' has characters that a header does not allow",
             id="a character is not legal",
             marks=pytest.mark.requirement("HDR-24"),
         ),

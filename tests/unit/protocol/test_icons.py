@@ -117,12 +117,12 @@ def test_whatever_a_server_says_only_two_schemes_pass(src, mime_type):
 
 @pytest.mark.parametrize("icons", ["https://example.com/a.png", Icon(SAFE[0])])
 def test_one_icon_is_no_list(icons):
-    with pytest.raises(TypeError, match="icons has to be a list, also when there is only one"):
+    with pytest.raises(TypeError, match="icons must be a list, even if there is only one"):
         check_icons(icons)
 
 
 @pytest.mark.parametrize("icon", [SAFE[0], {"src": SAFE[0]}, None])
 def test_what_is_no_icon_is_named(icon):
-    with pytest.raises(TypeError, match=r"icons has to be a list of Icon objects, .*, not of") as refused:
+    with pytest.raises(TypeError, match=r"icons must be a list of Icon objects, .*, not ") as refused:
         check_icons([Icon(SAFE[0]), icon])
     assert repr(icon) in str(refused.value)

@@ -93,7 +93,7 @@ def test_a_prefix_is_labels(key, extension):
     said = explain_invalid_meta_key(key, extension=extension)
     assert said is not None
     assert repr(key) in said
-    assert "prefix is labels" in said
+    assert "prefix must be labels" in said
 
 
 @pytest.mark.requirement("META-6")
@@ -103,7 +103,7 @@ def test_a_name_starts_and_ends_with_a_letter_or_digit(key, extension):
     said = explain_invalid_meta_key(key, extension=extension)
     assert said is not None
     assert repr(key) in said
-    assert "name starts and ends" in said
+    assert "name must start and end" in said
 
 
 @pytest.mark.requirement("META-5")

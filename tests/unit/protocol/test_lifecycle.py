@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
-from toolpost.protocol.connection import Lifecycle, LifecycleEvent, LifecycleState
+from toolpost.protocol.lifecycle import Lifecycle, LifecycleEvent, LifecycleState
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER
 
 ROLES = (CLIENT, SERVER)
@@ -66,11 +66,11 @@ def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state,
 @pytest.mark.parametrize(
     ("state", "method", "why"),
     [
-        ("new", "tools/list", "tools/list has to wait until the session is initialized"),
-        ("opening", "tools/list", "tools/list has to wait until the session is initialized"),
-        ("opening", "initialize", "the session is being initialized already"),
-        ("greeted", "initialize", "the session is being initialized already"),
-        ("ready", "initialize", "the session is initialized already"),
+        ("new", "tools/list", "tools/list is not allowed before the session is initialized"),
+        ("opening", "tools/list", "tools/list is not allowed before the session is initialized"),
+        ("opening", "initialize", "the session is already being initialized"),
+        ("greeted", "initialize", "the session is already being initialized"),
+        ("ready", "initialize", "the session is already initialized"),
     ],
 )
 def test_a_refusal_says_why(state: LifecycleState, method, why):

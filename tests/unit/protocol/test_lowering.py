@@ -120,10 +120,10 @@ def test_blocks_of_a_prompt(block, revision, told):
 @pytest.mark.parametrize(("block", "revision", "told"), rows(IN_SAMPLING))
 def test_blocks_of_a_question_to_the_model(block, revision, told):
     params = CreateMessageParams(
-        messages=[SamplingMessage("user", block, {"c": 3})], max_tokens=5, temperature=0
+        messages=[SamplingMessage("user", block, meta={"c": 3})], max_tokens=5, temperature=0
     )
     assert downgrade_value(params, revision) == CreateMessageParams(
-        messages=[SamplingMessage("user", told, {"c": 3})], max_tokens=5, temperature=0
+        messages=[SamplingMessage("user", told, meta={"c": 3})], max_tokens=5, temperature=0
     )
 
 
@@ -190,7 +190,7 @@ def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
 @pytest.mark.parametrize("block", ["hello", None, {"type": "text"}, [TEXT]], ids=repr)
 @pytest.mark.parametrize("revision", [A, E])
 def test_what_is_no_block_is_refused(block, revision):
-    with pytest.raises(LocalProtocolError, match=f"not of {type(block).__name__}"):
+    with pytest.raises(LocalProtocolError, match=f"not {type(block).__name__}"):
         downgrade_value(CallToolResult(content=[block]), revision)
 
 
@@ -201,26 +201,26 @@ def test_what_is_no_block_is_refused(block, revision):
 def test_a_turn_of_several_blocks_becomes_several_turns(revision):
     params = CreateMessageParams(
         messages=[
-            SamplingMessage("user", [TEXT, IMAGE, USE], {"d": 4}),
+            SamplingMessage("user", [TEXT, IMAGE, USE], meta={"d": 4}),
             SamplingMessage("assistant", TEXT),
-            SamplingMessage("user", [], {"e": 5}),
+            SamplingMessage("user", [], meta={"e": 5}),
         ],
         max_tokens=5,
     )
     assert downgrade_value(params, revision).messages == [
-        SamplingMessage("user", TEXT, {"d": 4}),
+        SamplingMessage("user", TEXT, meta={"d": 4}),
         SamplingMessage("user", IMAGE),
         SamplingMessage("user", USE_TEXT),
         SamplingMessage("assistant", TEXT),
-        SamplingMessage("user", TextContent(""), {"e": 5}),
+        SamplingMessage("user", TextContent(""), meta={"e": 5}),
     ]
 
 
 @pytest.mark.parametrize("revision", [D, E])
 def test_a_turn_of_several_blocks_stays_one_turn(revision):
-    messages = [SamplingMessage("user", [TEXT, LINK, USE], {"d": 4}), SamplingMessage("user", [])]
+    messages = [SamplingMessage("user", [TEXT, LINK, USE], meta={"d": 4}), SamplingMessage("user", [])]
     lowered = downgrade_value(CreateMessageParams(messages=messages, max_tokens=5), revision).messages
-    assert lowered == [SamplingMessage("user", [TEXT, LINK_TEXT, USE], {"d": 4}), messages[1]]
+    assert lowered == [SamplingMessage("user", [TEXT, LINK_TEXT, USE], meta={"d": 4}), messages[1]]
 
 
 SAID = [
@@ -326,11 +326,11 @@ def test_an_output_schema_describes_an_object(revision):
 
     schemas = [None, {"type": "object", "x": 1}, {"type": "array"}, {}, {"type": ["object"]}, {"anyOf": []}]
     result = ListToolsResult(tools=[tool(schema) for schema in schemas], next_cursor="c")
-    kept = [None, {"type": "object", "x": 1}, None, None, None, None]
+    kept = [None, {"type": "object", "x": 1} if revision in (C, D) else None, None, None, None, None]
     assert downgrade_value(result, revision) == ListToolsResult(
         tools=[tool(schema) for schema in kept], next_cursor="c"
     )
-    assert downgrade_value(result, revision).tools[1] is result.tools[1]
+    assert (downgrade_value(result, revision).tools[1] is result.tools[1]) is (revision in (C, D))
     assert downgrade_value(result, E) is result
     params = CreateMessageParams(
         messages=[], max_tokens=1, tools=result.tools, tool_choice=ToolChoice("none")
@@ -339,6 +339,22 @@ def test_an_output_schema_describes_an_object(revision):
     tools = (downgrade_value(result, revision).tools, params.tool_choice) if revision is D else (None, None)
     assert (lowered.tools, lowered.tool_choice) == tools
     assert downgrade_value(params, E) is params
+
+
+RAW_TOOLS = [
+    (b'{"name":"t","later":1.50}', (A, B, C, D, E)),
+    (b'{"name":"t", "outputSchema":{"type":"object"}}', (C, D, E)),
+    (b'{"name":"t", "outputSchema":{"type":"array"}}', (E,)),
+    (b'{"name":"t", "outputSchema":null}', (E,)),
+]
+
+
+@pytest.mark.parametrize(("tool", "kept_in"), RAW_TOOLS)
+def test_a_raw_tool_loses_only_an_output_schema_that_the_revision_lacks(tool, kept_in):
+    listed: Any = [Raw(tool)]
+    for revision in REVISIONS.values():
+        [got] = downgrade_value(ListToolsResult(tools=listed), revision).tools
+        assert got == (listed[0] if revision in kept_in else Raw(b'{"name":"t"}'))
 
 
 # --------------------------------------------------------------------- what only some revisions have
@@ -469,15 +485,15 @@ def test_a_plain_form_is_the_same_object(params):
 @pytest.mark.parametrize(
     ("field", "why"),
     [
-        ({"type": "array", "items": {"type": "string", "enum": ["a"]}}, "takes several values"),
-        (True, "cannot be asked"),
-        (None, "cannot be asked"),
-        ([], "cannot be asked"),
-        ({"type": "string", "oneOf": {}}, "cannot be asked"),
-        ({"type": "string", "oneOf": None}, "cannot be asked"),
-        ({"type": "string", "oneOf": [RED, {"title": "Blue"}]}, "no text with a title"),
-        ({"type": "string", "oneOf": [{"const": 1}]}, "no text with a title"),
-        ({"type": "string", "oneOf": ["r"]}, "no text with a title"),
+        ({"type": "array", "items": {"type": "string", "enum": ["a"]}}, "is a list, which"),
+        (True, "has an invalid schema"),
+        (None, "has an invalid schema"),
+        ([], "has an invalid schema"),
+        ({"type": "string", "oneOf": {}}, "has an invalid schema"),
+        ({"type": "string", "oneOf": None}, "has an invalid schema"),
+        ({"type": "string", "oneOf": [RED, {"title": "Blue"}]}, "not a string with a title"),
+        ({"type": "string", "oneOf": [{"const": 1}]}, "not a string with a title"),
+        ({"type": "string", "oneOf": ["r"]}, "not a string with a title"),
     ],
 )
 def test_a_field_that_cannot_be_asked_is_named(field, why):
@@ -497,13 +513,13 @@ def test_a_url_has_an_id_in_one_revision():
     assert downgrade_value(URL, D) is URL
     assert downgrade_value(URL, E) == bare
     assert downgrade_value(bare, E) is bare
-    with pytest.raises(LocalProtocolError, match="needs an elicitation_id"):
+    with pytest.raises(LocalProtocolError, match="requires an elicitation_id"):
         downgrade_value(bare, D)
 
 
 @pytest.mark.parametrize("revision", [A, B, C])
 def test_a_url_cannot_be_asked_for_in_older_revisions(revision):
-    with pytest.raises(LocalProtocolError, match=f"visit a URL in {revision.date}"):
+    with pytest.raises(LocalProtocolError, match=f"URL elicitation is not supported in {revision.date}"):
         downgrade_value(URL, revision)
 
 
@@ -554,7 +570,7 @@ UNCHANGED = [
     CallToolResult(content=[TEXT, IMAGE, RESOURCE]),
     CallToolResult(content=[TEXT, NEW]),
     ListToolsResult(tools=[]),
-    ListToolsResult(tools=[Tool(name="t", input_schema={}, output_schema={"type": "object"})]),
+    ListToolsResult(tools=[Tool(name="t", input_schema={})]),
     GetPromptResult(messages=[]),
     GetPromptResult(messages=[PromptMessage("user", TEXT)]),
     GetPromptResult(messages=[PromptMessage("user", NEW)]),

@@ -80,7 +80,7 @@ def answered(revision: Revision, value: Any, method: str) -> bool:
     connection = end(by, revision)
     if method == "initialize":
         connection.lifecycle.state = "opening"
-    row = connection.find_request_row(method, revision, by)
+    row = connection.find_row(method, revision, by, is_request=True)
     assert row is not None
     connection.outgoing[value["id"]] = OutboundRequest(value["id"], row, b"", revision, task=True)
     return isinstance(take(connection, value), ResponseReceived)

@@ -7,7 +7,7 @@ from conversation import CLIENT_PARTY, SERVER_CAN, SERVER_INFO, every_revision, 
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import drop_sender_meta, is_task_request, prepare_params
+from toolpost.protocol.eras import drop_sender_meta, prepare_params
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import DATES, Row
@@ -93,26 +93,8 @@ def test_parameters_without_a_place_for_meta_get_one_where_it_is_needed(revision
 
 def test_meta_that_is_no_object_cannot_be_said():
     for own in (5, [1], [], 0, Raw(b"5"), Raw(b"[]")):
-        with pytest.raises(LocalProtocolError, match="_meta that is no object"):
+        with pytest.raises(LocalProtocolError, match="_meta of a request must be an object"):
             prepare_params({"_meta": own}, {"a": 1}, LATEST)
-
-
-@pytest.mark.parametrize(
-    ("params", "wished"),
-    [
-        (None, False),
-        ({}, False),
-        ({"task": {}}, True),
-        ({"task": None}, False),
-        (CallToolParams(name="x"), False),
-        (CallToolParams(name="x", task=TaskMetadata()), True),
-        (PaginatedRequestParams(), False),
-    ],
-)
-def test_a_task_is_wished_for_by_a_member(params, wished):
-    assert is_task_request(params, LATEST_SESSION) is wished
-    for date in (*DATES[:3], DATES[4]):
-        assert not is_task_request(params, REVISIONS[date])
 
 
 @pytest.mark.parametrize("params", [{"_meta": None}, PaginatedRequestParams(meta=Raw(b"null"))])
@@ -126,7 +108,7 @@ def test_meta_that_is_null_is_none(params):
 @pytest.mark.parametrize("params", [[1], 5, "x"])
 def test_parameters_are_an_object(revision, params):
     client = talk(revision).client
-    with pytest.raises(LocalProtocolError, match="parameters are an object"):
+    with pytest.raises(LocalProtocolError, match="parameters must be an object"):
         client.request("tools/list", params)
 
 

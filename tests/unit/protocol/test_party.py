@@ -51,7 +51,7 @@ def test_all_revisions_are_supported_by_default():
 
 @pytest.mark.parametrize("supported", [[], ["2099-01-01"]])
 def test_a_party_without_a_revision_cannot_be(supported):
-    with pytest.raises(ValueError, match="no known protocol revision is supported") as error:
+    with pytest.raises(ValueError, match="no known protocol revision") as error:
         LocalPeer(SERVER_INFO, ServerCapabilities(), supported=supported)
     assert NEWEST in str(error.value)
 

@@ -34,7 +34,6 @@ FLAGS = [
     ("structured", [None, None, "object", "object", "any"]),
     ("many_blocks", [False, False, False, True, True]),
     ("batches", [False, True, False, False, False]),
-    ("version_header", [False, False, True, True, True]),
     ("priming", [False, False, False, True, False]),
     ("ungated", [{"completion/complete"}, set(), set(), set(), set()]),
 ]

@@ -82,7 +82,7 @@ def test_the_plain_form_is_the_same_string_each_time_and_the_encrypted_one_never
 def test_a_string_expires_in_the_second_it_names(ring):
     sealed = ring.seal(b"x", audience="cursor", expires=1000)
     assert ring.open(sealed, audience="cursor", now=999) == b"x"
-    assert refusal(ring, sealed, now=1000) == "it expired at 1000, and it is 1000"
+    assert refusal(ring, sealed, now=1000) == "it expired at 1000 (now: 1000)"
     assert "expired" in refusal(ring, sealed, now=1001)
 
 
@@ -229,7 +229,7 @@ def test_a_string_cannot_change_its_form(ring):
 
 
 def test_a_header_alone_is_too_short():
-    assert refusal(PLAIN, text_of(b"\x01" * 12)) == "it is too short to be one of ours"
+    assert refusal(PLAIN, text_of(b"\x01" * 12)) == "it is too short"
 
 
 # --------------------------------------------------------------------- bounds
@@ -240,12 +240,12 @@ def test_the_largest_payload_makes_a_string_that_opens(ring):
     sealed = ring.seal(b"x" * MAX_PAYLOAD, audience="cursor")
     assert MAX_SEALED - 8 < len(sealed) <= MAX_SEALED
     assert ring.open(sealed, audience="cursor", now=0) == b"x" * MAX_PAYLOAD
-    with pytest.raises(ValueError, match=f"at most {MAX_PAYLOAD} bytes, the payload has {MAX_PAYLOAD + 1}"):
+    with pytest.raises(ValueError, match=rf"has {MAX_PAYLOAD + 1} bytes \(limit: {MAX_PAYLOAD}\)"):
         ring.seal(b"x" * (MAX_PAYLOAD + 1), audience="cursor")
 
 
 def test_a_string_that_is_too_long_is_refused_before_it_is_read():
-    assert refusal(PLAIN, "é" * (MAX_SEALED + 1)) == "it has 65537 characters, at most 65536 are allowed"
+    assert refusal(PLAIN, "é" * (MAX_SEALED + 1)) == "it has 65537 characters (limit: 65536)"
     assert refusal(PLAIN, "é" * MAX_SEALED) == "it is not base64url without padding"
 
 
@@ -308,7 +308,7 @@ def test_random_rings_differ():
 
 @pytest.mark.parametrize("short", [b"", b"k" * (MIN_KEY - 1), "k" * (MIN_KEY - 1), "ü" * 15])
 def test_a_short_key_is_refused_with_a_hint_that_does_not_show_it(short):
-    with pytest.raises(ValueError, match=r"key 2 of the ring has \d+ bytes, at least 32 .*secrets") as caught:
+    with pytest.raises(ValueError, match=r"key 2 of the ring has \d+ bytes; at least 32 .*secrets") as caught:
         KeyRing([KEY, short])
     assert "kk" not in str(caught.value)
 

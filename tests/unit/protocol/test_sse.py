@@ -304,7 +304,7 @@ def test_one_byte_more_is_an_error(stream, kind):
         decoder, error = feed_all(chunks, LIMIT)
         assert str(error).startswith(text)
         for chunk in (b"data: 1\n\n", b"\n\n", b""):
-            with pytest.raises(RemoteProtocolError, match=f"cannot be read any further: {text}.*new Decoder"):
+            with pytest.raises(RemoteProtocolError, match=f"can no longer be read: {text}.*new Decoder"):
                 decoder.feed(chunk)
     assert_same_everywhere(stream, reference(stream, LIMIT), LIMIT)
 
@@ -430,14 +430,14 @@ def test_text_cannot_become_a_field_or_an_event(text):
     assert decoder.last_event_id == "1"
     assert decoder.retry is None
     for name, value in (("id", text + "\n"), ("event", text + "\r")):
-        with pytest.raises(ValueError, match=f"the {name} of an event must not hold CR, LF or NUL"):
+        with pytest.raises(ValueError, match=f"the {name} of an event must not contain CR, LF or NUL"):
             encode_event(b"{}", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["id", "event"])
 @pytest.mark.parametrize("bad", ["\r", "\n", "\0", "a\nb", "a\r\nb", "a\0", "x" * 10_000 + "\n"])
 def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
-    with pytest.raises(ValueError, match=f"the {name} of an event must not hold CR, LF or NUL") as caught:
+    with pytest.raises(ValueError, match=f"the {name} of an event must not contain CR, LF or NUL") as caught:
         encode_event(b"{}", **{name: bad})
     assert len(str(caught.value)) < 200
 
@@ -445,7 +445,7 @@ def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
 @pytest.mark.parametrize("name", ["id", "event"])
 @pytest.mark.parametrize("bad", ["\ud800", "x" * 10_000 + "\udfff"])
 def test_a_field_refuses_what_is_not_text(name, bad):
-    with pytest.raises(ValueError, match=f"the {name} of an event must be text that UTF-8 can hold"):
+    with pytest.raises(ValueError, match=f"the {name} of an event must be valid UTF-8 text"):
         encode_event(b"{}", **{name: bad})
 
 

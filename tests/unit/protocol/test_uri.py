@@ -20,49 +20,49 @@ def test_a_template_knows_its_text_and_its_variables():
 @pytest.mark.parametrize(
     ("template", "position", "message"),
     [
-        ("x://{a", 4, "is not closed"),
-        ("x://{a}{", 7, "is not closed"),
-        ("{a{b}", 0, "is not closed"),
-        ("x://a}", 5, "'}' may not stand"),
-        ("{a}}", 3, "'}' may not stand"),
-        ("{}", 1, "is empty"),
-        ("{?}", 2, "'' is not a variable"),
-        ("{a,}", 3, "'' is not a variable"),
-        ("{a,,b}", 3, "'' is not a variable"),
-        ("{=a}", 1, "the operator '=' is reserved"),
-        ("{,a}", 1, "the operator ',' is reserved"),
-        ("{!a}", 1, "the operator '!' is reserved"),
-        ("{@a}", 1, "the operator '@' is reserved"),
-        ("{|a}", 1, "the operator '|' is reserved"),
-        ("{$a}", 1, "'$a' is not a variable"),
-        ("{??a}", 2, "'?a' is not a variable"),
-        ("{ a}", 1, "' a' is not a variable"),
-        ("{a }", 2, "'a ' is not a variable"),
-        ("{a, b}", 3, "' b' is not a variable"),
-        ("{user-id}", 5, "'user-id' is not a variable"),
-        ("{a\n}", 2, r"'a\n' is not a variable"),
-        ("{é}", 1, "'é' is not a variable"),
-        ("{a٣}", 2, "'a٣' is not a variable"),
-        ("{.a.}", 3, "'a.' is not a variable"),
-        ("{a..b}", 2, "'a..b' is not a variable"),
-        ("{%4}", 1, "'%4' is not a variable"),
-        ("{a=b}", 2, "'a=b' is not a variable"),
-        ("{a**}", 3, "'a**' is not a variable"),
-        ("{a:}", 2, "'a:' is not a variable"),
-        ("{a:0}", 2, "'a:0' is not a variable"),
-        ("{a:03}", 2, "'a:03' is not a variable"),
-        ("{a:10000}", 7, "'a:10000' is not a variable"),
-        ("{a:-1}", 2, "'a:-1' is not a variable"),
-        ("{a:3*}", 4, "'a:3*' is not a variable"),
-        ("{a*:3}", 3, "'a*:3' is not a variable"),
-        ("x://my docs/{a}", 6, "' ' may not stand"),
-        ("x://{a}/\\", 8, r"'\\' may not stand"),
-        ("x://{a}/5%", 9, "'%' may not stand"),
-        ("x://%4g", 4, "'%' may not stand"),
-        ("x://\x00", 4, r"'\x00' may not stand"),
-        ("x://\x85", 4, r"'\x85' may not stand"),
-        ("x://\ud800", 4, r"'\ud800' may not stand"),
-        *[(f"x{char}", 1, f"{char!r} may not stand") for char in '"<>^`|\x7f'],
+        ("x://{a", 4, "unclosed expression"),
+        ("x://{a}{", 7, "unclosed expression"),
+        ("{a{b}", 0, "unclosed expression"),
+        ("x://a}", 5, "unexpected '}'"),
+        ("{a}}", 3, "unexpected '}'"),
+        ("{}", 1, "empty expression"),
+        ("{?}", 2, "invalid variable ''"),
+        ("{a,}", 3, "invalid variable ''"),
+        ("{a,,b}", 3, "invalid variable ''"),
+        ("{=a}", 1, "reserved operator '='"),
+        ("{,a}", 1, "reserved operator ','"),
+        ("{!a}", 1, "reserved operator '!'"),
+        ("{@a}", 1, "reserved operator '@'"),
+        ("{|a}", 1, "reserved operator '|'"),
+        ("{$a}", 1, "invalid variable '$a'"),
+        ("{??a}", 2, "invalid variable '?a'"),
+        ("{ a}", 1, "invalid variable ' a'"),
+        ("{a }", 2, "invalid variable 'a '"),
+        ("{a, b}", 3, "invalid variable ' b'"),
+        ("{user-id}", 5, "invalid variable 'user-id'"),
+        ("{a\n}", 2, r"invalid variable 'a\n'"),
+        ("{é}", 1, "invalid variable 'é'"),
+        ("{a٣}", 2, "invalid variable 'a٣'"),
+        ("{.a.}", 3, "invalid variable 'a.'"),
+        ("{a..b}", 2, "invalid variable 'a..b'"),
+        ("{%4}", 1, "invalid variable '%4'"),
+        ("{a=b}", 2, "invalid variable 'a=b'"),
+        ("{a**}", 3, "invalid variable 'a**'"),
+        ("{a:}", 2, "invalid variable 'a:'"),
+        ("{a:0}", 2, "invalid variable 'a:0'"),
+        ("{a:03}", 2, "invalid variable 'a:03'"),
+        ("{a:10000}", 7, "invalid variable 'a:10000'"),
+        ("{a:-1}", 2, "invalid variable 'a:-1'"),
+        ("{a:3*}", 4, "invalid variable 'a:3*'"),
+        ("{a*:3}", 3, "invalid variable 'a*:3'"),
+        ("x://my docs/{a}", 6, "unexpected ' '"),
+        ("x://{a}/\\", 8, r"unexpected '\\'"),
+        ("x://{a}/5%", 9, "unexpected '%'"),
+        ("x://%4g", 4, "unexpected '%'"),
+        ("x://\x00", 4, r"unexpected '\x00'"),
+        ("x://\x85", 4, r"unexpected '\x85'"),
+        ("x://\ud800", 4, r"unexpected '\ud800'"),
+        *[(f"x{char}", 1, f"unexpected {char!r}") for char in '"<>^`|\x7f'],
     ],
 )
 def test_what_is_no_template_is_refused_with_its_position(template, position, message):
@@ -74,21 +74,21 @@ def test_what_is_no_template_is_refused_with_its_position(template, position, me
 
 
 def test_an_error_shows_a_long_template_shortened():
-    with pytest.raises(ValueError, match="is not closed") as caught:
+    with pytest.raises(ValueError, match="unclosed expression") as caught:
         UriTemplate("x" * 4000 + "{")
     assert len(str(caught.value)) < 250
 
 
 def test_the_length_of_a_template_is_bounded():
     assert UriTemplate("x" * MAX_TEMPLATE).variables == ()
-    with pytest.raises(ValueError, match="at most 4096 characters, not 4097: shorten it"):
+    with pytest.raises(ValueError, match=r"too long: 4097 characters \(limit: 4096\)"):
         UriTemplate("x" * (MAX_TEMPLATE + 1))
 
 
 def test_the_number_of_variables_is_bounded():
     assert len(UriTemplate("/".join(f"{{v{n}}}" for n in range(MAX_VARIABLES))).variables) == MAX_VARIABLES
     for template in ("{a}" * 65, "{?" + ",".join(f"v{n}" for n in range(65)) + "}"):
-        with pytest.raises(ValueError, match="at most 64 variables, not 65: use fewer"):
+        with pytest.raises(ValueError, match=r"too many variables .*: 65 \(limit: 64\)"):
             UriTemplate(template)
 
 

@@ -44,7 +44,10 @@ def test_a_url_is_shown_without_what_may_be_secret():
     ("host", "is_local"),
     [
         ("127.0.0.1", True),
+        ("127.1.2.3", True),
         ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:a00:1", False),
         ("localhost", True),
         ("a.localhost", True),
         ("a.example", False),

@@ -27,7 +27,7 @@ from toolpost.server.elicitation.ask import Ask
 from toolpost.server.signature.annotations import Header
 from toolpost.server.signature.compiled_types import ENCODER
 from toolpost.server.signature.errors import ArgumentError, SignatureError
-from toolpost.server.signature.function_schema import BoundFunction, bind
+from toolpost.server.signature.function_schema import BoundFunction
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ def without_types(a, b=2):
     ],
 )
 def test_anything_that_can_be_called_is_bound(fn, name, is_async, arguments):
-    bound = bind(fn)
+    bound = BoundFunction(fn)
     assert (bound.fn, bound.name, bound.is_async) == (fn, name, is_async)
     result = call(bound, arguments)
     assert (asyncio.run(result) if is_async else result) == 10
@@ -177,11 +177,11 @@ def test_anything_that_can_be_called_is_bound(fn, name, is_async, arguments):
     ],
 )
 def test_the_summary_is_the_docstring_without_the_parameters(fn, summary):
-    assert bind(fn).summary == summary
+    assert BoundFunction(fn).summary == summary
 
 
 def test_parameters_are_described_in_the_order_of_the_signature():
-    first, second = bind(add).parameters
+    first, second = BoundFunction(add).parameters
     assert (first.name, first.field, first.required, first.default, first.compiled_type.type) == (
         "a",
         "a",
@@ -196,7 +196,7 @@ def test_parameters_are_described_in_the_order_of_the_signature():
 
 @pytest.mark.requirement("TOOL-5")
 def test_the_signature_is_the_schema():
-    assert bind(add).input_schema == {
+    assert BoundFunction(add).input_schema == {
         "type": "object",
         "properties": {
             "a": {"type": "integer", "description": "the first"},
@@ -205,7 +205,7 @@ def test_the_signature_is_the_schema():
         "required": ["a"],
         "additionalProperties": False,
     }
-    assert bind(lambda: None, name="nothing").input_schema == {
+    assert BoundFunction(lambda: None, name="nothing").input_schema == {
         "type": "object",
         "properties": {},
         "additionalProperties": False,
@@ -213,10 +213,10 @@ def test_the_signature_is_the_schema():
 
 
 def test_a_name_may_be_given_and_must_be_where_there_is_none():
-    assert bind(add, name="plus").name == "plus"
-    assert bind(lambda a: a, name="same").name == "same"
-    with pytest.raises(SignatureError, match=r"`<lambda>` needs a name \(give one with name=\)"):
-        bind(lambda a: a)
+    assert BoundFunction(add, name="plus").name == "plus"
+    assert BoundFunction(lambda a: a, name="same").name == "same"
+    with pytest.raises(SignatureError, match=r"`<lambda>` needs an explicit name \(pass name=\)"):
+        BoundFunction(lambda a: a)
 
 
 def many(*args: int):
@@ -251,21 +251,21 @@ def two_names(a: Annotated[int, pydantic.Field(alias="b")], b: int):
 @pytest.mark.parametrize(
     ("fn", "said"),
     [
-        (many, "`many`: parameter `args`: a schema cannot name what goes into `*args`"),
-        (named, "`named`: parameter `kwargs`: a schema cannot name what goes into `**kwargs`"),
-        (print, "`print`: parameter `args`: a schema cannot name"),
-        (generates, "`generates`: a generator cannot be called for a result"),
-        (generates_later, "`generates_later`: a generator cannot"),
-        (Generates(), "`Generates`: a generator cannot"),
-        (functools.partial(generates, 1), "`generates`: a generator cannot"),
+        (many, "`many`: parameter `args`: `*args` is not supported"),
+        (named, "`named`: parameter `kwargs`: `**kwargs` is not supported"),
+        (print, "`print`: parameter `args`: `*args` is not supported"),
+        (generates, "`generates`: generator functions are not supported"),
+        (generates_later, "`generates_later`: generator functions"),
+        (Generates(), "`Generates`: generator functions"),
+        (functools.partial(generates, 1), "`generates`: generator functions"),
         (int, "`int`: it has no signature"),
-        (two_contexts, "`two_contexts`: parameter `b`: `a` gets the context already"),
+        (two_contexts, "`two_contexts`: parameter `b`: `a` already gets the context"),
         (two_names, "`two_names`: two parameters have the same name on the wire"),
     ],
 )
 def test_what_cannot_be_called_with_named_arguments_is_refused(fn, said):
     with pytest.raises(SignatureError) as refused:
-        bind(fn, context_types=CONTEXTS)
+        BoundFunction(fn, context_types=CONTEXTS)
     assert refused.value.message.startswith(said)
 
 
@@ -285,15 +285,15 @@ def every_kind(a: int, /, b: str = "b", *, c: float = 0.5, d: list[int] | None =
     ],
 )
 def test_every_kind_of_parameter_gets_its_argument(arguments, result):
-    assert call(bind(every_kind), arguments) == result
+    assert call(BoundFunction(every_kind), arguments) == result
 
 
 @pytest.mark.parametrize("raw", [UNSET, b"{}", Raw(b"{}"), b" null ", b"{ }"])
 def test_arguments_may_be_absent(raw):
-    bound = bind(functools.partial(add, 1))
+    bound = BoundFunction(functools.partial(add, 1))
     assert bound.call(bound.read(raw)) == 3
     with pytest.raises(ArgumentError, match="a: is missing"):
-        bind(add).read(raw)
+        BoundFunction(add).read(raw)
 
 
 def test_a_mutable_default_is_not_shared_between_calls():
@@ -302,7 +302,7 @@ def test_a_mutable_default_is_not_shared_between_calls():
         by["a"] = a
         return into, by
 
-    bound = bind(collect)
+    bound = BoundFunction(collect)
     assert call(bound, {"a": 1}) == ([0, 1], {"a": 1})
     assert call(bound, {"a": 2}) == ([0, 2], {"a": 2})
     assert bound.input_schema["properties"]["into"]["default"] == [0]
@@ -314,7 +314,7 @@ def test_a_default_that_json_cannot_say_stays_out_of_the_schema():
     def odd(a: Any = marker, b: int = None, c: Context = marker):  # noqa: RUF013 # pyright: ignore - is tested
         return a, b, c
 
-    bound = bind(odd, context_types=CONTEXTS)
+    bound = BoundFunction(odd, context_types=CONTEXTS)
     assert bound.input_schema["properties"] == {"a": {}, "b": {"type": "integer"}}
     assert call(bound, {}, "context") == (marker, None, "context")
     assert problems(bound, {"b": None}) == ["b: expected an integer, got null"]
@@ -335,7 +335,7 @@ def test_a_dataclass_is_made_as_it_makes_itself():
     def fn(settings: Settings, small: Small):
         return settings, small
 
-    settings, small = call(bind(fn), {"settings": {"name": "a"}, "small": {"name": "b"}})
+    settings, small = call(BoundFunction(fn), {"settings": {"name": "a"}, "small": {"name": "b"}})
     assert vars(settings) == vars(Settings("a"))
     assert json.loads(ENCODER.encode([settings, small])) == [
         {"name": "a", "volume": 5, "tags": []},
@@ -347,7 +347,7 @@ def test_an_unset_default_is_one():
     def maybe(a: int | msgspec.UnsetType = UNSET):
         return a
 
-    bound = bind(maybe)
+    bound = BoundFunction(maybe)
     assert bound.input_schema["properties"] == {"a": {"type": "integer"}}
     assert call(bound, {}) is UNSET
     assert call(bound, {"a": 1}) == 1
@@ -376,11 +376,11 @@ def test_the_context_goes_to_the_parameter_of_its_type(kind, of):
 
     for fn in (first, last, only_position):
         fn.__annotations__ |= {"it": kind}
-        bound = bind(fn, context_types=(of,))
+        bound = BoundFunction(fn, context_types=(of,))
         assert bound.context == "it"
         assert "it" not in bound.input_schema["properties"]
         assert call(bound, {"a": 1}, "context") == ("context", 1, 2)
-        assert "'it': not known" in problems(bound, {"a": 1, "it": 1})[0]
+        assert "unknown argument 'it'" in problems(bound, {"a": 1, "it": 1})[0]
 
 
 async def later(ctx: Context):
@@ -405,7 +405,7 @@ def either(ctx: Context | Typed[int]):
 
 def test_a_function_gets_the_context_that_its_editor_shows():
     for fn in (later, now, either):
-        assert bind(fn, context_types=(Context, Typed)).context == "ctx"
+        assert BoundFunction(fn, context_types=(Context, Typed)).context == "ctx"
 
 
 @pytest.mark.parametrize(
@@ -415,12 +415,12 @@ def test_a_function_gets_the_context_that_its_editor_shows():
             later_but_typed,
             "parameter `ctx`: an async function gets a Context, not a .*annotate it as Context",
         ),
-        (now_but_untyped, "a function that is not async gets a Typed, not a Context .annotate it as Typed"),
+        (now_but_untyped, "a sync function gets a Typed, not a Context .annotate it as Typed"),
     ],
 )
 def test_a_context_of_the_other_kind_is_refused(fn, said):
     with pytest.raises(SignatureError, match=said):
-        bind(fn, context_types=(Context, Typed))
+        BoundFunction(fn, context_types=(Context, Typed))
 
 
 # --------------------------------------------------------------------- what would fail at every call
@@ -429,16 +429,20 @@ def test_a_context_of_the_other_kind_is_refused(fn, said):
 @pytest.mark.parametrize(
     ("kind", "default", "said"),
     [
-        (int, "a", "`fn`: parameter `x`: the default 'a' does not fit: expected an integer, got a string"),
-        (int, "5", "does not fit: expected an integer"),
-        (int, 1.5, "does not fit: expected an integer"),
-        (str, 5, "does not fit: expected a string, got an integer"),
-        (bool, 0, "does not fit: expected a boolean"),
-        (Literal["a"], "b", "the default 'b' does not fit"),
-        (Annotated[int, at.Ge(1)], 0, "the default 0 does not fit"),
-        (list[str], "x" * 500, "the default 'x+… does not fit: expected an array"),
-        (pydantic.PositiveInt, -1, "the default -1 does not fit"),
-        (Annotated[int, pydantic.Field(default="a")], UNSET, "the default 'a' does not fit"),
+        (
+            int,
+            "a",
+            "`fn`: parameter `x`: the default 'a' does not match the annotation: expected an integer",
+        ),
+        (int, "5", "does not match the annotation: expected an integer"),
+        (int, 1.5, "does not match the annotation: expected an integer"),
+        (str, 5, "does not match the annotation: expected a string, got an integer"),
+        (bool, 0, "does not match the annotation: expected a boolean"),
+        (Literal["a"], "b", "the default 'b' does not match"),
+        (Annotated[int, at.Ge(1)], 0, "the default 0 does not match"),
+        (list[str], "x" * 500, "the default 'x+… does not match the annotation: expected an array"),
+        (pydantic.PositiveInt, -1, "the default -1 does not match"),
+        (Annotated[int, pydantic.Field(default="a")], UNSET, "the default 'a' does not match"),
     ],
 )
 def test_a_default_that_does_not_fit_is_refused(kind, default, said):
@@ -448,7 +452,7 @@ def test_a_default_that_does_not_fit_is_refused(kind, default, said):
     fn.__annotations__ = {"x": kind}
     fn.__defaults__ = None if default is UNSET else (default,)
     with pytest.raises(SignatureError, match=said):
-        bind(fn)
+        BoundFunction(fn)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +473,7 @@ def test_a_default_that_fits_or_cannot_be_judged_is_taken(kind, default):
         return x
 
     fn.__annotations__ = {"x": kind}
-    assert call(bind(fn), {}) is default
+    assert call(BoundFunction(fn), {}) is default
 
 
 class Things:
@@ -486,9 +490,11 @@ class Things:
 
 @pytest.mark.parametrize(("fn", "name"), [(Things.method, "method"), (Things.of_class, "of_class")])
 def test_a_method_without_its_object_is_refused(fn, name):
-    said = rf"`{name}`: parameter .* a method of Things, .*\(register the bound method, Things\(…\)\.{name}\)"
+    said = (
+        rf"`{name}`: parameter .* unbound method of Things \(register the bound method, Things\(…\)\.{name}\)"
+    )
     with pytest.raises(SignatureError, match=said):
-        bind(fn)
+        BoundFunction(fn)
 
 
 def test_what_only_looks_like_a_method_is_none():
@@ -496,23 +502,23 @@ def test_what_only_looks_like_a_method_is_none():
         return self
 
     things = Things()
-    assert call(bind(things.method), {"a": 1}) == (things, 1)
-    assert call(bind(of_no_class), {"self": 1}) == 1
-    assert call(bind(Things.without), {"this": 1}) == 1
-    assert call(bind(lambda: 1, name="x"), {}) == 1
+    assert call(BoundFunction(things.method), {"a": 1}) == (things, 1)
+    assert call(BoundFunction(of_no_class), {"self": 1}) == 1
+    assert call(BoundFunction(Things.without), {"this": 1}) == 1
+    assert call(BoundFunction(lambda: 1, name="x"), {}) == 1
 
 
 def test_without_context_types_there_is_no_context():
-    assert bind(add).context is None
-    with pytest.raises(SignatureError, match="parameter `a`: Context cannot be said in JSON"):
-        bind(two_contexts)
+    assert BoundFunction(add).context is None
+    with pytest.raises(SignatureError, match="parameter `a`: Context cannot be represented in JSON"):
+        BoundFunction(two_contexts)
 
 
 def test_what_a_partial_has_set_is_nobodys_argument():
-    bound = bind(functools.partial(every_kind, c=0.25))
+    bound = BoundFunction(functools.partial(every_kind, c=0.25))
     assert "c" not in bound.input_schema["properties"]
     assert "0.25" not in json.dumps(bound.input_schema)
-    assert problems(bound, {"a": 1, "c": 3}) == ["'c': not known; known are: a, b, d"]
+    assert problems(bound, {"a": 1, "c": 3}) == ["unknown argument 'c' (expected: a, b, d)"]
 
 
 def test_a_field_of_pydantics_may_stand_as_default():
@@ -525,7 +531,7 @@ def test_a_field_of_pydantics_may_stand_as_default():
     ):
         return a, b, c, d, e
 
-    bound = bind(fn)
+    bound = BoundFunction(fn)
     assert bound.input_schema == {
         "type": "object",
         "properties": {
@@ -542,7 +548,7 @@ def test_a_field_of_pydantics_may_stand_as_default():
     assert problems(bound, {"c": "x", "a": 1}) == [
         "a: expected more than 1, got 1",
         "see: is missing",
-        "'c': not known; known are: a, b, see, d, e",
+        "unknown argument 'c' (expected: a, b, see, d, e)",
     ]
 
 
@@ -565,7 +571,7 @@ def test_types_that_are_local_to_a_function_are_found():
     def fn(outer: "Outer", inner: "Inner | None" = None, keyed: "Keyed | None" = None):
         return outer, inner, keyed
 
-    bound = bind(fn)
+    bound = BoundFunction(fn)
     arguments = {"outer": {"inner": {"value": 1}, "more": [{"value": 2}]}, "keyed": {"inner": {"value": 3}}}
     assert call(bound, arguments) == (Outer(Inner(1), [Inner(2)]), None, {"inner": Inner(3)})
     assert problems(bound, {"outer": {"inner": {"value": "x"}}}) == [
@@ -587,8 +593,8 @@ def test_types_in_the_closure_of_a_function_are_found_later():
         unborn = 1
         return fn
 
-    assert call(bind(scope(early=False)), {"a": {"value": 1}})[0].value == 1
-    assert "Local" in bind(scope(early=True)).input_schema["$defs"]
+    assert call(BoundFunction(scope(early=False)), {"a": {"value": 1}})[0].value == 1
+    assert "Local" in BoundFunction(scope(early=True)).input_schema["$defs"]
 
 
 def test_nothing_of_the_callers_is_kept():
@@ -603,7 +609,7 @@ def test_nothing_of_the_callers_is_kept():
             return a
 
         assert number
-        return bind(fn), weakref.ref(big)
+        return BoundFunction(fn), weakref.ref(big)
 
     bound, big = register()
     gc.collect()
@@ -621,7 +627,7 @@ if sys.version_info >= (3, 12):
             "def fn[T: int](a: T, b: 'list[T]', c: Pair[str], d: Json): return a, b, c, d\n",
             space,
         )
-        bound = bind(space["fn"])
+        bound = BoundFunction(space["fn"])
         properties = bound.input_schema["properties"]
         assert properties["a"] == {"type": "integer"}
         assert properties["b"] == {"type": "array", "items": {"type": "integer"}}
@@ -642,9 +648,9 @@ if sys.version_info >= (3, 12):
             "def asked(a: Asked): ...\n",
             space,
         )
-        assert [one.name for one in bind(space["plain"]).parameters] == ["a", "b"]
-        with pytest.raises(SignatureError, match="nobody would ask"):
-            bind(space["asked"])
+        assert [one.name for one in BoundFunction(space["plain"]).parameters] == ["a", "b"]
+        with pytest.raises(SignatureError, match="this Ask has no effect"):
+            BoundFunction(space["asked"])
 
     def test_two_names_that_look_the_same_are_two_types():
         spaces: list[dict[str, Any]] = [{}, {"Annotated": Annotated, "Ask": Ask}]
@@ -653,8 +659,8 @@ if sys.version_info >= (3, 12):
         for order in ((0, 1), (1, 0)):
             space = {"A": spaces[order[0]]["Name"], "B": spaces[order[1]]["Name"]}
             exec("def fn(a: tuple[A, B]): ...", space)
-            with pytest.raises(SignatureError, match="nobody would ask"):
-                bind(space["fn"])
+            with pytest.raises(SignatureError, match="this Ask has no effect"):
+                BoundFunction(space["fn"])
 
 
 # --------------------------------------------------------------------- what a model is told
@@ -792,21 +798,23 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
     ids=tell,
 )
 def test_wrong_arguments_are_told_with_path_and_expectation(arguments, said):
-    assert problems(bind(plan), {**GOOD, **arguments}) == said
+    assert problems(BoundFunction(plan), {**GOOD, **arguments}) == said
 
 
 def test_the_text_is_for_the_model():
     with pytest.raises(ToolError) as refused:
-        bind(add).read(b'{"b": "x", "c": 1, "d": 2}')
+        BoundFunction(add).read(b'{"b": "x", "c": 1, "d": 2}')
     assert str(refused.value) == (
-        "The arguments do not fit:\n"
+        "Invalid arguments:\n"
         "- a: is missing\n"
         "- b: expected an integer, got a string\n"
-        "- 'c', 'd': not known; known are: a, b"
+        "- unknown arguments 'c', 'd' (expected: a, b)"
     )
     assert isinstance(refused.value, ArgumentError)
     assert refused.value.issues[0] == ValidationIssue("a", "is missing")
-    assert problems(bind(lambda: None, name="none"), {"a": 1}) == ["'a': not known; known are: none"]
+    assert problems(BoundFunction(lambda: None, name="none"), {"a": 1}) == [
+        "unknown argument 'a' (expected: none)"
+    ]
 
 
 @pytest.mark.requirement("TOOL-17")
@@ -816,7 +824,7 @@ def test_the_text_is_for_the_model():
 )
 def test_arguments_that_are_no_object_are_a_protocol_error(raw):
     with pytest.raises(InvalidParams, match="must be a JSON object"):
-        bind(add).read(raw)
+        BoundFunction(add).read(raw)
 
 
 def test_json_in_a_string_is_understood_only_where_no_string_fits():
@@ -833,8 +841,10 @@ def test_json_in_a_string_is_understood_only_where_no_string_fits():
         "g": "bus",
         "h": "8",
     }
-    assert call(bind(fn), arguments) == (1, [2], "3", "4", Stop("x"), "6", Mode.BUS, Decimal(8))
-    assert problems(bind(fn), {**arguments, "a": '"1"', "b": "[2", "g": '"bus"', "e": '{"name": 1}'}) == [
+    assert call(BoundFunction(fn), arguments) == (1, [2], "3", "4", Stop("x"), "6", Mode.BUS, Decimal(8))
+    assert problems(
+        BoundFunction(fn), {**arguments, "a": '"1"', "b": "[2", "g": '"bus"', "e": '{"name": 1}'}
+    ) == [
         "a: expected an integer, got a string",
         "b: expected an array, got a string",
         "e: expected an object, got a string",
@@ -846,8 +856,10 @@ def test_json_in_a_string_may_be_as_deep_as_it_likes():
     def fn(a: list[Any]):
         return a
 
-    assert problems(bind(fn), {"a": "[" * 100_000}) == ["a: expected an array, got a string"]
-    assert problems(bind(fn), {"a": "[" * 100_000 + "]" * 100_000}) == ["a: expected an array, got a string"]
+    assert problems(BoundFunction(fn), {"a": "[" * 100_000}) == ["a: expected an array, got a string"]
+    assert problems(BoundFunction(fn), {"a": "[" * 100_000 + "]" * 100_000}) == [
+        "a: expected an array, got a string"
+    ]
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
@@ -856,7 +868,7 @@ def test_many_problems_are_not_all_told(size):
         return a, b
 
     names = {f"n{number}": "x" for number in range(size)}
-    told = problems(bind(fn), {"a": ["x"] * size, "b": names, **names})
+    told = problems(BoundFunction(fn), {"a": ["x"] * size, "b": names, **names})
     assert len(told) <= MAX_ISSUES
     assert sum(map(len, told)) < 5000
 
@@ -869,8 +881,8 @@ def test_a_value_nested_beyond_measure_is_refused_in_words():
     def fn(a: list[Any], b: int):
         return a, b
 
-    assert problems(bind(fn), {"a": deep, "b": "x"}) == ["b: expected an integer, got a string"]
-    assert problems(bind(fn), {"a": {"a": deep}, "b": 1}) == ["a: expected an array, got an object"]
+    assert problems(BoundFunction(fn), {"a": deep, "b": "x"}) == ["b: expected an integer, got a string"]
+    assert problems(BoundFunction(fn), {"a": {"a": deep}, "b": 1}) == ["a: expected an array, got an object"]
 
 
 def test_a_validator_that_breaks_is_the_authors_error():
@@ -885,7 +897,7 @@ def test_a_validator_that_breaks_is_the_authors_error():
         return it
 
     with pytest.raises(KeyError):
-        bind(fn).read(b'{"it": {"a": 1}}')
+        BoundFunction(fn).read(b'{"it": {"a": 1}}')
 
 
 # --------------------------------------------------------------------- strings
@@ -928,7 +940,7 @@ def strings(
     ],
 )
 def test_strings_become_what_the_type_wants(values, result):
-    bound = bind(strings)
+    bound = BoundFunction(strings)
     got = bound.call(bound.read_strings(values))
     assert got == {"level": 1, "mode": Mode.BUS, **result}
 
@@ -945,18 +957,18 @@ def test_strings_become_what_the_type_wants(values, result):
         ({"stop": "[]"}, "stop: expected an object or null, got a string"),
         ({"level": "3"}, "level: expected one of 1, 2, got a string"),
         ({"mode": "car"}, 'mode: expected one of "bus", "tram", got "car"'),
-        ({"other": "x"}, "'other': not known; known are: n, x, yes"),
+        ({"other": "x"}, "unknown argument 'other' (expected: n, x, yes"),
     ],
 )
 def test_strings_that_do_not_fit_are_refused_alike(values, said):
     with pytest.raises(ArgumentError) as refused:
-        bind(strings).read_strings(values)
+        BoundFunction(strings).read_strings(values)
     assert said in str(refused.value)
 
 
 def test_a_missing_string_is_refused():
     with pytest.raises(ArgumentError, match="a: is missing"):
-        bind(add).read_strings({"b": "1"})
+        BoundFunction(add).read_strings({"b": "1"})
 
 
 # --------------------------------------------------------------------- headers
@@ -971,7 +983,7 @@ def test_a_parameter_may_be_mirrored_into_a_header():
     ):
         return region, count
 
-    bound = bind(fn)
+    bound = BoundFunction(fn)
     assert bound.input_schema["properties"] == {
         "region": {"type": "string", "x-mcp-header": "Region", "description": "where"},
         "count": {"type": "integer", "x-mcp-header": "Count", "default": 1},
@@ -988,9 +1000,9 @@ def test_a_parameter_may_be_mirrored_into_a_header():
         ([Annotated[float, Header("A")]], "the type of the property must be exactly one of"),
         ([Annotated[int | str, Header("A")]], "the type of the property must be exactly one of"),
         ([Annotated[str, Header("a b")]], "cannot be part of a header name"),
-        ([Annotated[str, Header("")]], "it must be a text that is not empty"),
-        ([Annotated[str, Header("A")], Annotated[str, Header("a")]], "'a' has it already"),
-        ([list[Annotated[str, Header("A")]]], "only a chain of `properties` may lead to it"),
+        ([Annotated[str, Header("")]], "it must be a non-empty string"),
+        ([Annotated[str, Header("A")], Annotated[str, Header("a")]], "'a' already uses it"),
+        ([list[Annotated[str, Header("A")]]], "it must be reachable through `properties` alone"),
     ],
 )
 def test_a_header_that_breaks_a_rule_is_refused(kinds, said):
@@ -999,7 +1011,7 @@ def test_a_header_that_breaks_a_rule_is_refused(kinds, said):
 
     fn.__annotations__ = dict(zip("ab", kinds, strict=False))
     with pytest.raises(SignatureError) as refused:
-        bind(fn)
+        BoundFunction(fn)
     assert said in str(refused.value)
 
 
@@ -1076,7 +1088,7 @@ def taking(kinds: list[Any]) -> BoundFunction:
         return a, b, c
 
     fn.__annotations__ = dict(zip("abc", kinds, strict=False))
-    return bind(fn)
+    return BoundFunction(fn)
 
 
 @given(st.data(), st.lists(ALL_TYPES, min_size=3, max_size=3))

@@ -47,7 +47,7 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
 
     asyncio.run(main())
     (text,) = told.texts
-    assert "blocks (" in text.split(" has kept")[0]
+    assert "blocks (" in text.split(" has blocked")[0]
     assert f"{__file__}:" in text
     assert "threading.py:" in text
     assert "asyncio.to_thread" in text
@@ -99,4 +99,4 @@ def test_a_server_process_says_so_on_stderr(caplog):
 
     with caplog.at_level(logging.INFO, "toolpost.child"):
         asyncio.run(main())
-    assert "slow (<string>:7) has kept the event loop for more than 1 s" in caplog.text
+    assert "slow (<string>:7) has blocked the event loop for more than 1 s" in caplog.text

@@ -5,10 +5,12 @@ import json
 import logging
 from typing import Any
 
+import pytest
+
 from toolpost import Client, Context, Handler, Server
 from toolpost.protocol.methods import DATES
-from toolpost.server import handler
-from toolpost.server.runtime import conversation
+from toolpost.server.middleware import Call, Next
+from toolpost.server.runtime import conversation, request
 from toolpost.testing import ScriptedChannel
 
 ABOUT = {"protocolVersion": DATES[3], "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -45,22 +47,30 @@ def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch,
 
     with caplog.at_level(logging.ERROR, "toolpost.server"):
         asyncio.run(main())
-    assert "left behind" in caplog.text
+    assert "did not stop when it was cancelled" in caplog.text
 
 
-def test_a_handshake_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(handler, "HANDSHAKE_TIMEOUT", 0.01)
+class SlowInit(Handler):
+    async def init(self, ctx: Context) -> None:
+        await asyncio.Event().wait()
 
-    class Slow(Handler):
-        async def init(self, ctx: Context) -> None:
-            await asyncio.Event().wait()
+
+async def never_answer(call: Call, next: Next) -> None:  # noqa: A002 - the word for it
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "server", [SlowInit("slow"), Server("slow", middleware=[never_answer])], ids=["init", "middleware"]
+)
+def test_a_handshake_that_takes_too_long_is_refused(monkeypatch, server):
+    monkeypatch.setattr(request, "HANDSHAKE_TIMEOUT", 0.01)
 
     async def main() -> None:
         channel = ScriptedChannel()
-        serving = asyncio.ensure_future(Slow("slow").serve(channel))
+        serving = asyncio.ensure_future(server.serve(channel))
         channel.feed(HELLO)
         answer = await channel.next_sent()
-        assert "handshake was not answered" in answer["error"]["message"]
+        assert "handshake timed out" in answer["error"]["message"]
         channel.end()
         await serving
 

@@ -25,9 +25,8 @@ def asked(method: str = "ping", revision: str = DATES[-2]) -> tuple[Any, Inbound
 
 def make_handler(routes: Any, **members: Any) -> Any:
     """As much of a handler as a request needs."""
-    return SimpleNamespace(
-        routes=routes, **{"middleware": (), "observers": (), "is_forwarding": False, **members}
-    )
+    plain = {"middleware": (), "observers": (), "is_forwarding": False, "fallback_route": None}
+    return SimpleNamespace(routes=routes, **{**plain, **members})
 
 
 def make_context(connection: Any, incoming: InboundRequest, route: Any, **members: Any) -> Any:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.server.signature.inspection import Docstring, parse_docstring
+from toolpost.server.signature.inspection import parse_docstring
 
 GOOGLE = """Forecast the weather.
 
@@ -133,7 +133,7 @@ SPHINX = """Forecast the weather.
     ],
 )
 def test_a_docstring_is_taken_apart(doc, summary, parameters):
-    assert parse_docstring(doc) == Docstring(summary, parameters)
+    assert parse_docstring(doc) == (summary, parameters)
 
 
 PIECES = [
@@ -154,9 +154,9 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=10), max_size=20))
 def test_whatever_is_written_is_taken_apart(lines):
-    parts = parse_docstring("\n".join(lines))
-    assert isinstance(parts.summary, str)
-    assert all(name and text for name, text in parts.parameters.items())
+    summary, parameters = parse_docstring("\n".join(lines))
+    assert isinstance(summary, str)
+    assert all(name and text for name, text in parameters.items())
 
 
 @pytest.mark.parametrize("piece", ["a (", "a: b\n    ", ":param a: b\n", "Args:\n", "a, ", "* ", ":param  "])

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from server_per_client import STATELESS, House
-from toolpost import Client, Server
+from toolpost import Client, Context, Extension, Server
 from toolpost.principal import Principal
-from toolpost.protocol.methods import ALWAYS, DATES, Row
+from toolpost.protocol.methods import DATES
 from toolpost.server import per_client as module
 from toolpost.server.per_client import PerClientServer
 from toolpost.server.runtime.conversation import ServerConversation
@@ -72,22 +72,22 @@ def test_the_principal_is_told(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_rows_of_ones_own_reach_the_chosen(revision):
-    row = Row("example/double", Params, Result, client=ALWAYS)
+def test_methods_of_an_extension_reach_the_chosen_server(revision):
+    extension = Extension("com.example/double", since=DATES[0])
+
+    @extension.method("example/double", Params, Result)
+    async def double(ctx: Context, params: Params) -> Result:
+        return Result(meta={"com.example/answer": ctx.server.info.name})
 
     async def main() -> Any:
-        server = Server("own", extra_methods=[row])
-        server.routes = {
-            **server.routes,
-            "example/double": lambda ctx, params: Result(meta={"com.example/answer": ctx.server.info.name}),
-        }
+        server = Server("own", extensions=[extension])
 
         async def choose(*facts: Any) -> Server:
             return server
 
-        factory = Server.factory(choose, extra_methods=[row])
+        factory = Server.factory(choose, extensions=[extension])
         assert isinstance(factory, PerClientServer)
-        async with Client(factory, revision=revision) as client:
+        async with Client(factory, revision=revision, extensions=[extension]) as client:
             return await client.request("example/double", {"n": 1})
 
     assert asyncio.run(main()).meta["com.example/answer"] == "own"

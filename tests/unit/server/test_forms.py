@@ -13,7 +13,7 @@ import pytest
 from parameter_ids import tell
 
 from toolpost.errors import ToolError
-from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
+from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, ElicitationForm
 from toolpost.server.signature.annotations import Titles
 from toolpost.server.signature.errors import SignatureError
 from toolpost.types import ElicitResult
@@ -131,17 +131,16 @@ FORMS: list[tuple[Any, dict[str, Any], list[str], Any, Any]] = [
 @pytest.mark.requirement("ELIC-12")
 @pytest.mark.parametrize(("kind", "fields", "required", "content", "data"), FORMS, ids=tell)
 def test_a_flat_type_is_a_form(kind, fields, required, content, data):
-    form = get_form(kind)
+    form = ElicitationForm(kind)
     asked = {"type": "object", "properties": fields}
     assert form.schema == asked | ({"required": required} if required else {})
     assert form.read(accepted(content)) == Accepted(data)
-    assert get_form(kind) is form
 
 
 @pytest.mark.parametrize(("action", "answer"), [("decline", Declined()), ("cancel", Cancelled())])
 def test_a_user_may_say_no_or_nothing(action, answer):
-    assert get_form(int).read(ElicitResult(action=action)) == answer
-    assert get_form(int).read(ElicitResult(action=action, content={"value": 1})) == answer
+    assert ElicitationForm(int).read(ElicitResult(action=action)) == answer
+    assert ElicitationForm(int).read(ElicitResult(action=action, content={"value": 1})) == answer
 
 
 @pytest.mark.parametrize(
@@ -157,8 +156,8 @@ def test_a_user_may_say_no_or_nothing(action, answer):
     ],
 )
 def test_an_answer_that_does_not_fit_is_told(kind, content, said):
-    with pytest.raises(ToolError, match="does not fit what was asked") as refused:
-        get_form(kind).read(accepted(content))
+    with pytest.raises(ToolError, match="is not valid") as refused:
+        ElicitationForm(kind).read(accepted(content))
     assert said in str(refused.value).lower() or said in str(refused.value)
 
 
@@ -187,24 +186,24 @@ class Rated:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Nested, "'guest' cannot stand in a form"),
-        (Several, "'b' takes a list that cannot stand in a form"),
-        (list[Level], "'value' takes a list that cannot stand in a form"),
-        (list, "'value' takes a list that cannot stand in a form"),
-        (Rated, "'level' cannot stand in a form"),
-        (Literal[1, 2], "cannot stand in a form"),
-        (Literal["a", 2], "cannot stand in a form"),
-        (Decimal, "cannot stand in a form"),
-        (int | str, "cannot stand in a form"),
-        (dict[str, int], "has no field that a user could fill in"),
+        (Nested, "'guest' is not supported in a form"),
+        (Several, "'b' is a list that a form does not support"),
+        (list[Level], "'value' is a list that a form does not support"),
+        (list, "'value' is a list that a form does not support"),
+        (Rated, "'level' is not supported in a form"),
+        (Literal[1, 2], "is not supported in a form"),
+        (Literal["a", 2], "is not supported in a form"),
+        (Decimal, "is not supported in a form"),
+        (int | str, "is not supported in a form"),
+        (dict[str, int], "has no field for the user to fill in"),
         (Empty, "Empty has no field"),
-        (object(), "cannot be said in JSON"),
+        (object(), "cannot be represented in JSON"),
     ],
     ids=tell,
 )
 def test_what_is_not_flat_is_refused_by_name(kind, said):
     with pytest.raises(SignatureError) as refused:
-        get_form(kind)
+        ElicitationForm(kind)
     assert said in str(refused.value)
 
 
@@ -223,7 +222,7 @@ class Shirt:
 
 def test_choices_have_titles():
     sizes = [{"const": "s", "title": "Small"}, {"const": "x-l", "title": "Extra large"}]
-    form = get_form(Shirt)
+    form = ElicitationForm(Shirt)
     assert form.schema["properties"] == {
         "size": {"type": "string", "oneOf": sizes},
         "spare": {"type": "array", "items": {"anyOf": sizes}},
@@ -247,7 +246,7 @@ def test_choices_with_titles_may_be_written_as_a_schema():
         one: Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": choices})]
         some: Annotated[list[str], msgspec.Meta(extra_json_schema={"items": {"anyOf": choices}})]
 
-    assert get_form(Own).schema["properties"] == {
+    assert ElicitationForm(Own).schema["properties"] == {
         "one": {"type": "string", "oneOf": choices},
         "some": {"type": "array", "items": {"anyOf": choices}},
     }
@@ -256,16 +255,16 @@ def test_choices_with_titles_may_be_written_as_a_schema():
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (Annotated[Literal["a"], Titles(b="B")], "a title for 'b', which cannot be chosen"),
-        (list[Annotated[Literal["a"], Titles(b="B")]], "a title for 'b', which cannot be chosen"),
+        (Annotated[Literal["a"], Titles(b="B")], "a title for 'b', which is not a choice"),
+        (list[Annotated[Literal["a"], Titles(b="B")]], "a title for 'b', which is not a choice"),
         (
             Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": [{"const": 1, "title": "A"}]})],
-            "cannot stand",
+            "not support",
         ),
-        (Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": [{"const": "a"}]})], "cannot stand"),
-        (list[Annotated[Literal[1, 2], Titles({"1": "One"})]], "cannot stand"),
+        (Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": [{"const": "a"}]})], "not support"),
+        (list[Annotated[Literal[1, 2], Titles({"1": "One"})]], "not support"),
     ],
 )
 def test_titles_that_do_not_fit_are_refused(kind, told):
     with pytest.raises(SignatureError, match=told):
-        get_form(kind)
+        ElicitationForm(kind)

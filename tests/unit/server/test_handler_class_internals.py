@@ -35,7 +35,7 @@ def test_options_are_stated_as_the_methods_take_them(method: Any, options: Any, 
         "KeyRing",
         "Cache",
         "CacheableMethod",
-        "AsgiApplication",
+        "Endpoint",
         "Context",
         "Outcome",
     ]

@@ -17,7 +17,7 @@ from toolpost.errors import HeaderMismatch
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.revisions import LATEST
 from toolpost.server.runtime.conversation import ServerConversation
-from toolpost.server.signature.function_schema import bind
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Tool
 
@@ -74,7 +74,7 @@ def bound(*kinds: Any, **options: Any) -> Any:
         return a, b
 
     fn.__annotations__ = dict(zip("ab", kinds, strict=False))
-    return bind(fn, **options)
+    return BoundFunction(fn, **options)
 
 
 # --------------------------------------------------------------------- what the schema says
@@ -164,22 +164,22 @@ def test_a_class_without_headers_is_still_referred_to():
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
-        ([Annotated[str, Header("")]], ["parameter `a`", "it must be a text that is not empty"]),
+        ([Annotated[str, Header("")]], ["parameter `a`", "it must be a non-empty string"]),
         ([Annotated[str, Header("a b")]], ["parameter `a`", "cannot be part of a header name"]),
         ([Annotated[str, Header("a\n")]], ["parameter `a`", "cannot be part of a header name"]),
         ([str, Annotated[float, Header("A")]], ["parameter `b`", "must be exactly one of string, integer"]),
         ([Annotated[list[str], Header("A")]], ["parameter `a`", "must be exactly one of"]),
         ([Annotated[int | str | None, Header("A")]], ["parameter `a`", "must be exactly one of"]),
         ([Annotated[Place, Header("A")]], ["parameter `a`", "must be exactly one of"]),
-        ([Region, Annotated[str, Header("REGION")]], ["x-mcp-header on 'b': 'a' has it already"]),
-        ([Place, Place], ["x-mcp-header on 'b.region': 'a.region' has it already"]),
-        ([Place, Region], ["x-mcp-header on 'a.region': 'b' has it already"]),
-        ([str, list[Place]], ["parameter `b`", "it stands under `$defs`", "nothing in a list"]),
-        ([str, Place | None], ["parameter `b`", "it stands under `$defs`"]),
-        ([Place, list[Place]], ["parameter `b`", "it stands under `$defs`"]),
-        ([str, dict[str, Region]], ["parameter `b`", "it stands under `additionalProperties`"]),
-        ([Tree], ["parameter `a`", "it stands under `$defs`"]),
-        ([Chain], ["parameter `a`", "it stands under `$defs`"]),
+        ([Region, Annotated[str, Header("REGION")]], ["x-mcp-header on 'b': 'a' already uses it"]),
+        ([Place, Place], ["x-mcp-header on 'b.region': 'a.region' already uses it"]),
+        ([Place, Region], ["x-mcp-header on 'a.region': 'b' already uses it"]),
+        ([str, list[Place]], ["parameter `b`", "it is under `$defs`", "not in a list"]),
+        ([str, Place | None], ["parameter `b`", "it is under `$defs`"]),
+        ([Place, list[Place]], ["parameter `b`", "it is under `$defs`"]),
+        ([str, dict[str, Region]], ["parameter `b`", "it is under `additionalProperties`"]),
+        ([Tree], ["parameter `a`", "it is under `$defs`"]),
+        ([Chain], ["parameter `a`", "it is under `$defs`"]),
     ],
 )
 def test_what_no_header_can_mirror_is_refused(kinds, said):
@@ -194,7 +194,11 @@ def test_what_no_header_can_mirror_is_refused(kinds, said):
     ("tool", "headers", "said"),
     [
         ("query", {"mcp-param-region": "north"}, None),
-        ("query", {"mcp-param-region": "south"}, "the header says 'south', the argument 'region' is 'north'"),
+        (
+            "query",
+            {"mcp-param-region": "south"},
+            "the header is 'south', but the argument 'region' is 'north'",
+        ),
         ("query", {"mcp-method": "tools/call"}, "the header is missing"),
         ("query", {}, None),
         ("plain", {"mcp-param-region": "south"}, None),

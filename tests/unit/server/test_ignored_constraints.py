@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from toolpost import Server
 from toolpost.server.signature.errors import ArgumentError, SignatureError
-from toolpost.server.signature.function_schema import bind
+from toolpost.server.signature.function_schema import BoundFunction
 from toolpost.server.signature.results import ResultConverter
 
 Natural = Annotated[int, Meta(ge=1)]
@@ -32,9 +32,9 @@ def test_a_limit_that_pydantic_would_ignore_is_refused(mark: Any):
     def gives(): ...
 
     takes.__annotations__["it"] = gives.__annotations__["return"] = Annotated[Absolute, mark]
-    for register in (bind, ResultConverter.for_function):
+    for register in (BoundFunction, ResultConverter.for_function):
         with pytest.raises(SignatureError, match="would ignore the limit") as refused:
-            register(takes if register is bind else gives)
+            register(takes if register is BoundFunction else gives)
         assert "pydantic.Field" in (refused.value.hint or "")
 
 
@@ -70,7 +70,7 @@ def test_a_limit_of_a_known_class_is_kept_in_a_union_with_one_of_pydantics():
 
     def takes(first: Plain, it: Plain | Other) -> None: ...
 
-    bound = bind(takes)
+    bound = BoundFunction(takes)
     with pytest.raises(ArgumentError, match="expected an integer >= 1"):
         bound.read(b'{"first":{"y":1},"it":{"y":0}}')
     assert bound.read(b'{"first":{"y":1},"it":{"y":2}}') == bound.read(b'{"it":{"y":2},"first":{"y":1}}')

@@ -35,12 +35,12 @@ def test_it_is_entered_by_the_first_and_left_by_the_last():
     async def main() -> None:
         seen = Seen()
         life = SharedLifespan(seen.enter)
-        async with life.hold_open() as one:
-            async with life.hold_open() as two:
+        async with life as one:
+            async with life as two:
                 assert one == two == 1
             assert seen.log == ["+"]
         assert seen.log == ["+", "-"]
-        async with life.hold_open() as three:
+        async with life as three:
             assert three == 3
         assert seen.log == ["+", "-", "+", "-"]
 
@@ -56,7 +56,7 @@ def test_who_comes_while_it_is_entered_or_left_waits():
 
         async def hold() -> None:
             nonlocal inside
-            async with life.hold_open():
+            async with life:
                 inside += 1
                 await go.wait()
 
@@ -84,10 +84,10 @@ def test_a_context_that_cannot_be_entered_is_tried_again():
         life = SharedLifespan(seen.enter)
         seen.broken = True
         with pytest.raises(ValueError, match="no life"):
-            async with life.hold_open():
+            async with life:
                 pass
         seen.broken = False
-        async with life.hold_open():
+        async with life:
             pass
         assert seen.log == ["+", "-"]
 
@@ -100,7 +100,7 @@ def test_one_life_after_the_other_in_several_loops():
 
     async def crowd() -> None:
         async def hold() -> None:
-            async with life.hold_open():
+            async with life:
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(hold() for _ in range(5)))

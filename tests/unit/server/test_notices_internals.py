@@ -8,11 +8,10 @@ import pytest
 
 from toolpost import Client, Context, Server, SyncContext
 from toolpost.errors import LocalProtocolError
-from toolpost.protocol.methods import ALWAYS, DATES, Row
+from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
-from toolpost.types.notifications import NotificationParams
 
 
 async def soon(condition: Any) -> None:
@@ -24,11 +23,8 @@ async def soon(condition: Any) -> None:
 
 @pytest.mark.parametrize("revision", DATES)
 def test_methods_of_clients_own_are_heard(revision):
-    class Count(NotificationParams):
-        n: int
-
     async def main() -> None:
-        server = Server("s", extra_methods=[Row("example/typed", Count, client=ALWAYS)])
+        server = Server("s")
         seen: list[Any] = []
 
         @server.on_notification("example/plain")
@@ -40,7 +36,7 @@ def test_methods_of_clients_own_are_heard(revision):
                     await ctx.roots()
 
         @server.on_notification("example/typed")
-        def typed(ctx: SyncContext, params: Count) -> None:
+        def typed(ctx: SyncContext, params: dict[str, Any]) -> None:
             seen.append(params)
 
         async with Client(server, revision=revision) as client:
@@ -48,10 +44,9 @@ def test_methods_of_clients_own_are_heard(revision):
             await soon(lambda: len(seen) == 1)
             await client.notify("example/typed", {"n": 2})
             await soon(lambda: len(seen) == 2)
-            await client.notify("example/typed", {"n": "no number"})
             await client.notify("example/nobody")
             await client.ping()
-        assert seen == [({"n": 1}, None), Count(n=2)]
+        assert seen == [({"n": 1}, None), {"n": 2}]
 
     asyncio.run(main())
 

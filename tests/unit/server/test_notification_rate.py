@@ -7,9 +7,9 @@ import pytest
 from raw_server import Clock, run
 from toolpost import Client, Context, Server
 from toolpost.protocol.methods import DATES
-from toolpost.rate_limit import TokenBucket
 from toolpost.server.context import NOTIFICATION_BURST as BURST
 from toolpost.server.context import NOTIFICATION_RATE as RATE
+from toolpost.token_bucket import TokenBucket
 
 MANY = 3 * BURST
 

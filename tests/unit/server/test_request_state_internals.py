@@ -7,14 +7,14 @@ import pytest
 
 from request_state_talk import REFUSED, Talk, made
 from toolpost.errors import InvalidParams
-from toolpost.server.elicitation import request_state
+from toolpost.server.elicitation import journal
 from toolpost.stores.memory import MemoryStore
 
 
 @pytest.mark.requirement("MRTR-11")
 def test_a_state_has_its_time(monkeypatch):
     now = 1_900_000_000.5
-    monkeypatch.setattr(request_state.time, "time", lambda: now)
+    monkeypatch.setattr(journal.time, "time", lambda: now)
 
     async def main() -> None:
         nonlocal now

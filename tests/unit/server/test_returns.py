@@ -440,14 +440,14 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
 @pytest.mark.parametrize(
     ("annotation", "value", "said"),
     [
-        (int, "a", "not what it promised: expected an integer, got a string"),
+        (int, "a", "does not match the output schema: expected an integer, got a string"),
         (int, True, "expected an integer, got a boolean"),
         (int, None, "expected an integer, got null"),
-        (float, math.nan, "cannot be sent: JSON has no number nan"),
-        (float | None, math.inf, "cannot be sent: JSON has no number inf"),
-        (dict, {"a": [None, (1, -math.inf)]}, "cannot be sent: JSON has no number -inf"),
-        (Measured, Measured(length=math.nan), "cannot be sent: JSON has no number nan"),
-        (list[Measured], [{"length": math.nan}], "cannot be sent: JSON has no number nan"),
+        (float, math.nan, "cannot be sent: JSON cannot represent nan"),
+        (float | None, math.inf, "cannot be sent: JSON cannot represent inf"),
+        (dict, {"a": [None, (1, -math.inf)]}, "cannot be sent: JSON cannot represent -inf"),
+        (Measured, Measured(length=math.nan), "cannot be sent: JSON cannot represent nan"),
+        (list[Measured], [{"length": math.nan}], "cannot be sent: JSON cannot represent nan"),
         (Point, Point("a"), "x: expected an integer, got a string"),  # pyright: ignore - is tested
         (Point, {"y": 1}, "object missing required field `x`"),
         (Point, [1], "expected an object, got an array"),
@@ -460,7 +460,7 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
         (User, {"title": "a"}, "cannot be sent: name: Field required; title: Extra inputs are not permitted"),
         (list[User], [User(name="a"), {}], "[1].name: Field required"),
         (Held, {"plain": {"a": "x"}}, "plain.a: Input should be a valid integer"),
-        (dict, {"a": object()}, "cannot be sent: a object cannot be written as JSON"),
+        (dict, {"a": object()}, "cannot be sent: a object cannot be encoded as JSON"),
         (dict, {(1, 2): 3}, "cannot be sent"),
         (..., object(), "cannot be sent"),
         pytest.param(int, 10**5000, "cannot be sent: Exceeds the limit", id="a number of 5000 digits"),
@@ -543,9 +543,9 @@ class Odd:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        (Odd, "`fn`: return value: Odd cannot be said in JSON"),
-        (abc.Iterator[int], "`fn`: return value: Iterator[int] cannot be said in JSON"),
-        (list[Odd], "return value: Odd cannot be said in JSON"),
+        (Odd, "`fn`: return value: Odd cannot be represented in JSON"),
+        (abc.Iterator[int], "`fn`: return value: Iterator[int] cannot be represented in JSON"),
+        (list[Odd], "return value: Odd cannot be represented in JSON"),
         ("Missing", "return value: the annotation 'Missing' cannot be evaluated"),
     ],
 )

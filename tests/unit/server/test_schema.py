@@ -29,7 +29,7 @@ from pydantic import BaseModel
 from pydantic import Field as PField
 
 from toolpost.server.signature.errors import ArgumentError, SignatureError
-from toolpost.server.signature.function_schema import bind
+from toolpost.server.signature.function_schema import BoundFunction
 
 T = TypeVar("T")
 UTC = dt.UTC
@@ -304,7 +304,7 @@ def bound_to(kind: Any, **options: Any):
         return it
 
     take.__annotations__ = {"it": kind}
-    return bind(take, **options)
+    return BoundFunction(take, **options)
 
 
 def read(bound, value: Any) -> Any:
@@ -1359,7 +1359,7 @@ def test_what_the_schema_says_is_what_is_read(case):
         assert got == expected
         assert type(got) is type(expected) or isinstance(expected, int | float)
     for value in case.bad + case.unsaid:
-        with pytest.raises(ArgumentError, match=r"^The arguments do not fit:\n- it"):
+        with pytest.raises(ArgumentError, match=r"^Invalid arguments:\s(- )?it"):
             read(bound, value)
     assert all(allows({"it": value}) for value, _ in case.good)
     assert all(allows({"it": value}) for value in case.unsaid)
@@ -1411,52 +1411,56 @@ class Homemade(at.BaseMetadata):
 Knot = te.TypeAliasType("Knot", "list[Knot] | tuple[Knot, Knot] | int")
 
 REFUSED = [
-    (abc.Callable[[int], int], "Callable[[int], int] cannot be said in JSON", "take a builtin type"),
-    (abc.Iterator[int], "Iterator[int] cannot be said in JSON", "dataclass"),
-    (abc.AsyncIterator[int], "cannot be said in JSON", None),
-    (abc.Generator[int], "cannot be said in JSON", None)
+    (abc.Callable[[int], int], "Callable[[int], int] cannot be represented in JSON", "use a builtin type"),
+    (abc.Iterator[int], "Iterator[int] cannot be represented in JSON", "dataclass"),
+    (abc.AsyncIterator[int], "cannot be represented in JSON", None),
+    (abc.Generator[int], "cannot be represented in JSON", None)
     if sys.version_info >= (3, 13)
     else (complex, "complex", None),
-    (complex, "complex cannot be said in JSON", None),
-    (type, "type cannot be said in JSON", None),
-    (deque, "deque cannot be said in JSON", None),
-    (typing.Never, "Never cannot be said in JSON", None),
-    (Handmade, "Handmade cannot be said in JSON", None),
-    (list[Handmade], "Handmade cannot be said in JSON", None),
-    (Holds, "field `it` of Holds: Handmade cannot be said in JSON", None),
-    (set[list[int]], "a set cannot hold list[int]", "take a list"),
+    (complex, "complex cannot be represented in JSON", None),
+    (type, "type cannot be represented in JSON", None),
+    (deque, "deque cannot be represented in JSON", None),
+    (typing.Never, "Never cannot be represented in JSON", None),
+    (Handmade, "Handmade cannot be represented in JSON", None),
+    (list[Handmade], "Handmade cannot be represented in JSON", None),
+    (Holds, "field `it` of Holds: Handmade cannot be represented in JSON", None),
+    (set[list[int]], "a set cannot hold list[int]", "use a list"),
     (set[int | dict[str, int]], "a set cannot hold", None),
     (frozenset[Point], "a set cannot hold Point", None),
-    (dict[bool, int], "a key in JSON is a string and cannot be bool", "take str"),
+    (dict[bool, int], "a JSON key is a string and cannot be bool", "use str"),
     (dict[tuple[int, int], int], "cannot be tuple[int, int]", None),
-    (Pairs, "Pairs has choices that JSON cannot say", "take strings"),
-    (Nobody, "Nobody has choices that JSON cannot say", None),
-    (Literal[b"x"], "has choices that JSON cannot say", None),
-    (Annotated[str, at.Gt(3)], "a limit `gt` does not fit str", None),
-    (Annotated[int, at.MinLen(3)], "a limit `min_length` does not fit int", None),
-    (Annotated[Any, at.Gt(3)], "a limit `gt` does not fit Any", None),
-    (Annotated[Point, at.Gt(3)], "a limit `gt` does not fit Point", None),
-    (Annotated[str, Meta(ge=1)], "a limit `ge` does not fit str", None),
-    (Annotated[str | None, at.Gt(3)], "a limit `gt` fits no part of str | None", None),
-    (Annotated[str, PField(pattern="(")], "the limits of str are not valid: '('", None),
+    (Pairs, "Pairs has choices that JSON cannot represent", "use strings"),
+    (Nobody, "Nobody has choices that JSON cannot represent", None),
+    (Literal[b"x"], "has choices that JSON cannot represent", None),
+    (Annotated[str, at.Gt(3)], "the limit `gt` does not apply to str", None),
+    (Annotated[int, at.MinLen(3)], "the limit `min_length` does not apply to int", None),
+    (Annotated[Any, at.Gt(3)], "the limit `gt` does not apply to Any", None),
+    (Annotated[Point, at.Gt(3)], "the limit `gt` does not apply to Point", None),
+    (Annotated[str, Meta(ge=1)], "the limit `ge` does not apply to str", None),
+    (Annotated[str | None, at.Gt(3)], "the limit `gt` applies to no part of str | None", None),
+    (Annotated[str, PField(pattern="(")], "invalid limits for str: '('", None),
     (
         Annotated[str, PField(pattern="a"), PField(pattern="b")],
-        "a limit `pattern` is set twice: 'a' and 'b'",
+        "the limit `pattern` is set twice: 'a' and 'b'",
         None,
     ),
     (
         Annotated[dt.datetime, at.Timezone("Europe/Oslo")],
-        "nobody can check Timezone(tz='Europe/Oslo')",
+        "Timezone(tz='Europe/Oslo') cannot be enforced",
         "predicate",
     ),
-    (Annotated[int, Homemade()], "nobody can check", None),
+    (Annotated[int, Homemade()], "cannot be enforced", None),
     (
         Annotated[int, Meta(ge=3), pydantic.AfterValidator(abs)],
-        "pydantic reads this, and would ignore the limit `ge`",
+        "pydantic would ignore the limit `ge`",
         "pydantic.Field",
     ),
-    (Annotated[Wired, pydantic.AfterValidator(abs)], "pydantic cannot read it: Unable to generate", None),
-    (Annotated[Handmade, pydantic.AfterValidator(abs)], "pydantic cannot read it", None),
+    (
+        Annotated[Wired, pydantic.AfterValidator(abs)],
+        "pydantic does not support it: Unable to generate",
+        None,
+    ),
+    (Annotated[Handmade, pydantic.AfterValidator(abs)], "pydantic does not support it", None),
     (
         Annotated[int, PField(validation_alias=pydantic.AliasPath("a", 1))],
         "an alias that is not a string",
@@ -1464,11 +1468,11 @@ REFUSED = [
     ),
     (Annotated[int, PField(3, validate_default=True)], "`validate_default`", None),
     (Fielded, "field `n` of Fielded: pydantic's Field has no effect here", "pydantic's dataclass"),
-    (Twin, "the members of Twin | Sibling | NoneType look alike and contain each other", "tags"),
-    (list[Twin | Sibling], "look alike and contain each other", None),
-    (Uncle, "look alike and contain each other", None),
-    (Knot, "look alike and contain each other", None),
-    (Box[Annotated[int, {"no": "hash"}]], "cannot be surveyed: unhashable type: 'dict'", None),
+    (Twin, "the members of Twin | Sibling | NoneType are ambiguous and recursive", "tags"),
+    (list[Twin | Sibling], "are ambiguous and recursive", None),
+    (Uncle, "are ambiguous and recursive", None),
+    (Knot, "are ambiguous and recursive", None),
+    (Box[Annotated[int, {"no": "hash"}]], "cannot be inspected: unhashable type: 'dict'", None),
     (
         "Nowhere",
         "the annotation 'Nowhere' cannot be evaluated: name 'Nowhere' is not defined",
@@ -1490,7 +1494,7 @@ def test_what_cannot_work_is_refused_with_the_parameter_and_the_reason(kind, sai
 
 def test_what_pydantic_would_read_is_refused_where_nobody_has_imported_it(monkeypatch):
     monkeypatch.delitem(sys.modules, "pydantic")
-    with pytest.raises(SignatureError, match="nobody has imported pydantic, which it needs"):
+    with pytest.raises(SignatureError, match="it needs pydantic, which is not imported"):
         bound_to(Annotated[int, Validates()])
 
 
@@ -1500,7 +1504,7 @@ def test_two_classes_of_the_same_name_have_two_definitions():
     def fn(a: one, b: other, c: list[one]):  # pyright: ignore - made above
         return a, b, c
 
-    schema = bind(fn).input_schema
+    schema = BoundFunction(fn).input_schema
     assert schema["properties"] == {
         "a": ref("Same"),
         "b": ref("Same_2"),
@@ -1513,7 +1517,7 @@ def test_a_survey_says_the_same_each_time():
     def fn(a: Place, b: User | Point, c: Literal["x", "y"], d: set[Color]):
         return a, b, c, d
 
-    first, second = json.dumps(bind(fn).input_schema), json.dumps(bind(fn).input_schema)
+    first, second = json.dumps(BoundFunction(fn).input_schema), json.dumps(BoundFunction(fn).input_schema)
     assert first == second
 
 

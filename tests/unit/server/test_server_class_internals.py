@@ -3,9 +3,8 @@
 import asyncio
 from typing import Any
 
-from toolpost import Client, Context, Handler
+from toolpost import Client, Context, Extension, Handler
 from toolpost.errors import InvalidParams
-from toolpost.protocol.methods import Row
 from toolpost.types import CallToolResult, Params, Result, TextContent, Tool
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
@@ -27,16 +26,15 @@ class Plain(Handler):
 
 
 def test_methods_of_ones_own_are_served():
-    class Own(Plain):
-        def __init__(self) -> None:
-            super().__init__(extra_methods=[Row("example/double", Params, Result)])
-            self.routes = {**self.routes, "example/double": self.double}
+    extension = Extension("com.example/double", since="2025-11-25")
 
-        def double(self, ctx: Context, params: Params) -> Result:
-            return Result(meta={"com.example/answer": 2})
+    @extension.method("example/double", Params, Result)
+    def double(ctx: Context, params: Params) -> Result:
+        return Result(meta={"com.example/answer": 2})
 
     async def main() -> Any:
-        async with Client(Own(), revision="2025-11-25") as client:
+        own = Plain(extensions=[extension])
+        async with Client(own, revision="2025-11-25", extensions=[extension]) as client:
             return await client.request("example/double", {"n": 1})
 
     assert asyncio.run(main()).meta == {"com.example/answer": 2}

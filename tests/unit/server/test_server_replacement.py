@@ -3,19 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import Any
 
 import pytest
 
-from toolpost import Client, Context, Handler, Server
+import hosted
+from region_server import served
+from toolpost import Client, Context, Extension, Handler, Server
 from toolpost.errors import InvalidParams
-from toolpost.protocol.methods import ALWAYS, DATES, Row
+from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.server.reloading import ReloadableServer
 from toolpost.server.runtime.conversation import ServerConversation
-from toolpost.server.runtime.request import Routes
-from toolpost.types import Params, Result
+from toolpost.types import ClientCapabilities, Params, Result
 
 STATELESS = LATEST.date
 SESSION = LATEST_SESSION.date
@@ -274,10 +274,16 @@ def test_a_notice_of_a_client_is_heard_by_the_server_of_now(revision: str) -> No
     run(main)
 
 
+ECHO = Extension("com.acme/echo", since=DATES[0])
+
+
+@ECHO.method("acme/echo", Params, Result)
+async def echo(ctx: Context, params: Params) -> Result:
+    return Result(meta={"example.com/by": ctx.server.info.name})
+
+
 class Hand(Handler):
     """A server by hand."""
-
-    extra_row = Row("acme/echo", Params, Result, client=ALWAYS)
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
@@ -292,21 +298,15 @@ class Hand(Handler):
     async def read_resource(self, uri: str, ctx: Context) -> Any:
         raise AssertionError("it is there to be watched, and nobody reads it")
 
-    @cached_property
-    def routes(self) -> Routes:
-        return {**super().routes, "acme/echo": self.echo}
-
-    async def echo(self, ctx: Context, params: Params) -> Result:
-        return Result(meta={"example.com/by": self.info.name})
-
 
 @pytest.mark.parametrize("revision", [SESSION, STATELESS])
 def test_a_server_by_hand_takes_over_what_is_watched(revision: str) -> None:
     async def main() -> None:
-        one, two = Hand("one"), Hand("two", extra_methods=[Hand.extra_row], max_in_flight=7)
+        echoes = ClientCapabilities(extensions={ECHO.name: {}})
+        one, two = Hand("one"), Hand("two", extensions=[ECHO], max_in_flight=7)
         now = ReloadableServer(one)
         async with (
-            reached(now, "memory", revision) as client,
+            reached(now, "memory", revision, capabilities=echoes) as client,
             client.listen(uris=["a://b"]) as changes,
         ):
             await now.replace(two)
@@ -356,7 +356,7 @@ def test_a_server_whose_lifespan_fails_replaces_nobody(caplog: pytest.LogCapture
             assert (await client.call_tool("who")).text == "four, four, life of four"
 
     run(main)
-    assert "the lifespan of three could not be left in order" in caplog.text
+    assert "the lifespan of three failed on exit" in caplog.text
 
 
 def test_a_server_that_does_not_even_begin_is_told() -> None:
@@ -409,7 +409,7 @@ def test_what_surrounds_all_of_them_is_entered_once() -> None:
     async def main() -> None:
         times = Times()
         now = ReloadableServer(times.server("one"), lifespan=whole)
-        with pytest.raises(RuntimeError, match="only while it serves"):
+        with pytest.raises(RuntimeError, match="only while it is running"):
             await now.replace(times.server("two"))
         async with reached(now, "memory", STATELESS):
             await now.replace(times.server("two"))
@@ -425,13 +425,13 @@ def test_a_server_that_chooses_others_cannot_be_replaced() -> None:
         raise AssertionError("nobody comes")
 
     factory = Server.factory(choose, "house")
-    with pytest.raises(TypeError, match="house chooses a server for each client"):
+    with pytest.raises(TypeError, match="house selects a server per client"):
         ReloadableServer(factory)
 
     async def main() -> None:
         now = ReloadableServer(Times().server("one"))
         async with reached(now, "memory", STATELESS) as client:
-            with pytest.raises(TypeError, match="house chooses"):
+            with pytest.raises(TypeError, match="house selects"):
                 await now.replace(factory)
             assert (await client.call_tool("who")).text.startswith("one")
 
@@ -444,5 +444,17 @@ def test_capabilities_and_scopes_are_those_of_now() -> None:
     now = ReloadableServer(one)
     assert now.get_required_scopes("tools/call", "rule") == {"admin"}
     assert now.find_header_parameters("rule") is None
-    assert now.capabilities().prompts is not None
+    assert now.local_peer.has_capability("prompts")
     assert now.local_peer is one.local_peer
+
+
+def test_headers_have_to_mirror_the_arguments() -> None:
+    async def main() -> None:
+        headers, body = hosted.modern("tools/call", hosted.call("query", region="north"))
+        now: Any = ReloadableServer(served())
+        async with hosted.hosted(now) as site:
+            for region, status in (("north", 200), ("south", 400)):
+                answer = await site.post({**headers, "Mcp-Param-Region": region}, body)
+                assert answer.status == status
+
+    run(main)

@@ -29,7 +29,7 @@ def test_a_value_comes_back_as_it_was_set(value: Any):
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        ("x" * module.MAX_VALUE_BYTES, ValueError, "'key' has 65538 bytes as JSON; at most 65536"),
+        ("x" * module.MAX_VALUE_BYTES, ValueError, "'key' has 65538 bytes as JSON; the limit is 65536"),
         (object(), LocalProtocolError, "object"),
     ],
 )

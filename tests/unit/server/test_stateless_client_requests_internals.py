@@ -11,11 +11,11 @@ from toolpost import (
     RPCError,
     Server,
 )
-from toolpost.server.elicitation import journal, request_state
+from toolpost.server.elicitation import input_required, journal
 
 
 def test_a_server_that_ends_does_not_wait_for_ever_for_a_step(monkeypatch):
-    monkeypatch.setattr(journal, "STEP_SHUTDOWN_TIMEOUT", 0.01)
+    monkeypatch.setattr(input_required, "STEP_SHUTDOWN_TIMEOUT", 0.01)
     server = Server("s")
     ended: list[str] = []
 
@@ -50,17 +50,17 @@ def test_a_journal_has_a_bound():
     @server.tool
     async def ask(ctx: Context) -> str:
         def much() -> str:
-            return "x" * (request_state.MAX_JOURNAL_BYTES + 1)
+            return "x" * (journal.MAX_JOURNAL_BYTES + 1)
 
         await ctx.step("much", much)
         return str(await ctx.elicit("Go on?", int))
 
-    with pytest.raises(RPCError, match="which is too much"):
+    with pytest.raises(RPCError, match="too large"):
         called(server, NEW)
 
 
 def test_all_journals_together_have_a_bound(monkeypatch):
-    monkeypatch.setattr(request_state, "MAX_STORED_JOURNAL_BYTES", 250_000)
+    monkeypatch.setattr(journal, "MAX_STORED_JOURNAL_BYTES", 250_000)
     server = Server("s")
 
     @server.tool
@@ -78,7 +78,11 @@ def test_all_journals_together_have_a_bound(monkeypatch):
                 try:
                     told.append((await client.call_tool("ask")).text)
                 except RPCError as error:
-                    told.append(error.message[-17:])
+                    told.append(error.message[:48])
             return told
 
-    assert asyncio.run(main()) == ["Accepted(data=1)", "Accepted(data=1)", "which is too much"]
+    assert asyncio.run(main()) == [
+        "Accepted(data=1)",
+        "Accepted(data=1)",
+        "Internal error: answers and step results are too",
+    ]

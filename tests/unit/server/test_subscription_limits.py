@@ -9,7 +9,7 @@ import pytest
 from toolpost import Context, Handler
 from toolpost.errors import RateLimited
 from toolpost.protocol.methods import DATES
-from toolpost.server import context, middleware
+from toolpost.server import context, rate_limit
 from toolpost.server.middleware import RateLimit
 from toolpost.server.runtime import notifications
 from toolpost.server.runtime.conversation import ServerConversation
@@ -158,7 +158,7 @@ def test_notices_that_are_being_served_are_bounded(caplog):
 
     with caplog.at_level(logging.WARNING, "toolpost.server"):
         asyncio.run(main())
-    assert len([line for line in caplog.messages if "5 notices are being served" in line]) == 16
+    assert len([line for line in caplog.messages if "5 notifications are being handled" in line]) == 16
 
 
 def test_who_says_too_much_before_its_handshake_is_answered_is_cut_off():
@@ -184,7 +184,7 @@ def test_who_says_too_much_before_its_handshake_is_answered_is_cut_off():
 
 
 def test_the_rates_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(middleware, "MAX_CLIENTS", 10)
+    monkeypatch.setattr(rate_limit, "MAX_CLIENTS", 10)
     now = [0.0]
     rate: Any = RateLimit(1, 10.0, clock=lambda: now[0])
     for number in range(100):

@@ -4,32 +4,25 @@ import inspect
 from typing import Any
 
 from toolpost import Context, SyncContext
-from toolpost.server.request import ContextRequest
-from toolpost.server.sync_context import SyncContextRequest
 
 FOR_THE_HANDLER = {
     "ask",
+    "client_connection",
     "connection",
     "conversation",
-    "set_input_responses",
-    "hand_over",
     "has_asked",
     "incoming",
     "input_responses",
     "introduce",
     "method",
-    "get_list_page",
     "copy_for_server",
     "related",
     "request_state",
     "server",
-    "set_log_level",
     "replay",
     "loaded_replay",
-    "replay_answer",
     "send_notification",
     "send_request",
-    "remove_subscription",
     "add_subscription",
 }
 
@@ -45,7 +38,6 @@ def parameters(fn: Any) -> list[tuple[Any, ...]]:
 def test_both_contexts_can_do_the_same():
     assert public(Context) - public(SyncContext) == FOR_THE_HANDLER
     assert public(SyncContext) <= public(Context)
-    assert public(ContextRequest) == public(SyncContextRequest)
     for name in public(SyncContext):
         ours, theirs = getattr(SyncContext, name), getattr(Context, name)
         if inspect.isfunction(ours):

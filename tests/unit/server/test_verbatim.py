@@ -114,7 +114,7 @@ def test_the_function_gets_the_dict_and_a_context_if_it_asks_for_one():
 
 @pytest.mark.parametrize(("fn", "taken"), [(lambda: 1, 0), (lambda a, b: 1, 2)], ids=["none", "two"])
 def test_a_function_takes_one_dict(fn, taken):
-    with pytest.raises(SignatureError, match=f"takes one dict, not {taken} arguments") as refused:
+    with pytest.raises(SignatureError, match=f"must take one dict, not {taken} arguments") as refused:
         behind({"type": "object"}, fn)
     assert "ctx: Context" in str(refused.value)
 
@@ -123,9 +123,9 @@ def test_a_function_takes_one_dict(fn, taken):
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({}, "the input schema of 'same' must say"),
-        ({"type": "array"}, "the input schema of 'same' must say"),
-        ({"type": ["object", "null"]}, "the input schema of 'same' must say"),
+        ({}, "the input schema of 'same' must have"),
+        ({"type": "array"}, "the input schema of 'same' must have"),
+        ({"type": ["object", "null"]}, "the input schema of 'same' must have"),
         (
             {"type": "object", "properties": {"a": {"type": "nonsense"}}},
             "'same' is not valid: .*, at properties/a/type",

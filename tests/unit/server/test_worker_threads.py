@@ -210,7 +210,7 @@ def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_ret
             await asyncio.sleep(0)
             await stuck.give_up(last)
             for call in (*waits, work.run_in_thread(lambda: "never")):
-                with pytest.raises(InternalError, match="all 20 threads are stuck in calls"):
+                with pytest.raises(InternalError, match="all 20 threads are blocked by abandoned calls"):
                     await call
         finally:
             stuck.gate.set()

@@ -45,7 +45,7 @@ WORK = (0.0, 0.0, 0.01, 0.02, 0.5, 3.99, 4.0)
 EXPECTED = re.compile(
     r"toolpost\.server: tool fail failed"
     r"|toolpost\.server: tool order failed: (Local|Remote)ProtocolError"
-    r"|toolpost\.client: the answer to elicitation/create failed: LocalProtocolError"
+    r"|toolpost\.client: failed to answer elicitation/create: LocalProtocolError"
 )
 """What our code may log as an error: a function was made to fail; a form is garbled."""
 
@@ -328,7 +328,7 @@ class Player:
         try:
             return self.client._session.dispatcher
         except ChannelClosed:
-            return self.client._session._reconnector._dispatcher
+            return self.client._session.reconnector._dispatcher
 
 
 # --------------------------------------------------------------------- the judge

@@ -277,6 +277,19 @@ async def a_number_that_never_was_is_a_gap(views: Views) -> None:
 
 
 @case
+async def a_gap_names_the_entries_that_are_kept(views: Views) -> None:
+    for _ in range(ENTRIES + 3):
+        await views.here.logs.append("l", b"1", 60)
+    with pytest.raises(LogGap) as gap:
+        await views.there.logs.read("l", 1)
+    assert gap.value.kept_after == 3
+    assert len(await views.there.logs.read("l", 3)) == ENTRIES
+    with pytest.raises(LogGap) as gap:
+        await views.there.logs.read("l", ENTRIES + 4)
+    assert gap.value.kept_after is None
+
+
+@case
 async def each_entry_and_touch_sets_the_time_to_live_of_the_log(views: Views) -> None:
     logs = views.here.logs
     for log in ("append", "touch", "neither"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import store_contract
 
-from toolpost.stores import MemoryStore, Store
+from toolpost.stores import MemoryStore, Store, memory
 
 
 class Clock:
@@ -67,6 +67,32 @@ def test_what_has_expired_never_outweighs_what_lives():
             await clock.later(1)
             most = max(most, held(store)[0])
         assert most <= 2 * 100 + 2
+
+    run(main())
+
+
+def test_all_records_together_are_bounded_and_the_least_recently_used_go():
+    async def main():
+        store = MemoryStore(total=100 * (memory.RECORD_OVERHEAD + 10))
+        await store.records.put("key", b"k" * 10, None)
+        for n in range(100):
+            await store.records.put(f"{n}", b"x" * 10, 60)
+            await store.records.get("0")
+        assert held(store)[0] <= 100
+        assert await store.records.get("key") is not None  # what has no end stays
+        assert await store.records.get("0") is not None
+        assert await store.records.get("1") is None
+        assert await store.records.get("99") is not None
+        for _ in range(1000):  # replaced and removed values count no more
+            await store.records.put("99", b"y" * 10, 60)
+            await store.records.swap("98", await store.records.get("98"), b"z", 60)
+        assert await store.records.get("50") is not None
+        for n in range(100):
+            await store.records.delete(f"{n}")
+        records: Any = store.records
+        assert records._bytes == memory.RECORD_OVERHEAD + 10
+        await store.records.put("large", b"l" * 1_000_000, 60)  # the newest is kept, whatever its size
+        assert await store.records.get("large") is not None
 
     run(main())
 

@@ -8,8 +8,8 @@ import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, modern, run, serving
 from toolpost.server.http import post
-from toolpost.server.http.capacity import RequestCounts
-from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.request import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.worker import RequestCounts
 from waiting import until
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -149,7 +149,7 @@ def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
             wires = [(await site.begin("POST", as_user("alice", headers), body))[0] for _ in range(2)]
             refused = await site.post(as_user("alice", headers), body)
             assert (refused.status, refused.headers["retry-after"]) == (429, "5")
-            assert (refused.json["id"], "at most 2" in refused.text) == ("sub", True)
+            assert (refused.json["id"], "the limit is 2" in refused.text) == ("sub", True)
             _, head = await site.begin("POST", as_user("bob", headers), body)
             assert head.status == 200
             assert load(site).calls == 0  # none of them is a call

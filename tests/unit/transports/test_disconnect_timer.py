@@ -17,26 +17,20 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 0.002)
-    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 class Request:
-    """A request, and what the timer did with it."""
+    """A request, and how often it was asked to watch for a disconnect."""
 
-    def __init__(self, name: str = "", visits: list[str] | None = None, *, fails: bool = False) -> None:
-        self.name = name
-        self.visits: list[str] = [] if visits is None else visits
+    def __init__(self, *, fails: bool = False) -> None:
+        self.visits = 0
         self.fails = fails
 
-    def start_watching(self, timer: Any) -> bool:
+    def start_watching(self) -> bool:
         if self.fails:
             raise OSError("no")
-        self.visits.append(f"{self.name}watch")
-        timer.keep_alive(self)
+        self.visits += 1
         return True
-
-    def on_keep_alive(self) -> None:
-        self.visits.append(f"{self.name}beat")
 
 
 def watch(timer: Any, request: Request) -> None:
@@ -46,34 +40,18 @@ def watch(timer: Any, request: Request) -> None:
         timer.start()
 
 
-class Timer(DisconnectTimer):
-    """A timer that is used as an endpoint does."""
-
-    def add(self, request: Any) -> None:
-        self.fresh[request] = False
-        if not self.is_checking:
-            self.start()
-
-    def remove(self, request: Any) -> None:
-        self.fresh.pop(request, None)
-
-
 def make_timer() -> Any:
-    return Timer(asyncio.get_running_loop())
+    return DisconnectTimer(asyncio.get_running_loop())
 
 
-def test_a_request_is_watched_once_and_then_kept_alive():
+def test_a_request_is_watched_once():
     async def main():
         timer, one = make_timer(), Request()
         watch(timer, one)
         assert not one.visits
-        await until(lambda: len(one.visits) > 3)
-        assert one.visits[:4] == ["watch", "beat", "beat", "beat"]
-        timer.forget(one)
-        timer.forget(one)  # no error
-        heard = len(one.visits)
+        await until(lambda: one.visits)
         await asyncio.sleep(0.02)
-        assert len(one.visits) == heard
+        assert one.visits == 1
 
     run(main)
 
@@ -91,23 +69,7 @@ def test_a_request_that_ends_soon_is_not_watched():
         timer.fresh.pop(late, None)
         timer.fresh.pop(late, None)  # no error
         await asyncio.sleep(0.02)
-        assert (short.visits, late.visits) == ([], [])
-        timer.forget(stays)
-
-    run(main)
-
-
-def test_requests_are_kept_alive_in_their_order():
-    async def main():
-        visits: list[str] = []
-        timer, requests = make_timer(), [Request(f"{number} ", visits) for number in range(20)]
-        for request in requests:
-            watch(timer, request)
-        await until(lambda: len(visits) >= 60)
-        assert visits[:20] == [f"{number} watch" for number in range(20)]
-        assert visits[20:60] == [f"{number} beat" for number in range(20)] * 2
-        for request in requests:
-            timer.forget(request)
+        assert (short.visits, late.visits) == (0, 0)
 
     run(main)
 
@@ -116,17 +78,17 @@ def test_all_have_one_timer_which_ends_with_them(monkeypatch: pytest.MonkeyPatch
     async def main():
         loop: Any = asyncio.get_running_loop()
         timer, set_for = make_timer(), []
-        call_at = loop.call_at
+        call_later = loop.call_later
 
-        def counted(when: float, *args: Any, **more: Any) -> Any:
-            set_for.extend([when] if args[0] == timer._check else [])
-            return call_at(when, *args, **more)
+        def counted(delay: float, *args: Any, **more: Any) -> Any:
+            set_for.extend([delay] if args[0] == timer._check else [])
+            return call_later(delay, *args, **more)
 
-        monkeypatch.setattr(loop, "call_at", counted)
+        monkeypatch.setattr(loop, "call_later", counted)
         for _ in range(2):
-            for request in [Request() for _ in range(100)]:
-                watch(timer, request)
-                timer.fresh.pop(request, None)
+            for exchange in [Request() for _ in range(100)]:
+                watch(timer, exchange)
+                timer.fresh.pop(exchange, None)
         assert len(set_for) == 1
         await until(lambda: not timer.is_checking)
         count = len(set_for)
@@ -144,11 +106,10 @@ def test_a_request_that_cannot_be_watched_keeps_no_other_from_it(caplog: pytest.
         timer, one = make_timer(), Request()
         watch(timer, Request(fails=True))
         watch(timer, one)
-        await until(lambda: len(one.visits) > 2)
-        timer.forget(one)
+        await until(lambda: one.visits)
 
     run(main)
-    assert "a request could not be watched" in caplog.text
+    assert "could not watch a request" in caplog.text
 
 
 def test_the_timer_has_no_context_of_a_request():
@@ -157,7 +118,7 @@ def test_the_timer_has_no_context_of_a_request():
         seen: list[str] = []
 
         class Curious(Request):
-            def start_watching(self, timer: Any) -> bool:
+            def start_watching(self) -> bool:
                 seen.append(WHO.get())
                 return True
 

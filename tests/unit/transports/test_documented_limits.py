@@ -1,4 +1,4 @@
-"""The table of bounds in the documentation says what the code does."""
+"""The limits in docs/reliability.md are those of the code."""
 
 import inspect
 import re
@@ -8,96 +8,98 @@ from typing import Any
 from toolpost import Server, run, threads
 from toolpost.auth.server import admission, dpop, introspection
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, middleware, per_client, state
-from toolpost.server.elicitation import journal, request_state
-from toolpost.server.http import capacity, request, security, serve, sessions, sse, streams, uvicorn
+from toolpost.server import client_requests, context, handler, per_client, rate_limit, state
+from toolpost.server.elicitation import input_required, journal
+from toolpost.server.http import request, security, serve, sessions, sse, streams, uvicorn, worker
 from toolpost.server.options import HTTP, SERVER
 from toolpost.server.registry import prompts
-from toolpost.server.runtime import change_broadcast, delivery
+from toolpost.server.runtime import change_broadcast, conversation
 from toolpost.stores import memory
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
-PAGE = TEXT[TEXT.index("\n## Bounds\n") : TEXT.index("\n## Bounds of a client\n")]
+PAGE = TEXT[TEXT.index("\n## Limits\n") : TEXT.index("\n## Limits of a client\n")]
 UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
 
 KNOWN: dict[str, tuple[Any, ...]] = {
-    "body": (HTTP.max_body,),
-    "pause between two pieces of a body": (request.BODY_CHUNK_TIMEOUT,),
-    "rate of a body, behind the first 30 s": (request.MIN_BODY_RATE,),
-    "headers, together": (security.MAX_HEADERS,),
-    "time for the headers": (uvicorn.HEAD_TIMEOUT,),
+    "request body": (HTTP.max_body,),
+    "pause between two chunks of a body": (request.BODY_CHUNK_TIMEOUT,),
+    "rate of a body, after the first 30 s": (request.MIN_BODY_RATE,),
+    "headers, total": (security.MAX_HEADERS,),
+    "time to receive the headers": (uvicorn.HEAD_TIMEOUT,),
     "line on stdin": (framing.MAX_LINE,),
-    "nesting": (jsonrpc.MAX_DEPTH,),
-    "digits of a whole number": (4300,),  # of msgspec
-    "members of an envelope that nobody knows": (jsonrpc.MAX_UNKNOWN_BYTES,),
+    "nesting depth": (jsonrpc.MAX_DEPTH,),
+    "digits of an integer": (4300,),  # of msgspec
+    "unknown members of an envelope": (jsonrpc.MAX_UNKNOWN_BYTES,),
     "batch": (jsonrpc.MAX_BATCH, jsonrpc.MAX_BATCH_BYTES),
-    "answers that a request brings back": (receive.MAX_INPUT_RESPONSES,),
+    "answers in one request": (receive.MAX_INPUT_RESPONSES,),
     "session id in a header": (headers.MAX_SESSION_ID,),
     "URI": (uri_template.MAX_URI,),
     "URI template, and its variables": (uri_template.MAX_TEMPLATE, uri_template.MAX_VARIABLES),
-    "state that a client carries": (seal.MAX_SEALED,),
+    "state carried by a client": (seal.MAX_SEALED,),
     "token, and DPoP proof": (admission.MAX_TOKEN_LENGTH, dpop.MAX_PROOF_LENGTH),
-    "calls in flight; of a principal, in all its sessions and outside": (connection.MAX_IN_FLIGHT,),
-    "bytes of calls in flight that are larger than 64 KiB": (receive.MAX_IN_FLIGHT_BYTES,),
-    "notices being served": (connection.MAX_IN_FLIGHT,),
-    "messages before the handshake is answered": (connection.MAX_IN_FLIGHT,),
-    "answers that the peer has not taken": (delivery.MAX_UNSENT_BYTES,),
-    "posts that wait for a conversation over HTTP+SSE": (sse.MAX_QUEUED_POSTS,),
-    "bytes of posts that wait for a conversation over HTTP+SSE": (sse.MAX_QUEUED_BYTES,),
-    "resources that a session watches": (context.MAX_SUBSCRIBED_URIS,),
-    "resources that a subscription names": (context.MAX_SUBSCRIBED_URIS,),
-    "characters of their URIs, together": (context.MAX_SUBSCRIBED_URI_CHARS,),
-    "subscriptions (`subscriptions/listen`) of a principal": (capacity.MAX_SUBSCRIPTIONS,),
-    "subscriptions of an address where nobody is known": (connection.MAX_IN_FLIGHT,),
-    "readers of a general stream": (1,),
-    "readers that have come back to a stream": (1,),
-    "a client that takes nothing of a response": (uvicorn.STALL_TIMEOUT,),
+    "calls in flight; of a principal, over all its sessions and outside": (connection.MAX_IN_FLIGHT,),
+    "bytes of calls in flight larger than 64 KiB": (receive.MAX_IN_FLIGHT_BYTES,),
+    "notifications being processed": (connection.MAX_IN_FLIGHT,),
+    "messages before the handshake completes": (connection.MAX_IN_FLIGHT,),
+    "responses not yet read by the peer": (conversation.MAX_UNSENT_BYTES,),
+    "queued POSTs of an HTTP+SSE session": (sse.MAX_QUEUED_POSTS,),
+    "bytes of queued POSTs of an HTTP+SSE session": (sse.MAX_QUEUED_BYTES,),
+    "subscribed resources of a session": (context.MAX_SUBSCRIBED_URIS,),
+    "resources in one `subscriptions/listen`": (context.MAX_SUBSCRIBED_URIS,),
+    "characters of these URIs, total": (context.MAX_SUBSCRIBED_URI_CHARS,),
+    "`subscriptions/listen` streams of a principal": (worker.MAX_SUBSCRIPTIONS,),
+    "`subscriptions/listen` streams of an address, without a principal": (connection.MAX_IN_FLIGHT,),
+    "readers of the GET stream of a session": (1,),
+    "readers that resume the same stream": (1,),
+    "client that reads nothing of a response": (uvicorn.STALL_TIMEOUT,),
     "handshake": (HTTP.handshake,),
-    "a session that nobody uses": (HTTP.idle,),
-    "a connection without a request": (serve.KEEP_ALIVE_TIMEOUT,),
-    "URLs that a user was sent to": (client_requests.MAX_URL_ELICITATIONS,),
-    "questions of one call, and tries for one answer": (
-        journal.MAX_ROUNDS,
+    "idle session": (HTTP.idle,),
+    "idle connection": (serve.KEEP_ALIVE_TIMEOUT,),
+    "pending URL elicitations": (client_requests.MAX_URL_ELICITATIONS,),
+    "questions of one call, and attempts for one answer": (
+        input_required.MAX_ROUNDS,
         client_requests.MAX_ELICIT_ATTEMPTS,
     ),
-    "steps and answers of one call": (request_state.MAX_JOURNAL_BYTES,),
-    "progress notifications of one call, and log lines; and how many more in a second": (
+    "keys in `ctx.state` of a session, and length of a key": (state.MAX_KEYS, state.MAX_KEY_BYTES),
+    "steps and answers of one call": (journal.MAX_JOURNAL_BYTES,),
+    "progress notifications of one call, and log messages; and how many more per second": (
         context.NOTIFICATION_BURST,
         context.NOTIFICATION_RATE,
     ),
-    "calls in flight": (HTTP.max_calls,),
-    "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
-    "sessions that a worker caches": (sessions.MAX_CACHED_SESSIONS,),
-    "facts of a handshake in a session id; in the store": (
+    "concurrent calls": (HTTP.max_calls,),
+    "open streams: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),
+    "cached sessions": (sessions.MAX_CACHED_SESSIONS,),
+    "handshake data in a session id; in the store": (
         sessions.MAX_FACTS_BYTES,
         sessions.MAX_STORED_FACTS_BYTES,
     ),
-    "how long a session may be used": (HTTP.session_life / 86400,),
-    "ended sessions that a worker remembers": (sessions.MAX_ENDED_SESSIONS,),
-    "changes that are kept for clients that were away": (change_broadcast.MAX_KEPT_CHANGES,),
-    "a value of `ctx.state`, and how long it is kept": (state.MAX_VALUE_BYTES, state.STATE_TTL / 86400),
-    "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
-    "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
-    "streams that are over": (streams.STREAM_RETENTION,),
-    "journals in the store": (request_state.MAX_STORED_JOURNAL_BYTES,),
-    "choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),
-    "functions in threads": (threads.MAX_THREADS,),
-    "threads in calls that were given up": (threads.STUCK_THREADS_FACTOR,),
-    "entries of a page": (SERVER.page_size,),
-    "completions": (prompts.MAX_COMPLETION_VALUES,),
+    "lifetime of a session": (HTTP.session_life / 86400,),
+    "remembered ended sessions": (sessions.MAX_ENDED_SESSIONS,),
+    "changes kept for disconnected clients": (change_broadcast.MAX_KEPT_CHANGES,),
+    "value in `ctx.state`, and its lifetime": (state.MAX_VALUE_BYTES, state.STATE_TTL / 86400),
+    "event log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
+    "event logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
+    "records of all sessions and calls, in memory": (memory.MAX_TOTAL_BYTES,),
+    "retention of finished streams": (streams.STREAM_RETENTION,),
+    "journals in the store": (journal.MAX_STORED_JOURNAL_BYTES,),
+    "remembered choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),
+    "`def` functions at once": (threads.MAX_THREADS,),
+    "threads of abandoned calls": (threads.STUCK_THREADS_FACTOR,),
+    "entries per page": (SERVER.page_size,),
+    "completion values": (prompts.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
-    "clients whose rate is known": (middleware.MAX_CLIENTS,),
-    "calls at once": (),
-    "tokens that are remembered": (introspection.MAX_CACHED_TOKENS,),
-    "connections that wait to be accepted": (serve.LISTEN_BACKLOG,),
+    "clients in the rate limiter": (rate_limit.MAX_CLIENTS,),
+    "concurrency limit": (),
+    "cached tokens": (introspection.MAX_CACHED_TOKENS,),
+    "connections waiting to be accepted": (serve.LISTEN_BACKLOG,),
 }
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """What → option and default."""
+    """Return the limits of the page: name → option and default."""
     found: dict[str, tuple[str, str]] = {}
-    for line in PAGE.partition("## Bounds")[2].splitlines():
-        if line.startswith("| ") and not line.startswith("| what"):
+    for line in PAGE.partition("## Limits")[2].splitlines():
+        if line.startswith("| ") and not line.startswith("| limit"):
             what, option, default, past = line.strip("| ").split(" | ")
             assert past, line
             assert what not in found, line

@@ -8,7 +8,7 @@ from hostile_transports import REVISIONS, meeting, run, serve
 from scripted import Heard, scripted, stream
 from toolpost import Client
 from toolpost.errors import MCPError
-from toolpost.transports import event_stream, http_client
+from toolpost.transports import http_client, http_request
 from toolpost.transports.targets import Http
 
 
@@ -40,7 +40,7 @@ def test_an_event_is_not_asked_for_by_a_name_that_no_header_can_carry(key, monke
         return True
 
     async def main():
-        monkeypatch.setattr(event_stream, "DEFAULT_RETRY_DELAY", 0.001)
+        monkeypatch.setattr(http_request, "DEFAULT_RETRY_DELAY", 0.001)
         async with scripted(serve("stream session", special)) as server:
             async with Client(Http(server.url), revision=REVISIONS["session"], timeout=2) as client:
                 with pytest.raises(MCPError):

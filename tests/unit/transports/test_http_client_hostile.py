@@ -13,11 +13,11 @@ from toolpost.client.connection.negotiate import REVISION_CACHE
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost, UnsupportedRevision
 from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
-from toolpost.transports import event_stream as trails
 from toolpost.transports import http_client
+from toolpost.transports import http_request as trails
 from toolpost.transports.backends.backend import open_backend
-from toolpost.transports.event_stream import ResumableStream
 from toolpost.transports.http_client import HttpChannel
+from toolpost.transports.http_request import ResumableStream
 from toolpost.transports.sse_client import open_sse
 from toolpost.transports.targets import Http
 from toolpost.types.initialize import PROTOCOL_VERSION
@@ -201,7 +201,7 @@ def test_a_server_that_does_not_take_a_message_is_not_waited_for_for_ever(monkey
 
         monkeypatch.setattr(http_client, "ACCEPT_TIMEOUT", 0.01)
         async with talking(legacy(script), session=True) as (channel, _, __):
-            with pytest.raises(RequestFailed, match="did not say within"):
+            with pytest.raises(RequestFailed, match="did not accept a message within"):
                 await channel.send(NOTICE)
 
     run(main)
@@ -423,7 +423,7 @@ def test_a_proxy_for_everything_is_used(library, monkeypatch):
 def test_a_proxy_that_cannot_be_used_is_told_without_its_secrets(library, proxy, monkeypatch, caplog):
     async def main():
         monkeypatch.setenv("http_proxy", proxy)
-        with pytest.raises(ConnectFailed, match=f"names a proxy that {library} cannot use") as failed:
+        with pytest.raises(ConnectFailed, match=f"{library} cannot use the proxy") as failed:
             await Client("http://far.example/mcp", http=library).connect()
         assert "secret" not in f"{failed.value!r}{caplog.text}"
 

@@ -167,6 +167,6 @@ def test_a_body_that_comes_from_a_generator_is_read():
         scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers}
         async with app.lifespan():
             await app(scope, receive, send)
-        assert b"mcp-session-id is missing" in sent[1]["body"]  # it was read, or that could not be known
+        assert b"Missing header mcp-session-id" in sent[1]["body"]  # it was read, or that could not be known
 
     run(main)

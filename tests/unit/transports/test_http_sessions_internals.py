@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fleet import fleet
 from hosted import (
     FIRST,
     OLD,
@@ -20,13 +21,14 @@ from hosted import (
 from session_site import GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
 from toolpost.server import context
-from toolpost.server.http import disconnect
+from toolpost.server.http import request
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
 from toolpost.server.http import worker as worker_module
 from toolpost.stores.memory import MemoryStore
 from waiting import until
 
+MENU = "kitchen://menu"
 READY = message("notifications/initialized")
 
 
@@ -64,6 +66,32 @@ def test_delete_ends_all_that_belongs_to_a_session():
                 assert (await site.ask(verb, "/mcp", headers, body)).status == 404
             assert session not in sessions_of(site)._cache
             assert (await site.post(legacy(other), message("ping", id=1))).status == 200
+
+    run(main)
+
+
+def test_early_cancellations_have_a_bound_and_an_end(monkeypatch):
+    monkeypatch.setattr(worker_module, "MAX_EARLY_CANCELLATIONS", 2)
+
+    async def main():
+        async with hosted(kitchen()) as site:
+            session = await site.open()
+
+            async def is_cancelled(number: int) -> bool:
+                answer = await site.post(legacy(session), message("ping", id=number))
+                return "error" in answer.json
+
+            async def cancel(number: int) -> None:
+                notice = message("notifications/cancelled", {"requestId": number})
+                assert (await site.post(legacy(session), notice)).status == 202
+
+            for number in range(4):
+                await cancel(number)
+            assert [await is_cancelled(number) for number in range(4)] == [False, False, True, True]
+            assert not await is_cancelled(3)  # it counts once
+            monkeypatch.setattr(worker_module, "EARLY_CANCELLATION_TTL", 0)
+            await cancel(3)
+            assert not await is_cancelled(3)
 
     run(main)
 
@@ -311,7 +339,7 @@ def test_a_second_reader_is_turned_away():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.02)
+    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -347,7 +375,7 @@ def test_what_was_said_before_anybody_listened_is_not_lost():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -454,5 +482,36 @@ def test_a_stream_that_is_polled_is_kept_while_its_call_runs():
             assert head.status == 200
             stage.go.set()
             assert text((await back.events())[-1]) == "polled"
+
+    run(main)
+
+
+def test_a_resource_that_a_session_subscribes_to_at_two_workers_is_released_by_both():
+    hooks: dict[Server, list[str]] = {}
+
+    def adds_hooks(server: Server, stage: Stage) -> None:
+        hooks[server] = []
+        subscribe, unsubscribe = server.subscribe, server.unsubscribe
+
+        async def note_subscribe(uri, ctx):
+            hooks[server].append("subscribe")
+            await subscribe(uri, ctx)
+
+        async def note_unsubscribe(uri, ctx):
+            hooks[server].append("unsubscribe")
+            await unsubscribe(uri, ctx)
+
+        server.subscribe, server.unsubscribe = note_subscribe, note_unsubscribe
+
+    async def main():
+        async with fleet(3, adds_hooks) as (a, b, c):
+            session = await a.open()
+            for number, worker in enumerate((a, b)):
+                subscribe = message("resources/subscribe", {"uri": MENU}, number)
+                assert (await worker.post(legacy(session), subscribe)).json["result"] == {}
+            assert (await c.ask("DELETE", "/mcp", legacy(session))).status == 200
+            await until(lambda: len(hooks[a.server]) == len(hooks[b.server]) == 2)
+            both = ["subscribe", "unsubscribe"]
+            assert hooks == {a.server: both, b.server: both, c.server: []}
 
     run(main)

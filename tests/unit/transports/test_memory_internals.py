@@ -27,7 +27,7 @@ def test_no_more_than_the_limit_lies_between_the_ends():
         async def flood():
             for n in range(2000):
                 await one.send(b"%d" % n)
-                seen.append(len(other._ours.arrived))
+                seen.append(len(other._queue.arrived))
 
         senders = [asyncio.create_task(flood()) for _ in range(5)]
         for _ in range(10_000):
@@ -53,7 +53,7 @@ def test_a_cancelled_send_sends_nothing_and_makes_way(turns, victim):
         expected = [b"%d" % n for n in range(3) if n != victim or not cancelled]
         assert [await other.receive() for _ in expected] == expected
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert not other._ours.arrived
+        assert not other._queue.arrived
 
     run(main)
 
@@ -91,7 +91,7 @@ class Schedule:
         await settle()
         self.stop_receiving()
         await settle()
-        while self.other._ours.arrived:
+        while self.other._queue.arrived:
             await self.take()
             await settle()
         assert self.received == [data for data, task in self.sent if not task.cancelled()]

@@ -13,7 +13,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server.http import sessions as module
-from toolpost.server.http.security import HTTPRefusal
+from toolpost.server.http.request import HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions
 from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import MemoryStore
@@ -113,17 +113,12 @@ def test_given_keys_need_no_store():
     run(main)
 
 
-def test_each_id_is_another_one_and_clients_of_a_kind_share_their_description(monkeypatch):
-    monkeypatch.setattr(module, "MAX_SHARED_PEERS", 2)
-
+def test_each_id_is_another_one_and_clients_of_a_kind_share_their_description():
     async def main():
         worker = SomeWorker()
         sessions = [await worker.open() for _ in range(10)]
         assert len({session.id for session in sessions}) == 10
         assert len({id(session.peer) for session in sessions}) == 1
-        for number in range(5):
-            await worker.open(Peer(LATEST_SESSION, ClientCapabilities(), Implementation(f"c{number}", "1")))
-        assert len(worker.sessions._peers) <= 2
 
     run(main)
 
@@ -254,7 +249,7 @@ def test_an_idle_session_is_refused(clock, sweeps):
         if sweeps:
             await worker.sessions.end_idle()
             assert worker.released == [idle]
-            assert len(worker.sessions) == 1
+            assert len(worker.sessions._cache) == 1
         assert not await worker.knows(idle)
         assert await worker.knows(used)
         assert not await worker.knows(idle)
@@ -280,10 +275,10 @@ def test_a_session_in_use_is_not_idle(clock):
     async def main():
         worker = SomeWorker(idle=100)
         opened = await worker.open()
-        opened.resumed_count = 1
+        opened.reader_count = 1
         clock.now += 500
         assert await worker.knows(opened)
-        opened.resumed_count = 0
+        opened.reader_count = 0
         clock.now += 101
         assert not await worker.knows(opened)
 
@@ -299,7 +294,7 @@ def test_a_handshake_has_to_be_completed(clock, completed):
             await one.sessions.complete_handshake(opened)
         elif completed == "there":
             await two.sessions.complete_handshake(await two.sessions.find(opened.id, None))
-            assert two.announced == [("ready", opened.key)]
+            assert two.announced == [("changed", opened.key)]
             opened.is_ready = True  # as its worker does when it hears that
         clock.now += 29
         assert await one.knows(opened)
@@ -318,7 +313,7 @@ def test_settings_are_shared_as_soon_as_they_are_read_again(clock):
         opened = await one.open()
         there = await two.sessions.find(opened.id, None)
         assert there.settings.log_level is None
-        await one.sessions.change(opened, log_level="error")
+        await one.sessions.set_log_level(opened, "error")
         assert one.announced == [("changed", opened.key)]
         await two.sessions.find(opened.id, None)
         assert there.settings.log_level is None
@@ -326,7 +321,7 @@ def test_settings_are_shared_as_soon_as_they_are_read_again(clock):
         assert two.sessions.find_fresh(opened.id, None) is None
         await two.sessions.find(opened.id, None)
         assert there.settings.log_level == "error"
-        await two.sessions.change(there, log_level="debug")
+        await two.sessions.set_log_level(there, "debug")
         clock.now += module.FRESH_SECONDS + 0.1  # or after a while without a word
         await one.sessions.find(opened.id, None)
         assert opened.settings.log_level == "debug"
@@ -339,15 +334,15 @@ def test_changes_at_two_workers_are_both_kept():
         one, two = two_workers()
         here = await one.open()
         there = await two.sessions.find(here.id, None)
-        await one.sessions.set_uris(here, ("a",))
-        await two.sessions.set_uris(there, ("b",))
+        await one.sessions.set_subscription(here, "a", is_active=True)
+        await two.sessions.set_subscription(there, "b", is_active=True)
         assert there.settings.uris == ("a", "b")
         assert (here.subscribed, there.subscribed) == (("a",), ("b",))
-        await two.sessions.set_uris(there, ("a",))
+        await two.sessions.set_subscription(there, "b", is_active=False)
         assert (there.settings.uris, there.subscribed) == (("a",), ())
         for number in range(3):
-            await one.sessions.add_url_elicitation(here, str(number))
-        await two.sessions.remove_url_elicitation(there, "1")
+            await one.sessions.set_url_elicitation(here, str(number), is_pending=True)
+        await two.sessions.set_url_elicitation(there, "1", is_pending=False)
         assert there.settings.url_elicitations == ("0", "2")
 
     run(main)
@@ -360,7 +355,7 @@ def test_a_session_that_ends_at_one_worker_ends_at_all(clock):
         there = await two.sessions.find(here.id, None)
         await one.sessions.end(here)
         assert one.released == [here]
-        assert [kind for kind, _ in one.announced] == ["changed", "ended"]
+        assert [kind for kind, _ in one.announced] == ["changed"]
         assert not await one.knows(here)
         clock.now += module.FRESH_SECONDS + 0.1
         assert not await two.knows(there)
@@ -374,9 +369,9 @@ def test_a_handshake_that_fails_leaves_nothing():
         worker = SomeWorker()
         session = await worker.sessions.open(CLIENT, None)
         await worker.sessions.discard(session)
-        assert len(worker.sessions) == 0
+        assert len(worker.sessions._cache) == 0
         assert worker.released == [session]
-        assert worker.sessions.find_by_key(session.key) is None
+        assert worker.sessions.by_key.get(session.key) is None
 
     run(main)
 
@@ -392,31 +387,58 @@ def test_a_worker_remembers_some_sessions_and_knows_the_others_by_their_ids(monk
         busy = await worker.open()
         busy.calls = {1: object()}  # pyright: ignore[reportAttributeAccessIssue] - any call
         others = [await worker.open() for _ in range(10)]
-        assert len(worker.sessions) == 3
+        assert len(worker.sessions._cache) == 3
         assert worker.released == others[:-2]  # oldest first; what they hold here is released
-        assert worker.sessions.find_by_key(busy.key) is busy
-        assert worker.sessions.find_by_key(others[0].key) is None
+        assert worker.sessions.by_key.get(busy.key) is busy
+        assert worker.sessions.by_key.get(others[0].key) is None
         busy.calls = None
         for session in (busy, *others):
             assert await worker.knows(session)
-        assert len(worker.sessions) == 3
+        assert len(worker.sessions._cache) == 3
 
     run(main)
 
 
-def test_ended_sessions_and_early_cancellations_have_a_bound(monkeypatch):
+def test_idle_sessions_that_have_ended_have_a_bound(clock, monkeypatch):
     monkeypatch.setattr(module, "MAX_ENDED_SESSIONS", 2)
-    monkeypatch.setattr(module, "MAX_EARLY_CANCELLATIONS", 2)
 
     async def main():
-        worker = SomeWorker()
-        for _ in range(5):
-            session = await worker.open()
-            for number in range(5):
-                session.cancel_early(number)
-            assert session.early_cancellations == {3: None, 4: None}
-            await worker.sessions.end(session)
-            assert not await worker.knows(session)
+        worker = SomeWorker(idle=10)
+        sessions = [await worker.open() for _ in range(5)]
+        clock.now += 11
+        await worker.sessions.end_idle()
         assert len(worker.sessions._ended) == 2
+        assert not await worker.knows(sessions[-1])
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["deleted", "idle"])
+def test_an_ended_session_leaves_an_empty_record_until_its_seal_expires(clock, how):
+    async def main():
+        store: Any = MemoryStore(clock=clock.monotonic)
+        worker = SomeWorker(store, idle=10, session_life=1000)
+        long = Implementation("x" * 3000, "1")
+        session = await worker.open(Peer(LATEST_SESSION, ClientCapabilities(), long))
+        await worker.sessions.set_subscription(session, "a", is_active=True)
+        for name in ("one", "two", "one"):
+            await worker.sessions.open_state(session).set(name, 1)
+        clock.now += 400
+        if how == "deleted":
+            await worker.sessions.end(session)
+        else:
+            await worker.sessions.end_idle()
+        clock.now += 100  # what notes its use is gone
+        left = {key: await store.records.get(key) for key in list(store.records._values._items)}
+        left.pop("keys/states")
+        assert {key: value for key, value in left.items() if value is not None} == {
+            f"session/{session.key}": b'{"is_ended":true}'
+        }
+        assert not await worker.knows(session)
+        assert not await SomeWorker(store).knows(session)
+        await worker.sessions.set_log_level(session, "debug")  # a call that ends late does not revive it
+        assert await store.records.get(f"session/{session.key}") == b'{"is_ended":true}'
+        clock.now += 500 + module.SEAL_LEEWAY
+        assert await store.records.get(f"session/{session.key}") is None
 
     run(main)

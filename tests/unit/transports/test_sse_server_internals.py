@@ -2,8 +2,9 @@
 
 import pytest
 
+from fleet import fleet
 from hosted import call, hosted, kitchen, message, run
-from sse_talk import JSON, talk, talking
+from sse_talk import JSON, READY, talk, talking
 from toolpost.server.http import sse
 from waiting import until
 
@@ -42,5 +43,24 @@ def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
                 )
                 status = (await wire.answer()).status
             assert status == 404
+
+    run(main)
+
+
+def test_a_worker_that_does_not_report_is_unavailable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sse, "RECEIPT_TIMEOUT", 0.05)
+
+    async def main():
+        async with fleet(sse="/sse") as workers:
+            a, b = workers
+            client = await talk(a.site)
+
+            async def lose(worker: int, data: bytes) -> bool:
+                return True
+
+            send, workers.store.send = workers.store.send, lose
+            assert (await b.ask("POST", client.endpoint, JSON, READY)).status == 503
+            workers.store.send = send
+            assert (await b.ask("POST", client.endpoint, JSON, READY)).status == 202
 
     run(main)

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import pty
-import select
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import tty
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,15 +21,7 @@ from programs.blind import BlindLoop
 from toolpost.errors import ChannelClosed
 from toolpost.transports import pipes
 from toolpost.transports.memory import MessageQueue
-from toolpost.transports.pipes import (
-    LineFeed,
-    LoopReader,
-    LoopWriter,
-    ThreadReader,
-    ThreadWriter,
-    open_reader,
-    open_writer,
-)
+from toolpost.transports.pipes import LineFeed, LineWriter
 from waiting import eventually, until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -116,7 +107,7 @@ def test_bytes_stay_what_they_are_whatever_the_locale(locale):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "the peer: a message was dropped: a message of 101 bytes is too long, the limit is 100\n"),
+        ([], "the peer: dropped a message: message too long: 101 bytes (limit: 100)\n"),
         (["--tell"], "dropped 101\n"),
     ],
 )
@@ -167,7 +158,7 @@ def test_a_process_without_stdin_or_stdout_is_told_so(closed):
     ) as process:
         out, err = process.communicate()
     assert (out, process.returncode) == (b"", 0)
-    assert err.startswith(b"refused: this process has no stdin or no stdout (let an MCP client start it")
+    assert err.startswith(b"refused: this process has no stdin or no stdout (start it from an MCP client")
 
 
 # --------------------------------------------------------------------- other things than pipes
@@ -380,8 +371,7 @@ def gone(reason):
 def test_what_is_sent_in_one_turn_is_written_at_once_or_together():
     async def main(loop):
         with pipe(0) as (ours, theirs):
-            out = open_writer(loop, theirs, "gone", gone)
-            assert isinstance(out, LoopWriter)
+            out = LineWriter(loop, theirs, "gone", gone)
             for n in range(100):
                 await out.send(b"%d\n" % n)
             assert os.read(ours, PIPE) == b"0\n"  # the first without delay
@@ -396,11 +386,11 @@ def test_what_is_sent_in_one_turn_is_written_at_once_or_together():
     run(main)
 
 
-@pytest.mark.parametrize("kind", [LoopWriter, ThreadWriter])
-def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(kind):
+@BOTH
+def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(mode):
     async def main(loop):
         with pipe(0) as (ours, theirs):
-            out = kind(loop, theirs, "gone", gone)
+            out = LineWriter(loop, theirs, "gone", gone)
             big = b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE) + b"\n"
             await out.send(big)
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(6)]
@@ -409,25 +399,25 @@ def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(kind):
             sending[0].cancel()
             sending[3].cancel()
             await turns()
-            out_chunks = bytearray()
-            loop.add_reader(ours, lambda: out_chunks.extend(os.read(ours, PIPE)))
+            os.set_blocking(ours, True)
+            written = big + b"1\n2\n4\n5\n"
+            reading = asyncio.create_task(asyncio.to_thread(read_exactly, ours, len(written)))
             await asyncio.gather(*sending, return_exceptions=True)
             out.finish("done")
             await out.closed
-            loop.remove_reader(ours)
             await until(lambda: not is_open(theirs))
-            rest = os.read(ours, PIPE)
-            assert bytes(out_chunks) + rest == big + b"1\n2\n4\n5\n"
+            assert await reading == written
+            assert os.read(ours, 1) == b""
 
-    run(main)
+    run(main, BlindLoop if mode else None)
 
 
-@pytest.mark.parametrize("kind", [LoopWriter, ThreadWriter])
-def test_whoever_waits_for_room_hears_that_the_reader_has_gone(kind):
+@BOTH
+def test_whoever_waits_for_room_hears_that_the_reader_has_gone(mode):
     async def main(loop):
         reasons = []
         with pipe(0) as (ours, theirs):
-            out = kind(loop, theirs, "nobody reads", reasons.append)
+            out = LineWriter(loop, theirs, "nobody reads", reasons.append)
             await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
@@ -443,15 +433,15 @@ def test_whoever_waits_for_room_hears_that_the_reader_has_gone(kind):
             out.abort("and for that")
             assert out.closed.done()
 
-    run(main)
+    run(main, BlindLoop if mode else None)
 
 
-@pytest.mark.parametrize("kind", [LoopWriter, ThreadWriter])
+@BOTH
 @pytest.mark.parametrize("way", ["finish", "abort"])
-def test_whoever_waits_for_room_hears_that_we_have_closed(kind, way):
+def test_whoever_waits_for_room_hears_that_we_have_closed(mode, way):
     async def main(loop):
         with pipe(0) as (ours, theirs):
-            out = kind(loop, theirs, "gone", gone)
+            out = LineWriter(loop, theirs, "gone", gone)
             await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
@@ -466,14 +456,14 @@ def test_whoever_waits_for_room_hears_that_we_have_closed(kind, way):
             await until(lambda: not is_open(theirs))
             await turns()
 
-    run(main)
+    run(main, BlindLoop if mode else None)
 
 
 def test_a_socket_takes_part_of_a_line_at_a_time():
     async def main(loop):
         ours, theirs = socket.socketpair()
         with ours:
-            out = open_writer(loop, theirs.detach(), "gone", gone)
+            out = LineWriter(loop, theirs.detach(), "gone", gone)
             line = b"x" * 3 * 1024 * 1024
             await out.send(line)
             out.finish("done")
@@ -544,47 +534,19 @@ def test_what_is_discarded_is_still_read(mode):
     run(main, BlindLoop if mode else None)
 
 
-def test_a_thread_waits_where_a_shared_descriptor_does_not_block(monkeypatch):
-    refused, poll = Event(), select.poll
-
-    def note():
-        refused.set()
-        return poll()
-
-    async def main(loop):
-        chunks = asyncio.Queue()
-        monkeypatch.setattr(select, "poll", note)
-        with pipe(1) as (theirs, ours):
-            reading = ThreadReader(loop, theirs, chunks.put_nowait)
-            assert not reading.drain()
-            await asyncio.to_thread(refused.wait)
-            os.write(ours, b"[1]\n")
-            assert await chunks.get() == b"[1]\n"
-            reading.pause()
-            os.write(ours, b"[2]\n")
-            assert await chunks.get() == b"[2]\n"
-            reading.resume()
-            os.close(ours)
-            assert await chunks.get() == b""
-            assert reading.drain()
-            reading.close()
-
-    run(main)
-
-
 def test_threads_end_by_themselves_when_their_loop_was_closed():
     with pipe(0) as (ours, theirs):
 
         async def leave(loop):
-            out = ThreadWriter(loop, theirs, "gone", gone)
+            out = LineWriter(loop, theirs, "gone", gone)
             await out.send(b"x" * 3 * PIPE)
             theirs_too, mine = os.pipe()
-            ThreadReader(loop, theirs_too, gone)
-            left.extend((out, mine))
+            feed = LineFeed(loop, theirs_too, MessageQueue(), limit=100, ended=print)
+            left.extend((out, feed, mine))
 
         left = []
-        run(leave)
-        os.close(left[1])
+        run(leave, BlindLoop)
+        os.close(left[-1])
         os.set_blocking(ours, True)
         assert read_exactly(ours, 3 * PIPE) == b"x" * 3 * PIPE
         assert os.read(ours, 1) == b""
@@ -593,77 +555,79 @@ def test_threads_end_by_themselves_when_their_loop_was_closed():
 def test_a_thread_that_waits_for_us_ends_when_we_close():
     async def main(loop):
         with pipe(1) as (theirs, ours):
-            chunks = asyncio.Queue()
-            reading = ThreadReader(loop, theirs, chunks.put_nowait)
-            reading.pause()
-            os.write(ours, b"1")
-            assert await chunks.get() == b"1"
-            reading.close()
+            box = MessageQueue()
+            feed = LineFeed(loop, theirs, box, limit=100, ended=print)
+            while not box.on_room:  # until the feed has stopped
+                with suppress(BlockingIOError):
+                    os.write(ours, b"[1]\n" * 1000)
+                await asyncio.sleep(0)
+            feed.close()
             await until(lambda: not is_open(theirs))
 
-    run(main)
+    run(main, BlindLoop)
 
 
 def test_what_was_read_before_the_end_but_arrives_after_it_is_dropped():
     async def main(loop):
         with pipe(1) as (theirs, ours):
-            reading = ThreadReader(loop, theirs, gone)
-            os.write(ours, b"1")
+            box = MessageQueue()
+            feed = LineFeed(loop, theirs, box, limit=100, ended=print)
+            os.write(ours, b"1\n")
             # Without giving the loop a turn: the chunk is on its way to us when we close.
             eventually(lambda: loop._ready, "the thread has not read")
-            reading.close()
+            feed.close()
             await turns()
+            assert not box.arrived
 
-    run(main)
+    run(main, BlindLoop)
 
 
-def test_regular_files_are_left_to_a_thread(tmp_path):
+def test_what_the_loop_cannot_watch_is_read_too(tmp_path):
     async def main(loop):
         (tmp_path / "empty").touch()
-        chunks = asyncio.Queue()
-        reading = open_reader(loop, os.open(tmp_path / "empty", os.O_RDONLY), chunks.put_nowait)
-        assert isinstance(reading, ThreadReader)
-        assert await chunks.get() == b""
-        nothing = open_reader(loop, os.open(os.devnull, os.O_RDONLY), chunks.put_nowait)
-        assert isinstance(nothing, ThreadReader)
-        assert await chunks.get() == b""
-        folder = open_reader(loop, os.open(tmp_path, os.O_RDONLY), chunks.put_nowait)
-        assert isinstance(folder, ThreadReader)  # which cannot be read at all
-        assert await chunks.get() == b""
+        for path in (tmp_path / "empty", Path(os.devnull), tmp_path):  # a folder cannot be read at all
+            ended = asyncio.Event()
+            feed = LineFeed(loop, os.open(path, os.O_RDONLY), MessageQueue(), limit=100, ended=ended.set)
+            await ended.wait()
+            assert feed.drain()
+            feed.close()
 
     run(main)
 
 
 def test_draining_finds_the_end_and_stops_somewhere():
     async def main(loop):
-        chunks = []
         with pipe(1) as (theirs, ours):
-            reading = open_reader(loop, theirs, chunks.append)
-            assert isinstance(reading, LoopReader)
-            assert reading.drain()
-            os.write(ours, b"1")
-            assert reading.drain()
+            box, ends = MessageQueue(), []
+            feed = LineFeed(loop, theirs, box, limit=100, ended=lambda: ends.append(len(box.arrived)))
+            assert feed.drain()
+            os.write(ours, b"1\n")
+            assert feed.drain()
+            assert (list(box.arrived), ends) == ([b"1"], [])
             os.write(ours, b"2")
             os.close(ours)
-            assert reading.drain()
-            assert reading.drain()
-            reading.resume()
+            assert feed.drain()
+            assert feed.drain()
+            feed.discard()
             await turns()
-            assert chunks == [b"1", b"2", b""]
-            reading.close()
+            assert (list(box.arrived), ends) == ([b"1", b"2"], [2])
+            feed.close()
 
     run(main)
 
 
 def test_draining_does_not_go_on_for_ever():
     async def main(loop):
-        chunks = []
         with pipe(1) as (theirs, ours):
+            ended = []
             fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, 1024 * 1024)
             assert os.write(ours, bytes(1024 * 1024)) == 1024 * 1024
-            reading = LoopReader(loop, theirs, chunks.append)
-            assert reading.drain()
-            assert len(chunks) == pipes.DRAIN_ROUNDS
-            reading.close()
+            os.close(ours)
+            feed = LineFeed(loop, theirs, MessageQueue(), limit=100, ended=lambda: ended.append(1))
+            assert feed.drain()
+            assert not ended  # the end is behind what one drain reads
+            assert feed.drain()
+            assert ended
+            feed.close()
 
     run(main)

@@ -152,9 +152,7 @@ def test_a_message_that_is_too_long_is_dropped_alone_and_reported(caplog):
                 assert len(lost) == (not told)  # it is told in its turn
                 assert await channel.receive() == b"2"
         assert lost == [OversizedLine(11, 10, b"x" * 10, b"x" * 10)]
-        assert caplog.messages == [
-            "cat: a message was dropped: a message of 11 bytes is too long, the limit is 10"
-        ]
+        assert caplog.messages == ["cat: dropped a message: message too long: 11 bytes (limit: 10)"]
 
     run(main)
 
@@ -265,7 +263,7 @@ TRACEBACK = "import sys; print('loading', file=sys.stderr); raise ValueError('no
         ("raise SystemExit(3)", "the server process exited with code 3; it wrote nothing to stderr"),
         (
             TRACEBACK,
-            "the server process exited with code 1; its last lines on stderr:\n    loading\n    Trace",
+            "the server process exited with code 1; last lines of stderr:\n    loading\n    Trace",
         ),
         (TRACEBACK, "\n    ValueError: no such flag"),
         ("import os; os.kill(os.getpid(), 9)", "the server process was killed by SIGKILL; it wrote"),
@@ -273,7 +271,7 @@ TRACEBACK = "import sys; print('loading', file=sys.stderr); raise ValueError('no
         ("import os; os.kill(os.getpid(), 40)", "the server process was killed by signal 40"),
         (
             "import os; os.write(2, b'half a line'); os._exit(0)",
-            "code 0; its last lines on stderr:\n    half a line",
+            "code 0; last lines of stderr:\n    half a line",
         ),
     ],
 )
@@ -324,7 +322,7 @@ def test_a_send_that_waits_for_room_hears_how_the_server_died(loop):
 
     async def main():
         async with opened(python(code)) as channel:
-            with pytest.raises(ChannelClosed, match=r"with code 7; its last lines on stderr:\n    enough"):
+            with pytest.raises(ChannelClosed, match=r"with code 7; last lines of stderr:\n    enough"):
                 await send_all(channel, [b"x" * 1023] * 10_000)
 
     run(main, loop)
@@ -333,8 +331,8 @@ def test_a_send_that_waits_for_room_hears_how_the_server_died(loop):
 @pytest.mark.parametrize(
     ("fd", "said"),
     [
-        (0, "the server closed its stdin, and is still running"),
-        (1, "closed its stdout, and is still running"),
+        (0, "the server closed its stdin but is still running"),
+        (1, "closed its stdout but is still running"),
     ],
 )
 def test_a_server_that_closes_a_pipe_and_stays_is_told_so(fd, said, monkeypatch):
@@ -557,7 +555,7 @@ def test_a_process_that_does_not_go_is_reported(monkeypatch, caplog):
     async def main():
         async with opened(python(STUBBORN, name="stuck", stdin_wait=0, term_wait=0)) as channel:
             assert await channel.receive() == b"1"
-        assert f"stuck: process {channel.pid} cannot be ended" in caplog.text
+        assert f"stuck: could not stop process {channel.pid}" in caplog.text
         await until(lambda: channel.returncode is not None)
 
     run(main)
@@ -631,7 +629,7 @@ def test_a_log_that_nobody_listens_to_is_named(stderr, level, unheard, caplog):
     async def main():
         channel = await open_child(python("input()", stderr=stderr, name="quiet"))
         try:
-            told = "what quiet writes to stderr goes to the logger 'toolpost.child', at level INFO"
+            told = "stderr of quiet goes to the logger 'toolpost.child', at level INFO"
             assert channel.stderr_hint == (told if unheard else None)
         finally:
             await channel.close()
@@ -647,23 +645,23 @@ def test_a_log_that_nobody_listens_to_is_named(stderr, level, unheard, caplog):
     [
         (
             Stdio("no-such-program"),
-            "no-such-program: there is no program 'no-such-program' (install it, or give its full path: it",
+            "no-such-program: program 'no-such-program' not found (install it, or pass its full path: it",
         ),
-        (Stdio("no-such-program"), "it is not along the PATH that the server gets)"),
-        (Stdio("hello.py"), "(a script is started with Python: [sys.executable, 'hello.py'])"),
+        (Stdio("no-such-program"), "it is not on the PATH of the server)"),
+        (Stdio("hello.py"), "(start a script with Python: [sys.executable, 'hello.py'])"),
         (Stdio("./no/hello.py", cwd="/"), "[sys.executable, './no/hello.py']"),
-        (Stdio("hello.py", cwd="/no/such/folder"), "there is no folder '/no/such/folder' (create"),
+        (Stdio("hello.py", cwd="/no/such/folder"), "folder '/no/such/folder' does not exist (create"),
         (Stdio("hello.py", ["a\0b"]), "'hello.py' could not be started: embedded null byte"),
-        (Stdio("./no/such"), "there is no program './no/such' (install it"),
-        (Stdio("python server.py"), "(give its arguments separately, in `args`)"),
+        (Stdio("./no/such"), "program './no/such' not found (install it"),
+        (Stdio("python server.py"), "(pass its arguments separately, in `args`)"),
         (
             Stdio("cat", cwd="/no/such/folder"),
-            "there is no folder '/no/such/folder' (create it, or correct `cwd`)",
+            "folder '/no/such/folder' does not exist (create it, or correct `cwd`)",
         ),
-        (Stdio("cat", cwd="/dev/null"), "there is no folder '/dev/null'"),
-        (Stdio("/dev/null"), "'/dev/null' may not be executed (is it a program? then try chmod +x)"),
+        (Stdio("cat", cwd="/dev/null"), "folder '/dev/null' does not exist"),
+        (Stdio("/dev/null"), "'/dev/null' is not executable (if it is a program, try chmod +x)"),
         (Stdio("cat", ["a\0b"]), "'cat' could not be started: embedded null byte"),
-        (Stdio("cat", stderr=Path("/no/such/file")), "stderr has nowhere to go: [Errno 2]"),
+        (Stdio("cat", stderr=Path("/no/such/file")), "cannot open the file for stderr: [Errno 2]"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -681,7 +679,7 @@ def test_a_command_that_cannot_be_started_is_explained(stdio, said):
     ("first_line", "said"),
     [
         ("#!/no/such/interpreter", "the interpreter of '{}' does not exist"),
-        ("words", "'{}' is no program (a script"),
+        ("words", "'{}' is not a program (a script"),
     ],
 )
 def test_a_script_that_cannot_be_started_is_explained(first_line, said, tmp_path):
@@ -775,7 +773,7 @@ def test_stderr_goes_to_a_function_or_a_file_or_nowhere(tmp_path):
     for sink in (lines.append, file, path, "discard"):
         end, words = words_of(sink)
         assert words == ("one", "\ufffd two", "three")
-        assert end.endswith("its last lines on stderr:\n    one\n    \ufffd two\n    three")
+        assert end.endswith("last lines of stderr:\n    one\n    \ufffd two\n    three")
     assert lines == ["one", "\ufffd two", "three"]
     assert file.getvalue() == "one\n\ufffd two\nthree\n"
     assert path.read_text("utf-8") == "before\none\n\ufffd two\nthree\n"
@@ -790,7 +788,7 @@ def test_stderr_may_be_ours(capfd):
 def test_a_function_that_fails_does_not_stop_the_reading(caplog):
     _, words = words_of(lambda line: 1 / 0)
     assert words == ("one", "\ufffd two", "three")
-    assert caplog.text.count("a line of stderr could not be handed on") == 3
+    assert caplog.text.count("failed to forward a line of stderr") == 3
 
 
 def test_of_much_stderr_only_the_end_is_kept_and_the_server_is_never_stuck():
@@ -806,7 +804,7 @@ def test_of_much_stderr_only_the_end_is_kept_and_the_server_is_never_stuck():
     assert len(words) == stdio_client.MAX_KEPT_LINES
     assert words[-3:] == (
         "x" * 100 + " 49999",
-        f"(a line of {stdio_client.MAX_STDERR_LINE + 1} bytes was left out)",
+        f"(a line of {stdio_client.MAX_STDERR_LINE + 1} bytes was omitted)",
         "z" * stdio_client.MAX_KEPT_LINE_LENGTH + "…",
     )
     assert lines[-1] == "z" * (stdio_client.MAX_KEPT_LINE_LENGTH + 1)
@@ -838,14 +836,14 @@ def test_an_entry_of_a_configuration_is_taken_whole():
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ([], "there is no command to start (name a program)"),
-        ("", "there is no command to start"),
-        ([""], "there is no command to start"),
-        ("python 'server", "the command cannot be split into words: No closing quotation (give a list"),
-        ({}, "this entry describes no command: Object missing required field `command` (it needs"),
+        ([], "the command is empty (pass a program)"),
+        ("", "the command is empty"),
+        ([""], "the command is empty"),
+        ("python 'server", "the command cannot be split into words: No closing quotation (pass a list"),
+        ({}, "invalid entry for a command: Object missing required field `command` (it requires"),
         ({"command": "x", "args": [1]}, "Expected `str`, got `int` - at `$.args[0]`"),
         ({"command": "x", "type": "http"}, "Invalid enum value 'http' - at `$.type`"),
-        ({"command": ""}, "there is no command to start"),
+        ({"command": ""}, "the command is empty"),
     ],
 )
 def test_what_is_no_command_is_explained(target, said):
@@ -857,9 +855,9 @@ def test_what_is_no_command_is_explained(target, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"args": "server.py"}, "args is a list of strings: write ['server.py'], not 'server.py'"),
+        ({"args": "server.py"}, "args must be a list of strings: write ['server.py'], not 'server.py'"),
         ({"args": [1]}, "int"),
-        ({"stderr": "err.log"}, "stderr is a file as Path('err.log'), not as a string"),
+        ({"stderr": "err.log"}, "stderr must be a Path, such as Path('err.log'), not a string"),
     ],
 )
 def test_a_slip_in_the_description_is_explained(options: Any, said):

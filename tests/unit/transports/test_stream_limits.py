@@ -7,7 +7,9 @@ import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, run
 from toolpost.server.http import security
-from toolpost.server.http.security import HTTPRefusal, RequestGuard
+from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.security import RequestGuard
+from toolpost.server.options import HttpOptions
 from toolpost.stores import memory
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.store import LogGap
@@ -41,7 +43,7 @@ def test_a_stream_that_is_resumed_has_one_reader_the_last_that_came():
             stage.go.set()
             told = [event.json for event in await readers[-1].events() if event.data]
             assert told[-1]["result"]["content"][0]["text"] == "said"
-            await until(lambda: not site.app._worker.resumed)
+            await until(lambda: not site.app._worker.readers)
 
     run(main)
 
@@ -143,17 +145,17 @@ def test_last_entries_stay_and_cost_no_look_at_all_logs_each_time(monkeypatch):
 
 
 class _Request:
-    headers_size = 0
-
     def __init__(self, host: str, origin: str | None = None) -> None:
-        self.headers = {"host": host} if origin is None else {"host": host, "origin": origin}
+        self.raw_headers = {b"host": host.encode()}
+        if origin is not None:
+            self.raw_headers[b"origin"] = origin.encode()
         self.extra: list[Any] = []
 
 
 def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
     monkeypatch.setattr(security, "MAX_CACHED_ORIGINS", 3)
     monkeypatch.setattr(security, "MAX_LOGGED_REFUSALS", 3)
-    guard: Any = RequestGuard(allowed_hosts=["*.example.com"])
+    guard: Any = RequestGuard(HttpOptions(allowed_hosts=["*.example.com"]))
     for number in range(10):
         guard.check(_Request(f"h{number}.example.com"))
         with pytest.raises(HTTPRefusal):

@@ -36,12 +36,12 @@ def test_a_reference_within_the_origin_is_followed(reference, url):
     [
         ("http://example.com/mcp", "http://example.com/mcp"),
         ("https://example.com:444/mcp", "https://example.com:444/mcp"),
-        ("https://evil.example/mcp?token=secret", "https://evil.example/mcp is"),
+        ("https://evil.example/mcp?token=secret", "https://evil.example/mcp has"),
         ("//evil.example", "https://evil.example"),
         ("https://user:secret@example.com/", "password"),
         ("javascript:alert(1)", "http"),
-        ("https://[", "cannot be read"),
-        ("/a b", "no URL has"),
+        ("https://[", "cannot be parsed"),
+        ("/a b", "an invalid character"),
     ],
 )
 def test_a_reference_to_elsewhere_is_refused_and_named(reference, where):

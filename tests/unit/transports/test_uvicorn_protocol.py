@@ -186,17 +186,22 @@ def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     async def gone(_: HttpExchange) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(HttpExchange, "wait_for_disconnect", gone)
+    monkeypatch.setattr(HttpExchange, "_wait_for_disconnect", gone)
 
 
 def listening(session: str) -> dict[str, str]:
     return {"Accept": "text/event-stream", "Mcp-Session-Id": session}
 
 
+def is_monitored(exchange: Any) -> bool:
+    """Whether the connection will report a disconnect, so that no task waits for it."""
+    return exchange._keep_alive_timer is not None and exchange._disconnect_task is None
+
+
 async def looked_after(site: Site) -> None:
     """Return when somebody is told as soon as the one client that listens goes."""
     (exchange,) = site.app._worker.listening
-    await until(lambda: exchange._watcher is not None and exchange._watcher._told)
+    await until(lambda: is_monitored(exchange))
 
 
 @pytest.mark.usefixtures("_deaf")
@@ -219,8 +224,8 @@ def test_an_open_stream_has_one_task_and_no_headers():
             for session in sessions:
                 await site.begin("GET", listening(session))
             open_now = site.app._worker.listening
-            await until(lambda: len(open_now) == 10 and all(each._watcher for each in open_now))
-            await until(lambda: all(each._watcher and each._watcher._told for each in open_now))
+            await until(lambda: len(open_now) == 10 and all(each._keep_alive_timer for each in open_now))
+            await until(lambda: all(is_monitored(each) for each in open_now))
             assert len(asyncio.all_tasks()) == before + 10
             for exchange in open_now:
                 assert (exchange.method, exchange.path, exchange.headers) == ("GET", "/mcp", {})
@@ -238,9 +243,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
             headers, body = modern("tools/call", {**call("wait"), "_meta": {}}, meta={"x": "a" * 200_000})
             await wire.ask("POST", "/mcp", headers, body)
             await stage.begun.wait()
-            await until(
-                lambda: all(each._watcher and each._watcher._told for each in site.app._worker.running)
-            )
+            await until(lambda: all(is_monitored(each) for each in site.app._worker.running))
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -257,10 +260,10 @@ def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: 
             await until(lambda: site.app._worker.listening)
             (exchange,) = site.app._worker.listening
             tell = exchange.scope[CONNECTION_MONITOR]
-            await until(lambda: exchange._task is not None)
+            await until(lambda: exchange._working_task is not None)
             await wire.abort()
             await until(lambda: tell._served is None)
-            exchange.start_watching(site.app._worker.timer)
+            exchange.start_watching()
             await until(lambda: not site.app._worker.listening)
 
     run(main)
@@ -273,7 +276,7 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()), b"x" * 100_000)
             (exchange,) = site.app._worker.listening
-            await until(lambda: exchange._watcher is not None and exchange._watcher._watching is not None)
+            await until(lambda: exchange._disconnect_task is not None)
             await wire.abort()
             await until(lambda: not site.app._worker.listening)
 
@@ -300,7 +303,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait", before)
-            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
+            await until(lambda: is_monitored(exchange))
             for _ in range(after):
                 await wire.ask("POST", "/mcp", *ECHO)
             await until(lambda: len(exchange.scope[CONNECTION_MONITOR].pipeline) == before + after)
@@ -321,7 +324,7 @@ def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, ca
             exchange = await begin(site, stage, wire, "wait", behind)
             await wire.abort()
             await until(lambda: CONNECTION_MONITOR not in exchange.scope)
-            exchange.start_watching(site.app._worker.timer)
+            exchange.start_watching()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
             await until(lambda: not site.app._worker.running)
@@ -335,7 +338,7 @@ def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "quiet")
-            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
+            await until(lambda: is_monitored(exchange))
             heads = exchange.scope[CONNECTION_MONITOR]
             for _ in range(MAX_PIPELINED - 1):
                 await wire.ask("POST", "/mcp", *ECHO)
@@ -356,7 +359,7 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait")
-            await until(lambda: exchange._watcher is not None and exchange._watcher._told)
+            await until(lambda: is_monitored(exchange))
             exchange.scope[CONNECTION_MONITOR].unwatch_disconnect(object())
             await wire.abort()
             await stage.ended.wait()
@@ -371,9 +374,7 @@ def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
         async with guarded(stage) as site, wired(site.port) as wire:
             await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
             await stage.begun.wait()
-            await until(
-                lambda: all(each._watcher and each._watcher._told for each in site.app._worker.running)
-            )
+            await until(lambda: all(is_monitored(each) for each in site.app._worker.running))
             stage.go.set()
             assert (await wire.answer()).status == 200
             await wire.ask("POST", "/mcp", *ECHO)

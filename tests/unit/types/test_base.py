@@ -204,7 +204,7 @@ def test_a_copy_of_a_result_has_no_bytes():
 
 
 def test_a_foreign_type_cannot_be_read():
-    with pytest.raises(NotImplementedError, match="complex is not a type of the protocol"):
+    with pytest.raises(NotImplementedError, match="complex is not a protocol type"):
         dec_hook(complex, 1)
 
 
@@ -214,17 +214,15 @@ class Foreign:
 
 @pytest.mark.parametrize("value", [Foreign(), Foreign, 1j, object()])
 def test_a_foreign_value_cannot_be_written(value):
-    with pytest.raises(TypeError, match=f"a {type(value).__name__} cannot be written as JSON"):
+    with pytest.raises(TypeError, match=f"a {type(value).__name__} cannot be encoded as JSON"):
         enc_hook(value)
-    with pytest.raises(LocalProtocolError, match="cannot be written as JSON"):
+    with pytest.raises(LocalProtocolError, match="cannot be encoded as JSON"):
         jsonrpc.encode(CallToolResult(content=[], structured_content=value))
 
 
-def test_an_open_kind_has_to_say_how_it_is_read_and_written():
-    with pytest.raises(TypeError, match="OpenUnion does not say how it is read"):
+def test_an_open_union_has_to_define_how_it_is_read():
+    with pytest.raises(TypeError, match="OpenUnion does not implement read"):
         OpenUnion.read({})
-    with pytest.raises(TypeError, match="OpenUnion does not say how it is written"):
-        OpenUnion().write()
 
 
 @pytest.mark.parametrize(

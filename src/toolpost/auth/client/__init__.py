@@ -1,1 +1,1 @@
-"""What a client does about tokens: it gets, keeps, renews and sends them."""
+"""Authorization of a client: get, store, refresh and send tokens."""

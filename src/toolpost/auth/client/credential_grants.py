@@ -1,7 +1,7 @@
-"""Grants without a login: a program with credentials of its own, or with a JWT that says who it acts for.
+"""Grants without a login: the program has credentials of its own, or a JWT of its platform or user.
 
-Owns `ClientCredentials` (secret or private key), `WorkloadIdentity` (a JWT of the platform) and
-`EnterpriseManaged` (an ID token, which a company exchanges). All are registered beforehand.
+`ClientCredentials` (secret or private key), `WorkloadIdentity` (a JWT of the platform) and
+`EnterpriseManaged` (an ID token, which a company exchanges). The client is registered beforehand.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,10 +19,10 @@ from toolpost.auth.arguments import (
 )
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
-from toolpost.auth.client.signing import load_key
 from toolpost.auth.client.storage import Storage
 from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
-from toolpost.auth.fetch import AuthHttpClient, use_backend
+from toolpost.auth.fetch import AuthHttpClient, convert_document, use_backend
+from toolpost.auth.jose import load_key
 from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError
 
@@ -32,55 +32,55 @@ ID_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105
 ID_JAG_TYPE: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 SecretSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
-"""A text, or a function that gives it, sync or async; for what lives shorter than the program."""
+"""A string, or a function that returns it, sync or async: it may expire while the program runs."""
 
 
 def _fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
-    """Return what tells the owner of a secret from others that share a storage; it reveals nothing."""
+    """Return a hash that separates the tokens of different secrets in a shared storage."""
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
         raise ValueError(
-            "storage: a function may speak for somebody else the next time; give the text, or no storage"
+            "storage: a function may return another identity next time; pass a string, or no storage"
         )
     return ""
 
 
-def _check_secret(what: str, secret: object) -> None:
+def _check_secret(label: str, secret: object) -> None:
     if not callable(secret):
-        check_text(what, secret)
+        check_text(label, secret)
 
 
-async def _resolve_secret(secret: SecretSource, what: str) -> str:
+async def _resolve_secret(secret: SecretSource, label: str) -> str:
     if isinstance(secret, str):
         return secret
     text = await call_user_function(secret)
     if not isinstance(text, str) or not text:
-        raise AuthError(f"the function that gives {what} gave none")
+        raise AuthError(f"the function for {label} must return a string")
     return text
 
 
 class ClientCredentials(Grant):
-    """A program that acts for itself, with credentials that the authorization server gave it beforehand.
+    """A program that acts for itself, with credentials from its authorization server.
 
     Args:
-        client_id: what the authorization server calls it.
+        client_id: its id at the authorization server.
         client_secret: its secret; or
         private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
-        algorithm: what the key signs with.
+        algorithm: the algorithm of the key.
         key_id: the `kid` of the key, if the authorization server has several.
-        issuer: the authorization server. Only that one gets to see the credentials; without it that is the
-            first one that a server names.
-        scopes: what to ask for, besides what the server wants.
-        storage: where tokens are kept; by default in memory.
+        issuer: the authorization server. The credentials are sent to no other; by default that is the first
+            one that a server names.
+        scopes: the scopes to request, besides those that the server asks for.
+        storage: where tokens are stored; by default in memory.
         dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
-        http: what carries requests to authorization servers; as for a client.
-        allow_private: let a server name addresses in networks that it is not in itself.
-        allow_http: let tokens be sent without encryption to other machines.
+        http: the HTTP library for requests to authorization servers, as for a client.
+        allow_private: allow a server to name addresses in networks that it is not in itself.
+        allow_http: allow tokens to be sent to other machines without encryption.
 
     Raises:
         ValueError: there is neither a secret nor a key, or both.
-        AuthError: this is no private key for the algorithm, or `toolpost[auth]` is not installed.
+        AuthError: the private key is not valid for the algorithm, or `toolpost[auth]` is not installed.
 
     Examples:
         >>> job = ClientCredentials("job", "secret", issuer="https://login.example.com")
@@ -104,34 +104,34 @@ class ClientCredentials(Grant):
         allow_http: bool = False,
     ) -> None:
         if (client_secret is None) == (private_key is None):
-            raise ValueError("give client_secret= or private_key=, one of them")
+            raise ValueError("pass either client_secret= or private_key=")
         check_text("client_id", client_id)
         check_texts(client_secret=client_secret)
         self._client = client_id, client_secret
         self._key = None if private_key is None else load_key(private_key, algorithm, key_id)
         settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        super().__init__(settings, storage, who=client_id, issuer=issuer)
+        super().__init__(settings, storage, client=client_id, issuer=issuer)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
-        """Ask for a token with the credentials."""
+        """Request a token with the credentials."""
         return await self._send_form(request, {"grant_type": "client_credentials"})
 
     async def identity(self, request: TokenRequest) -> ClientIdentity:
-        """Return the credentials, for the one authorization server that they are for."""
+        """Return the credentials for the authorization server."""
         return ClientIdentity(Registration(request.server.issuer.issuer, *self._client), self._key)
 
 
 class WorkloadIdentity(Grant):
-    """A program that shows who it is by a JWT that the platform gave it: a cluster, a cloud, a CI.
+    """A program that proves its identity by a JWT of its platform: a cluster, a cloud, a CI.
 
     `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
 
     Args:
-        assertion: the JWT, or a function that gives it. It is shown once to the authorization server that the
-            MCP server names, so let it be short-lived and for that one.
-        client_id: what the authorization server calls the program, if it wants to know.
-        issuer: the authorization server, the only one that gets to see the JWT; without it that is the first
-            one that a server names.
+        assertion: the JWT, or a function that returns it. It is sent once to the authorization server that
+            the MCP server names, so it should be short-lived and for that audience only.
+        client_id: the id of the program at the authorization server, if that requires one.
+        issuer: the authorization server. The JWT is sent to no other; by default that is the first one that
+            a server names.
 
     Examples:
         >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
@@ -158,36 +158,36 @@ class WorkloadIdentity(Grant):
         self._assertion = assertion
         self._client_id = client_id
         settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        who = f"{client_id or 'workload'} {_fingerprint_secret(assertion, storage)}"
-        super().__init__(settings, storage, who=who, issuer=issuer)
+        client = f"{client_id or 'workload'} {_fingerprint_secret(assertion, storage)}"
+        super().__init__(settings, storage, client=client, issuer=issuer)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
-        """Exchange the JWT for a token. A refusal is final: the same JWT is not shown again."""
+        """Exchange the JWT for a token. A refusal is final: the same JWT is not sent again."""
         assertion = await _resolve_secret(self._assertion, "the assertion")
         return await self._send_form(request, {"grant_type": JWT_BEARER, "assertion": assertion})
 
     async def identity(self, request: TokenRequest) -> ClientIdentity | None:
-        """Return the client, if it is named besides the JWT."""
+        """Return the client, if it has an id besides the JWT."""
         if self._client_id is None:
             return None
         return ClientIdentity(Registration(request.server.issuer.issuer, self._client_id, method="none"))
 
 
 class EnterpriseManaged(Grant):
-    """An employee, let in by their company without a question.
+    """An employee whose company authorizes them, without a login page.
 
     `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
 
     Args:
-        id_token: the ID token of the employee, or a function that gives it. Only the company sees it. The
-            login at the company is yours.
-        idp_client_id: what the identity provider of the company calls this client.
+        id_token: the ID token of the employee, or a function that returns it. It is sent to the company's
+            identity provider only. Your program does the login there.
+        idp_client_id: the id of this client at the identity provider.
         idp_client_secret: its secret there, if it has one.
-        idp_issuer: the identity provider; its token endpoint is looked up there.
+        idp_issuer: the identity provider; its metadata has the token endpoint.
         idp_token_endpoint: that endpoint itself, if it is known.
-        client_id: what the authorization server of the MCP server calls this client.
+        client_id: the id of this client at the authorization server of the MCP server.
         client_secret: its secret there.
-        issuer: that authorization server; without it that is the first one that a server names.
+        issuer: that authorization server; by default the first one that a server names.
 
     Raises:
         ValueError: the identity provider is not named.
@@ -225,7 +225,7 @@ class EnterpriseManaged(Grant):
         check_texts(client_secret=client_secret, idp_client_secret=idp_client_secret)
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
-            raise ValueError("give idp_issuer= or idp_token_endpoint=")
+            raise ValueError("pass idp_issuer= or idp_token_endpoint=")
         check_http_url(provider, "the identity provider")
         self._id_token = id_token
         self._idp_url = provider
@@ -233,21 +233,21 @@ class EnterpriseManaged(Grant):
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
         settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        who = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, storage)}"
-        super().__init__(settings, storage, who=who, issuer=issuer)
+        client = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, storage)}"
+        super().__init__(settings, storage, client=client, issuer=issuer)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
-        """Have the company vouch for the employee, and show that to the authorization server."""
+        """Get an assertion from the company, and exchange it for a token."""
         assertion = await self._request_assertion(request)
         return await self._send_form(request, {"grant_type": JWT_BEARER, "assertion": assertion})
 
     async def identity(self, request: TokenRequest) -> ClientIdentity:
-        """Return the client at the authorization server of the MCP server."""
+        """Return the client's registration at the authorization server of the MCP server."""
         return ClientIdentity(Registration(request.server.issuer.issuer, *self._client))
 
     async def _request_assertion(self, request: TokenRequest) -> str:
         """Return the company's assertion about the employee, for one authorization server and resource."""
-        # The user has named the company, so it may be anywhere; in the clear only on this machine.
+        # The user has named the identity provider, so any network is allowed; http only on this machine.
         policy = UrlPolicy(self._idp_url, allow_private=True, allow_http=self.settings.allow_http)
         async with use_backend(self.settings.http) as backend:
             fetch = AuthHttpClient(backend, policy)
@@ -265,14 +265,12 @@ class EnterpriseManaged(Grant):
                 "subject_token_type": ID_TOKEN_TYPE,
                 **request.scope_param,
             }
-            who = ClientIdentity(Registration(company.issuer, *self._idp_client))
-            document = await request_token(fetch, company, form, who)
-        try:
-            answer = msgspec.convert(document, _ExchangeResponse)
-        except msgspec.ValidationError:
-            raise AuthError("the identity provider answered with something that vouches for nobody") from None
+            client = ClientIdentity(Registration(company.issuer, *self._idp_client))
+            document = await request_token(fetch, company, form, client)
+        problem = "the identity provider sent an invalid response"
+        answer = convert_document(document, _ExchangeResponse, problem)
         if answer.issued_token_type != ID_JAG_TYPE:
-            raise AuthError("the identity provider answered with another kind of token than was asked for")
+            raise AuthError("the identity provider sent a token of the wrong type")
         return answer.access_token
 
 

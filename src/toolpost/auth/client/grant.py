@@ -1,9 +1,9 @@
-"""Grants, the ways in which a client gets tokens, and what each does with them at one server.
+"""Grants (the ways to get tokens), and the provider of tokens for one server: what to do on 401 and 403.
 
-401  another token was used meanwhile ──→ again     use_dpop_nonce ──→ again, with the nonce
-     else: discover ─→ a newer token in the storage, or a refresh, or a new grant ──→ again
-     of an unattended request: the same without asking a person; it waits until a login brings a token
-403  insufficient_scope ─→ a new grant with the union of scopes, as long as that may help ──→ again
+401  another token is in use now ──→ retry     use_dpop_nonce ──→ retry with the nonce
+     else: discover ─→ a newer token in the storage, or a refresh, or a new grant ──→ retry
+     of an unattended request: the same without a prompt; it waits until a login brings a token
+403  insufficient_scope ─→ a new grant with the union of scopes, within the limits of prompts ──→ retry
 """
 
 import asyncio
@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from toolpost.auth.arguments import check_flag, check_issuer_url
+from toolpost.auth.arguments import check_flag, check_http_url, check_texts
 from toolpost.auth.client.discovery import DiscoveredServer, ServerRecord, discover, rediscover
-from toolpost.auth.client.signing import DpopProver
 from toolpost.auth.client.storage import MemoryTokens, ResilientStorage, Storage, check_storage
 from toolpost.auth.client.token_cache import (
     PromptLimiter,
@@ -38,6 +37,7 @@ from toolpost.auth.client.token_endpoint import (
     request_token,
 )
 from toolpost.auth.fetch import AuthHttpClient, use_backend
+from toolpost.auth.jose import DpopProver
 from toolpost.auth.urls import UrlPolicy, redact_url
 from toolpost.errors import (
     AuthError,
@@ -51,19 +51,19 @@ from toolpost.single_flight import SingleFlight
 if TYPE_CHECKING:
     from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 
-REFRESH_GRACE_PERIOD: Final = 10.0  # seconds that a refresh gets to end after its caller was cancelled
-LOCK_TIMEOUT: Final = 0.5  # seconds to wait, with a good token, for another program that may refresh it
-UNATTENDED_LOGIN_TIMEOUT: Final = 30.0  # seconds until an unattended request is tried with the same token
+REFRESH_GRACE_PERIOD: Final = 10.0  # seconds for a refresh to end after its caller was cancelled
+LOCK_TIMEOUT: Final = 0.5  # seconds to wait, with a valid token, for another program that refreshes it
+UNATTENDED_LOGIN_TIMEOUT: Final = 30.0  # seconds until an unattended request is retried with the same token
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 Headers: TypeAlias = Mapping[str, str]
 DpopMode: TypeAlias = "bool | Literal['auto']"
-"""Whether tokens are bound to a key: always, never, or where both servers speak of it."""
+"""Whether tokens are bound to a key: always, never, or where both servers support it."""
 
 
 class GrantSettings(NamedTuple):
-    """The arguments that every grant has."""
+    """The options of every grant."""
 
     scopes: tuple[str, ...]
     dpop: DpopMode
@@ -78,36 +78,46 @@ class TokenRequest(NamedTuple):
     fetch: AuthHttpClient
     server: DiscoveredServer
     scopes: tuple[str, ...]
-    proofs: DpopProver | None = None
+    proofs: DpopProver | None
+    dpop: DpopMode
 
     @property
     def scope_param(self) -> dict[str, str]:
-        """The scopes as a field of a form; nothing if there are none."""
+        """The scopes as a form field; empty if there are none."""
         return {"scope": " ".join(self.scopes)} if self.scopes else {}
 
     @property
     def resource_param(self) -> dict[str, str]:
-        """The resource as a field of a form, exactly as published (AUTH-40)."""
+        """The resource as a form field, exactly as published (AUTH-40)."""
         return {"resource": self.server.resource.resource}
 
-    async def send(self, form: Mapping[str, str], identity: ClientIdentity | None) -> Tokens:
-        """Return the tokens that the token endpoint gives for a form."""
+    async def send(
+        self, form: Mapping[str, str], identity: ClientIdentity | None, before: Tokens | None = None
+    ) -> Tokens:
+        """Send a form; return the tokens, with their key if any. `before` are the tokens to refresh."""
         document = await request_token(self.fetch, self.server.issuer, form, identity, self.proofs)
-        return parse_token_response(document, self.scopes, None)
+        tokens = parse_token_response(document, self.scopes, before)
+        if tokens.kind == "dpop":
+            if self.proofs is None:
+                raise AuthError("the authorization server issued a DPoP token without a proof")
+            return replace(tokens, key=self.proofs.jwk)
+        if self.dpop is True:
+            raise AuthError("the authorization server did not issue a DPoP token, but dpop=True requires it")
+        return tokens
 
 
 class Grant(ABC):
     """A way to get tokens, for any number of servers."""
 
-    asks_user: ClassVar[bool] = False  # whether a person has to log in for tokens
-    steps_up: ClassVar[bool] = True  # whether it helps to ask for more scopes
+    asks_user: ClassVar[bool] = False  # whether a person has to log in
+    steps_up: ClassVar[bool] = True  # whether a new grant may bring more scopes
 
     def __init__(
         self,
         settings: GrantSettings,
         storage: Storage | None,
         *,
-        who: str,
+        client: str,
         issuer: str | None,
         is_pinned: bool = True,
     ) -> None:
@@ -115,10 +125,12 @@ class Grant(ABC):
         check_flag("allow_private", settings.allow_private)
         check_flag("allow_http", settings.allow_http)
         check_storage(storage)
-        check_issuer_url(issuer)
+        check_texts(issuer=issuer)
+        if issuer is not None:
+            check_http_url(issuer, f"issuer={issuer[:80]!r}", "; example: https://login.example.com")
         self.settings = settings
         self.storage = ResilientStorage(MemoryTokens() if storage is None else storage)
-        self.client_key = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
+        self.client_key = f"{type(self).__name__} {client}"  # kinds of grants share no tokens
         self.issuer = issuer
         self._is_pinned = is_pinned
         self._providers = WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[str, TokenProvider]"]()
@@ -127,15 +139,15 @@ class Grant(ABC):
         return f"{type(self).__name__}(…)"
 
     async def headers(self, request: "OutgoingRequest", /) -> Headers:
-        """Return the headers with the token for a request, if there is one."""
+        """Return the headers with the token for a request; none if there is no token yet."""
         return await self._get_provider(request.server).headers(request)
 
     async def on_rejected(self, request: "OutgoingRequest", refused: "CredentialsRejection", /) -> bool:
-        """Get another token, if that may help."""
+        """Return whether there is another token, after a 401 or 403."""
         return await self._get_provider(request.server).on_rejected(request, refused)
 
     def on_accepted(self, request: "OutgoingRequest", headers: Headers, sent: Headers, /) -> None:
-        """Note that a request was accepted."""
+        """Record that a request was accepted."""
         self._get_provider(request.server).on_accepted(request, headers, sent)
 
     def _get_provider(self, server: str) -> "TokenProvider":
@@ -156,7 +168,7 @@ class Grant(ABC):
             raise AuthError(f"the credentials {problem}", hint=hint)
 
     async def _send_form(self, request: TokenRequest, form: Mapping[str, str]) -> Tokens:
-        """Return the tokens for a form of this grant, with the scopes and the resource added."""
+        """Send a form of this grant, with the scopes and the resource added; return the tokens."""
         fields = {**form, **request.scope_param, **request.resource_param}
         return await request.send(fields, await self.identity(request))
 
@@ -168,18 +180,15 @@ class Grant(ABC):
     async def identity(self, request: TokenRequest) -> ClientIdentity | None:
         """Return the client that refreshes a token; None if it cannot be refreshed."""
 
-    async def forget_registration(self, request: TokenRequest) -> None:  # noqa: B027 - a hook; most have nothing to forget
-        """Forget a client that the authorization server does not know any more."""
+    async def forget_registration(self, request: TokenRequest) -> None:  # noqa: B027 - most grants have none
+        """Delete a registration that the authorization server no longer knows."""
 
 
 # --------------------------------------------------------------------- tokens at one server
 
 
 async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
-    """Return the result of work that goes on for a while if its caller is cancelled.
-
-    A refresh token that was used is worthless: without its result there is none any more.
-    """
+    """Return the result of work. If cancelled, let it finish: a refresh token works only once."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -187,7 +196,7 @@ async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
         await asyncio.wait([task], timeout=REFRESH_GRACE_PERIOD)
         task.cancel()
         if task.done() and not task.cancelled():
-            task.exception()  # marks it as retrieved
+            task.exception()  # mark it as retrieved
         raise
 
 
@@ -203,15 +212,14 @@ class TokenProvider:
         self._cache = TokenCache()
         self._records = TokenRecords(grant.storage, server, grant.client_key)
         self._prompt_limiter = PromptLimiter()
-        self._server_record: ServerRecord | None = None
         self._is_loaded = False
-        self._skip_refresh_of: Tokens | None = None  # used to their end: another program refreshes them
+        self._skip_refresh_of: Tokens | None = None  # tokens to use until they expire: a refresh has failed
         self._renewal: SingleFlight[None] = SingleFlight()
         self._unattended_renewal: SingleFlight[None] = SingleFlight()
         self._refreshing: SingleFlight[None] = SingleFlight()
 
     async def headers(self, request: "OutgoingRequest") -> Headers:
-        """Return the headers with the token; empty if there is none yet."""
+        """Return the headers with the token; none if there is no token yet."""
         if not self._is_loaded:
             await self._refreshing.join(self._load_stored)
         if self._needs_refresh(self._cache.tokens):
@@ -219,7 +227,7 @@ class TokenProvider:
         return self._cache.headers(request.method, request.url)
 
     def _needs_refresh(self, tokens: Tokens | None) -> bool:
-        """Whether to get a new token first: without a prompt, and if that is not under way."""
+        """Return whether to refresh tokens first: without a prompt, and if no renewal is running."""
         if tokens is None or not tokens.is_stale:
             return False
         if tokens is self._skip_refresh_of and not tokens.is_expired:
@@ -227,13 +235,13 @@ class TokenProvider:
         return (tokens.refresh is not None or not self._grant.asks_user) and not self._renewal.is_running
 
     def on_accepted(self, request: "OutgoingRequest", headers: Headers, sent: Headers) -> None:
-        """Note that a token was accepted."""
+        """Record that a token was accepted."""
         if self._cache.mark_accepted(sent):
             self._prompt_limiter.record_success()
         self._cache.store_nonce(request.url, headers)
 
     async def on_rejected(self, request: "OutgoingRequest", refused: "CredentialsRejection") -> bool:
-        """Return whether there is another token now; RequestFailed if an unattended request has to wait."""
+        """Return whether there is another token; RequestFailed if an unattended request has to wait."""
         cache = self._cache
         selected = select_challenge(refused.challenge, self._grant.settings.dpop)
         may_ask = not (request.unattended and self._grant.asks_user)
@@ -241,15 +249,15 @@ class TokenProvider:
         if has_new_nonce and refused.status == 401 and selected.challenge.error == "use_dpop_nonce":
             return True
         if not cache.is_current(refused.sent):
-            return True  # it was sent with a token that is no longer ours
+            return True  # another request has replaced the token
         if may_ask:
             cache.check_failure(refused.sent)
         if refused.status != 401:
             return may_ask and await self._step_up(selected)
         if cache.unproven_source == "granted":
             raise TokenRejected(
-                "the server does not accept the token that its authorization server has just issued",
-                hint="it may not know that authorization server, or not be the resource it says it is",
+                "the server rejected a token that its authorization server has just issued",
+                hint="the server may trust another authorization server, or expect another audience",
             )
         renew = partial(self._renew, selected, refresh=cache.unproven_source is None, may_ask=may_ask)
         await (self._share_renewal(renew) if may_ask else self._await_new_tokens(renew))
@@ -265,41 +273,40 @@ class TokenProvider:
         return True
 
     async def _share_renewal(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something once for all requests that need it; if it fails, it fails for all of them."""
-        generation = self._cache.generation
+        """Renew the tokens once for all requests that need it; an error is raised for all of them."""
+        header = self._cache.token_header
         try:
             await self._renewal.join(work)
         except AuthError as error:
-            self._cache.record_failure(generation, error)
+            self._cache.record_failure(header, error)
             raise
 
     async def _await_new_tokens(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for other tokens, which come of work, or when another request has a person log in."""
+        """Wait for new tokens, from `work` or from a login of another request."""
         change = self._cache.change_event
         try:
             await self._unattended_renewal.join(work)
         except AuthError as error:
-            logger.debug("there is no other token unless a person logs in: %s", error)
+            logger.debug("no other token is available without a login: %s", error)
         try:
             async with asyncio.timeout(UNATTENDED_LOGIN_TIMEOUT):
                 await change.wait()
         except TimeoutError:
-            raise RequestFailed("nobody has logged in yet", sent=False) from None
+            raise RequestFailed("the user has not logged in yet", sent=False) from None
 
     async def _load_stored(self) -> None:
-        """Load what was stored by the last run."""
+        """Load the tokens of the last run."""
         known = await self._records.load_server()
         if known is not None:
             if self._grant.issuer is None:
                 self._grant.pin(known.issuer)
-            self._server_record = known
             if self._grant.issuer in {None, known.issuer}:
                 kept = await self._records.load_tokens(known)
                 self._cache.put(kept if self._is_sufficient(kept) else None)
         self._is_loaded = True
 
     def _is_sufficient(self, tokens: Tokens | None) -> bool:
-        """Whether tokens were asked for with all that the user wants now: scopes, and a key."""
+        """Return whether tokens were requested with all scopes and the key that the user wants now."""
         settings = self._grant.settings
         if tokens is None or (settings.dpop is True and tokens.kind != "dpop"):
             return False
@@ -313,12 +320,12 @@ class TokenProvider:
         needed: frozenset[str] = frozenset(),
         may_ask: bool = True,
     ) -> None:
-        """Get other tokens than those that were refused."""
+        """Replace the tokens that were refused."""
         grant, refused = self._grant, self._cache.tokens
-        place = selected.challenge.params.get("resource_metadata")
+        metadata_url = selected.challenge.params.get("resource_metadata")
         async with use_backend(grant.settings.http) as backend:
             fetch = AuthHttpClient(backend, self._url_policy)
-            server = await discover(fetch, self._server, place, grant.issuer)
+            server = await discover(fetch, self._server, metadata_url, grant.issuer)
             known = server.record
             grant.pin(known.issuer)
             async with self._records.lock(known):
@@ -326,15 +333,14 @@ class TokenProvider:
                 fresh = self._is_sufficient(kept) and _is_newer(kept, refused)
                 if kept is not None and fresh and needed <= {*kept.scopes}:
                     await self._records.save_server(known)
-                    self._server_record = known
                     self._cache.put(kept)
                     return
-                last = kept or (refused if self._server_record == known else None)
+                last = kept or (refused if self._records.server == known else None)
                 settings, asks_user = grant.settings, grant.asks_user
                 scopes = selected.compute_scopes(server, last, settings.scopes, asks_user=asks_user)
                 proofs = load_prover(last) or selected.make_prover(server, settings.dpop)
-                request = TokenRequest(fetch, server, scopes, proofs)
-                # A refresh gives no more scopes than there were (RFC 6749, section 6).
+                request = TokenRequest(fetch, server, scopes, proofs, settings.dpop)
+                # A refresh does not add scopes (RFC 6749, section 6).
                 can_refresh = refresh and self._is_sufficient(last)
                 if can_refresh and last and await run_to_completion(self._refresh(request, last)):
                     return
@@ -342,8 +348,8 @@ class TokenProvider:
                     await self._obtain(request, "granted", needed)
 
     async def _refresh_early(self) -> None:
-        """Get a new token before the old one ends, or just after."""
-        grant, known, tokens = self._grant, self._server_record, self._cache.tokens
+        """Refresh a token that has expired or soon will."""
+        grant, known, tokens = self._grant, self._records.server, self._cache.tokens
         assert known is not None
         assert tokens is not None
         if not tokens.is_stale:
@@ -363,45 +369,44 @@ class TokenProvider:
                 fetch = AuthHttpClient(backend, self._url_policy)
                 last = kept or tokens
                 server = await rediscover(fetch, known)
-                request = TokenRequest(fetch, server, last.asked, load_prover(last))
+                request = TokenRequest(fetch, server, last.asked, load_prover(last), grant.settings.dpop)
                 if last.refresh is None and not grant.asks_user:
                     await self._obtain(request, "refreshed")
                 elif not await run_to_completion(self._refresh(request, last)):
                     self._cache.put(None)
                     await self._records.delete_tokens(known)
         except AuthorizationDenied:
-            raise  # only a program gets here: credentials that were refused are not shown again
+            raise  # refused credentials of a program are not sent again
         except AuthError as error:
-            # The token may be good for some seconds; if not, the server says so, and more can be done.
+            # The token may still be valid; if not, the server answers with 401.
             self._skip_refresh_of = tokens
-            logger.debug("a token could not be refreshed: %s", error)
+            logger.debug("could not refresh a token: %s", error)
 
     async def _refresh(self, request: TokenRequest, last: Tokens) -> bool:
-        """Return whether there is a refresh token that is good, and store what it gave."""
+        """Use the refresh token and store the new tokens. Return False if that is impossible or refused."""
         identity = None if last.refresh is None else await self._grant.identity(request)
         if last.refresh is None or identity is None:
             return False
-        proofs = load_prover(last)
+        request = request._replace(scopes=last.asked, proofs=load_prover(last))
         form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **request.resource_param}
         try:
-            document = await request_token(request.fetch, request.server.issuer, form, identity, proofs)
+            tokens = await request.send(form, identity, last)
         except AuthorizationDenied as error:
-            logger.debug("a token could not be refreshed: %s", error)
+            logger.debug("could not refresh a token: %s", error)
             if error.code in UNKNOWN_CLIENT_ERRORS:
                 await self._grant.forget_registration(request)
             return False
-        tokens = _bind_to_key(self._grant, parse_token_response(document, last.asked, last), proofs)
         await self._store(request.server.record, tokens, "refreshed")
         return True
 
     async def _obtain(
         self, request: TokenRequest, source: TokenSource, needed: frozenset[str] = frozenset()
     ) -> None:
-        """Get new tokens by the grant, and store them."""
+        """Get new tokens from the grant, and store them."""
         if self._grant.asks_user:
             self._prompt_limiter.record_prompt(needed, self._cache.tokens)
         try:
-            tokens = _bind_to_key(self._grant, await self._grant.obtain(request), request.proofs)
+            tokens = await self._grant.obtain(request)
         except AuthorizationRequired:
             raise
         except AuthError as error:
@@ -411,23 +416,9 @@ class TokenProvider:
 
     async def _store(self, known: ServerRecord, tokens: Tokens, source: TokenSource) -> None:
         await self._records.save_tokens(known, tokens)
-        self._server_record = known
         self._cache.put(tokens, source)
 
 
-def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
-    """Return tokens with the key that they are bound to, if they are bound as they should be."""
-    if tokens.kind == "dpop":
-        if proofs is None:
-            raise AuthError("the authorization server bound the token to a key, though none was shown to it")
-        return replace(tokens, key=proofs.jwk)
-    if grant.settings.dpop is True:
-        raise AuthError(
-            "the authorization server did not bind the token to our key, though dpop=True wants it"
-        )
-    return tokens
-
-
 def _is_newer(kept: Tokens | None, ours: Tokens | None) -> bool:
-    """Whether the storage has newer tokens than ours."""
+    """Return whether the storage has newer tokens than ours."""
     return kept is not None and (ours is None or kept.access != ours.access) and not kept.is_stale

@@ -1,7 +1,6 @@
-"""Where tokens are stored between runs: in files that only their owner may read, in memory, or with the user.
+"""Storages of tokens: files that only their owner may read, memory, or an object of the user.
 
-Owns the interface, the locks that let several processes share a token, and what happens when a storage
-fails. A value is a secret string, which is never logged.
+Locks let several processes share a token. Values are secrets, which are never logged.
 """
 
 import asyncio
@@ -14,45 +13,50 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from toolpost.errors import AuthError
 
-MIN_LOCK_RETRY_DELAY: Final = 0.01  # seconds before a lock is tried again; they grow
-MAX_LOCK_RETRY_DELAY: Final = 0.25  # seconds to which that grows
-MAX_FILE_BYTES: Final = 1024 * 1024  # bytes of a file that is read: what is larger is not ours
+if sys.platform == "win32":  # pragma: no cover - no such machine here
+    import msvcrt
+else:
+    import fcntl
 
-# Files are opened as bytes, without following a link, and without waiting, as for a FIFO.
+MIN_LOCK_RETRY_DELAY: Final = 0.01  # seconds before a lock is tried again; doubled each time
+MAX_LOCK_RETRY_DELAY: Final = 0.25  # seconds, the limit of that
+MAX_FILE_BYTES: Final = 1024 * 1024  # that are read: a larger file is not ours
+
+# Files are opened as bytes, without following a link or waiting for a FIFO.
 _OPEN_FLAGS: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
-_OTHER_PLACE_HINT: Final = "give another place: storage=FileTokens(…), or storage=MemoryTokens()"
+_OTHER_PLACE_HINT: Final = "choose another storage: storage=FileTokens(…), or storage=MemoryTokens()"
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 
 @runtime_checkable
 class Storage(Protocol):
-    """Keeps texts by keys. Methods may be sync or async; a sync one must not block for long.
+    """A storage of strings by key. Methods may be sync or async; a sync one must not block for long.
 
-    One that also has `lock(key)`, an async context manager, can be shared by several processes.
+    A storage with `lock(key)`, an async context manager, can be shared by several processes.
     """
 
     def get(self, key: str, /) -> "str | Awaitable[str | None] | None":
-        """The text that was kept; None if there is none."""
+        """Return the stored string; None if there is none."""
         ...
 
     def put(self, key: str, value: str, /) -> "Awaitable[None] | None":
-        """Keep a text. It is a secret."""
+        """Store a string, which is a secret."""
         ...
 
     def delete(self, key: str, /) -> "Awaitable[None] | None":
-        """Forget a text; nothing happens if there is none."""
+        """Delete a string, if it exists."""
         ...
 
 
 class MemoryTokens:
-    """Keeps tokens as long as the process lives.
+    """Stores tokens in the memory of the process.
 
     Examples:
         >>> client = Client("https://example.com/mcp", auth=OAuth(storage=MemoryTokens()))
@@ -66,20 +70,20 @@ class MemoryTokens:
         return "MemoryTokens()"
 
     def get(self, key: str, /) -> str | None:
-        """The text that was kept."""
+        """Return the stored string."""
         return self._values.get(key)
 
     def put(self, key: str, value: str, /) -> None:
-        """Keep a text."""
+        """Store a string."""
         self._values[key] = value
 
     def delete(self, key: str, /) -> None:
-        """Forget a text."""
+        """Delete a string."""
         self._values.pop(key, None)
 
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
-        """Keep others out, in whichever thread and loop they are."""
+        """Hold the lock of a key, against all threads and event loops."""
         lock = self._locks.setdefault(key, threading.Lock())
         await _poll_until(lambda: lock.acquire(blocking=False))
         try:
@@ -89,10 +93,10 @@ class MemoryTokens:
 
 
 class FileTokens:
-    """Keeps each text in a file of its own, which only its owner may read.
+    """Stores each token in a file that only its owner may read.
 
     Args:
-        folder: where; by default in the user's folder for state. A `~` is the user's home.
+        folder: the folder; by default in the user's folder for state. A `~` is the user's home.
 
     Examples:
         >>> client = Client("https://example.com/mcp", auth=OAuth(storage=FileTokens("~/.notes/tokens")))
@@ -105,59 +109,64 @@ class FileTokens:
         return f"FileTokens({str(self.folder)!r})"
 
     async def get(self, key: str, /) -> str | None:
-        """The text that was kept."""
+        """Return the stored string."""
         return await asyncio.to_thread(self._read, key)
 
     async def put(self, key: str, value: str, /) -> None:
-        """Keep a text: whole or not at all, whatever happens meanwhile."""
+        """Store a string atomically."""
         await asyncio.to_thread(self._write, key, value)
 
     async def delete(self, key: str, /) -> None:
-        """Forget a text."""
+        """Delete a string."""
         await asyncio.to_thread(self._path(key).unlink, missing_ok=True)
 
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
-        """Keep other processes out, and other threads of this one."""
-        descriptor = self._open_lock(key)  # in no thread: a cancelled one would leave it open
+        """Hold the lock of a key, against other processes and threads."""
+        try:  # not in a thread: after a cancellation the file would stay open
+            self._check_folder(create=True)
+            descriptor = os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
+        except OSError as error:
+            problem = f"{self.folder} cannot be used for tokens: {_describe_error(error)}"
+            raise AuthError(problem, hint=_OTHER_PLACE_HINT) from error
         try:
             await _poll_until(lambda: _lock(descriptor))
             yield
         finally:
-            os.close(descriptor)  # which unlocks it; the file stays, or two could hold locks of one name
+            os.close(descriptor)  # unlocks it; the file stays, or two processes could lock two files
 
     def _path(self, key: str, ending: str = "json") -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.{ending}"
 
     def _check_folder(self, *, create: bool = False) -> None:
-        """Raise AuthError if others can exchange what is in the folder."""
+        """Raise AuthError if other users can replace files in the folder."""
         if create:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.folder.stat()
         wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
         if wrong is not None:
             raise AuthError(
-                f"the folder {self.folder} {wrong}, so no tokens are kept there",
-                hint=f"chmod 700 {self.folder}, or give a folder that is only yours: storage=FileTokens(…)",
+                f"the folder {self.folder} {wrong}, so no tokens are stored there",
+                hint=f"chmod 700 {self.folder}, or use a private folder: storage=FileTokens(…)",
             )
 
     def _read(self, key: str) -> str | None:
         path = self._path(key)
         try:
             self._check_folder()
-            with ExitStack() as stack:
-                descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
-                stack.callback(os.close, descriptor)
+            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+            try:
                 found = os.fstat(descriptor)
-                wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
+                wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is not a file"
                 if wrong is None:
-                    file = stack.enter_context(open(descriptor, "rb", closefd=False))
-                    return file.read(MAX_FILE_BYTES).decode()
-            logger.warning("%s %s and is not used; it is written anew", path, wrong)
+                    return os.read(descriptor, MAX_FILE_BYTES).decode()
+            finally:
+                os.close(descriptor)
+            logger.warning("ignored %s, which %s; it will be replaced", path, wrong)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, UnicodeDecodeError) as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
+            logger.warning("could not read the tokens in %s: %s", path, _describe_error(error))
         return None
 
     def _write(self, key: str, value: str) -> None:
@@ -174,27 +183,19 @@ class FileTokens:
         except OSError as error:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
-            problem = f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}"
-            raise AuthError(problem, hint=_OTHER_PLACE_HINT) from error
-
-    def _open_lock(self, key: str) -> int:
-        try:
-            self._check_folder(create=True)
-            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
-        except OSError as error:
-            problem = f"{self.folder} cannot be used for tokens: {_describe_error(error)}"
+            problem = f"could not store the tokens in {self.folder}: {_describe_error(error)}"
             raise AuthError(problem, hint=_OTHER_PLACE_HINT) from error
 
 
 def _find_permission_problem(found: os.stat_result) -> str | None:
-    """Return why a file or folder is not only ours; None if it is."""
+    """Return why others can use a file or folder; None if they cannot."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         return None
     if found.st_uid != os.geteuid():
-        return "belongs to somebody else"
+        return "belongs to another user"
     if found.st_mode & 0o022:
-        return "can be written by others"
-    return "can be read by others" if found.st_mode & 0o077 else None
+        return "is writable by other users"
+    return "is readable by other users" if found.st_mode & 0o077 else None
 
 
 def _describe_error(error: Exception) -> str:
@@ -202,40 +203,32 @@ def _describe_error(error: Exception) -> str:
 
 
 def default_folder() -> Path:
-    """Return the folder for state of this user's programs."""
+    """Return the default folder, in the user's folder for state."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":  # pragma: no cover - no such machine here
         base = str(Path.home() / "Library" / "Application Support")
     else:
         base = os.environ.get("XDG_STATE_HOME", "")
-        if not Path(base).is_absolute():  # which the standard wants to be ignored
+        if not Path(base).is_absolute():  # the standard says to ignore it
             base = str(Path.home() / ".local" / "state")
     return Path(base) / "toolpost" / "tokens"
 
 
-if sys.platform == "win32":  # pragma: no cover - no such machine here
-    import msvcrt
-
-    def _lock(descriptor: int) -> bool:
-        try:
+def _lock(descriptor: int) -> bool:
+    """Return whether a file could be locked."""
+    try:
+        if sys.platform == "win32":  # pragma: no cover - no such machine here
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> bool:
-        try:
+        else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    except (BlockingIOError, PermissionError):  # the latter on Windows
+        return False
+    return True
 
 
 async def _poll_until(done: Callable[[], bool]) -> None:
-    """Try until it succeeds. A thread that waits for a lock could not be cancelled."""
+    """Wait until a call returns True. A thread that waits for a lock could not be cancelled."""
     pause = MIN_LOCK_RETRY_DELAY
     while not done():
         await asyncio.sleep(pause)
@@ -243,30 +236,30 @@ async def _poll_until(done: Callable[[], bool]) -> None:
 
 
 class ResilientStorage:
-    """Any storage behind async methods. What it fails to save stays in memory; the log says so once."""
+    """A storage of any kind, with async methods. Values that it fails to save stay in memory."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._memory = MemoryTokens()  # for locks, if the storage has none
-        self._unsaved: dict[str, tuple[str | None, str | None]] = {}  # what it has, what it should have
+        self._unsaved: dict[str, tuple[str | None, str | None]] = {}  # key → stored and actual value
         self._has_warned = False
 
     async def get(self, key: str) -> str | None:
-        """Return a value. A storage that cannot be read raises AuthError."""
+        """Return a value. AuthError if the storage cannot be read."""
         found = await self._call(self._storage.get, key)
         found = found if isinstance(found, str) else None
-        instead_of, value = self._unsaved.get(key, (found, found))
-        if found == instead_of:
+        stored, value = self._unsaved.get(key, (found, found))
+        if found == stored:
             return value
-        del self._unsaved[key]  # another program has saved something newer
+        del self._unsaved[key]  # another program has saved a newer value
         return found
 
     async def put(self, key: str, value: str) -> None:
-        """Save a value, in memory at least: a token that is lost cannot be had again."""
+        """Save a value, at least in memory: a lost refresh token cannot be replaced."""
         await self._save(key, value, self._storage.put, key, value)
 
     async def delete(self, key: str) -> None:
-        """Delete a value, for this program at least."""
+        """Delete a value, at least for this program."""
         await self._save(key, None, self._storage.delete, key)
 
     async def _save(self, key: str, value: str | None, method: Callable[..., Any], *arguments: str) -> None:
@@ -274,28 +267,28 @@ class ResilientStorage:
             await self._call(method, *arguments)
         except AuthError as error:
             self._warn(error)
-            instead_of = None
+            stored = None
             with suppress(AuthError):
-                instead_of = await self._call(self._storage.get, key)
-            self._unsaved[key] = instead_of, value
+                stored = await self._call(self._storage.get, key)
+            self._unsaved[key] = stored, value
         else:
             self._unsaved.pop(key, None)
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Keep others out, those in this program at least."""
+        """Hold the lock of a key, at least within this program."""
         lock = getattr(self._storage, "lock", self._memory.lock)
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(lock(key))
-            except Exception as error:  # noqa: BLE001 - whatever a storage raises, tokens are needed
+            except Exception as error:  # noqa: BLE001 - a storage may raise anything, and tokens are needed
                 self._warn(error)
                 await held.enter_async_context(self._memory.lock(key))
             yield
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
-            logger.warning("tokens are kept in memory only, until the program ends: %s", error)
+            logger.warning("tokens are only kept in memory until the program ends: %s", error)
         self._has_warned = True
 
     async def _call(self, method: Callable[..., Any], *arguments: str) -> Any:
@@ -307,16 +300,16 @@ class ResilientStorage:
         except Exception as error:
             kind = type(self._storage).__name__
             raise AuthError(
-                f"{kind}, which keeps tokens, failed: {type(error).__name__}", hint="see storage="
+                f"token storage {kind} failed: {type(error).__name__}", hint="see storage="
             ) from error
 
 
 def check_storage(given: object) -> None:
-    """Check that an argument can keep tokens, or is None."""
+    """Check that an argument is a storage, or None."""
     if isinstance(given, type):
-        raise TypeError(f"storage={given.__name__}: this is a class; make one of it: {given.__name__}(…)")
+        raise TypeError(f"storage={given.__name__} is a class; pass an instance: {given.__name__}(…)")
     if given is not None and not isinstance(given, Storage):
         raise TypeError(
-            f"storage: FileTokens(folder), MemoryTokens(), or an object with get, put and delete, "
+            f"storage must be FileTokens(folder), MemoryTokens(), or an object with get, put and delete, "
             f"not a {type(given).__name__}"
         )

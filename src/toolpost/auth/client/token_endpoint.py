@@ -1,38 +1,35 @@
-"""The token endpoint of an authorization server: client authentication, the request, and the tokens.
+"""Requests to the token endpoint of an authorization server: client authentication, forms, and the tokens.
 
-Owns the records that are stored (tokens, registrations), which show no secret when they are printed. A form
-is sent to one address, once; only a nonce makes it be sent again.
+Defines the stored records (tokens, registrations), whose `repr` shows no secret. A form is sent once; only
+the demand for a nonce sends it again.
 """
 
 import re
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
 from toolpost.auth.arguments import split_scopes
-from toolpost.auth.client.discovery import AuthorizationServerMetadata, ServerRecord
-from toolpost.auth.client.signing import DpopProver, PrivateKey
-from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, encode_basic
-from toolpost.auth.jose import import_jose
+from toolpost.auth.client.discovery import AuthorizationServerMetadata
+from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, S, convert_document, encode_basic
+from toolpost.auth.jose import DpopProver, PrivateKey, import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.urls import has_secret
 
 REFRESH_MARGIN: Final = 30.0
-"""Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
-token that does not last long it is a quarter of its life."""
-MAX_TOKEN_LENGTH: Final = 64 * 1024  # characters of a token: no header carries more
+"""Seconds before its expiry at which a token is refreshed: clocks differ, and a request takes time. For a
+token with a short life it is a quarter of that."""
+MAX_TOKEN_LENGTH: Final = 64 * 1024  # characters; no header holds more
 _TOKEN_TYPES: Final = frozenset({"bearer", "dpop"})
 
-S = TypeVar("S", bound=msgspec.Struct)
 
-
-class _SecretRecord(msgspec.Struct, frozen=True):
-    """A record that holds secrets: printed, it shows its kind only."""
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A record with secrets, whose `repr` shows its kind only."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -41,67 +38,62 @@ class _SecretRecord(msgspec.Struct, frozen=True):
         return []
 
 
-class Tokens(_SecretRecord, frozen=True):
+class Tokens(SecretRecord, frozen=True):
     """The tokens for one resource."""
 
     access: str
     kind: str = "bearer"  # or "dpop"
-    expires_at: float | None = None  # in seconds since 1970; None if that is not known
+    expires_at: float | None = None  # in seconds since 1970; None if unknown
     early: float = REFRESH_MARGIN  # how many seconds before that it is refreshed
-    refresh: str | None = None  # the refresh token, if there is one
-    scopes: tuple[str, ...] = ()  # what it is good for, as far as known
-    asked: tuple[str, ...] = ()  # the scopes that were asked for, all steps together (AUTH-56)
+    refresh: str | None = None  # the refresh token, if any
+    scopes: tuple[str, ...] = ()  # the granted scopes, as far as known
+    asked: tuple[str, ...] = ()  # the requested scopes, of all steps together (AUTH-56)
     key: dict[str, str] | None = None  # the private key that the token is bound to, as a JWK
 
     @property
     def is_expired(self) -> bool:
-        """Whether it is over."""
+        """Whether it has expired."""
         return self.expires_at is not None and time.time() >= self.expires_at
 
     @property
     def is_stale(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether it has expired, or soon will."""
         return self.expires_at is not None and time.time() >= self.expires_at - self.early
 
 
-class Registration(_SecretRecord, frozen=True):
-    """The client at one authorization server (AUTH-29)."""
+class Registration(SecretRecord, frozen=True):
+    """The registration of a client at one authorization server (AUTH-29)."""
 
     issuer: str
     client_id: str
     client_secret: str | None = None  # None for a public client
-    method: str | None = None  # how it authenticates at the token endpoint; None if that was not agreed
-    redirect_uri: str | None = None  # None if that was not agreed
-    expires_at: float | None = None  # when the secret ends, in seconds since 1970; None if never
+    method: str | None = None  # how it authenticates at the token endpoint; None if not agreed
+    redirect_uri: str | None = None  # None if not agreed
+    expires_at: float | None = None  # of the secret, in seconds since 1970; None if never
     dynamic: bool = False  # whether we made it, and can make it again
 
 
-_RECORD_READERS: Final[dict[type[Any], JSONReader[Any]]] = {
-    kind: JSONReader(kind) for kind in (Tokens, Registration, ServerRecord)
-}
-
-
 def encode_record(record: msgspec.Struct) -> str:
-    """Return a record as a string to be stored."""
+    """Return a record as a string for the storage."""
     return msgspec.json.encode(record).decode()
 
 
 def decode_record(text: str | None, kind: type[S]) -> S | None:
-    """Return a stored record; None if there is none, it cannot be read, or its tokens cannot be used."""
+    """Return a stored record; None if it is missing, unreadable, or its tokens are unusable."""
     try:
-        record: S = _RECORD_READERS[kind]((text or "").encode())
+        record = JSONReader(kind)((text or "").encode())
     except InvalidJSONValue:
         return None
     return None if isinstance(record, Tokens) and not _is_usable(record) else record
 
 
 def _is_usable(tokens: Tokens) -> bool:
-    """Whether stored tokens are complete."""
+    """Return whether stored tokens are complete."""
     if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
         return False
     if tokens.key is None or tokens.kind not in _TOKEN_TYPES:
         return tokens.kind == "bearer"
-    import_jose()  # if it is missing, raise now
+    import_jose()  # raises if it is not installed
     try:
         DpopProver(tokens.key)
     except AuthError:
@@ -110,7 +102,7 @@ def _is_usable(tokens: Tokens) -> bool:
 
 
 def is_token(text: str) -> bool:
-    """Whether a header can carry a text as a token, and a form."""
+    """Return whether headers and forms can carry a string as a token."""
     return 0 < len(text) <= MAX_TOKEN_LENGTH and text.isascii() and text.isprintable() and " " not in text
 
 
@@ -126,17 +118,13 @@ def parse_token_response(
     document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
 ) -> Tokens:
     """Return the tokens in a response; `before` are those that were refreshed. Errors repeat none of it."""
-    try:
-        given = msgspec.convert(document, _TokenResponse)
-    except msgspec.ValidationError as error:  # which tells of types and places, not of values
-        raise AuthError(
-            f"the authorization server answered with something that is no token: {error}"
-        ) from None
+    problem = "the authorization server sent an invalid token response"
+    given = convert_document(document, _TokenResponse, problem)
     kind = given.token_type.lower()
     if kind not in _TOKEN_TYPES:
-        raise AuthError("the authorization server issued a token of a kind that we cannot use")
+        raise AuthError("the authorization server issued a token of an unsupported type")
     if not is_token(given.access_token) or (given.refresh_token and not is_token(given.refresh_token)):
-        raise AuthError("the authorization server issued a token that no header can carry")
+        raise AuthError("the authorization server issued a token that cannot be sent in a header")
     before = before or Tokens("", scopes=asked)
     seconds = _parse_expires_in(given.expires_in)
     return Tokens(
@@ -152,7 +140,7 @@ def parse_token_response(
 
 
 def _parse_expires_in(expires_in: float | str | None) -> float | None:
-    """Return how long a token lasts; some servers write that as a string, and some write nonsense."""
+    """Return the lifetime of a token. Some servers send it as a string, and some send nonsense."""
     try:
         seconds = float("nan" if expires_in is None else expires_in)
     except ValueError:
@@ -163,10 +151,10 @@ def _parse_expires_in(expires_in: float | str | None) -> float | None:
 # --------------------------------------------------------------------- endpoint
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-MAX_DESCRIPTION_LENGTH: Final = 300  # characters of what a server says about a refusal that an error repeats
+MAX_DESCRIPTION_LENGTH: Final = 300  # characters of a server's description that an error repeats
 
 _ENDPOINT_NAME: Final = "the token endpoint"
-_PUBLIC_FIELDS: Final = frozenset({  # fields of a form that a refusal may repeat; all others are secrets
+_PUBLIC_FIELDS: Final = frozenset({  # fields of a form that an error may repeat; all others are secrets
     "audience", "client_assertion_type", "client_id", "grant_type", "redirect_uri", "requested_token_type",
     "resource", "scope", "subject_token_type",
 })  # fmt: skip
@@ -184,37 +172,39 @@ class ClientIdentity(NamedTuple):
 
     @property
     def secrets(self) -> list[str]:
-        """The secret in each form in which it may be sent; never to be shown."""
+        """The secret, plain and encoded, as an error must not show it."""
         secret = self.registration.client_secret
         return [] if secret is None else [secret, quote_plus(secret, safe="")]
 
     def build_credentials(self, issuer: AuthorizationServerMetadata) -> tuple[dict[str, str], dict[str, str]]:
-        """Return what a request needs: fields of the form, and headers (AUTH-19, AUTH-30)."""
-        who = self.registration
-        if who.issuer != issuer.issuer:
-            theirs, ours = redact_url(issuer.issuer), redact_url(who.issuer)
-            raise AuthError(f"the credentials are those of {ours}, and not of {theirs}")
-        method = who.method or choose_auth_method(
-            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self.key
+        """Return the form fields and headers that authenticate the client (AUTH-19, AUTH-30)."""
+        client = self.registration
+        if client.issuer != issuer.issuer:
+            theirs, ours = redact_url(issuer.issuer), redact_url(client.issuer)
+            raise AuthError(f"the credentials are for {ours}, not for {theirs}")
+        method = client.method or choose_auth_method(
+            issuer.token_endpoint_auth_methods_supported,
+            secret=client.client_secret is not None,
+            key=self.key,
         )
         if method == "private_key_jwt":
             if self.key is None:
-                raise AuthError("the authorization server wants a signed statement, and we have no key")
-            assertion = self.key.sign_assertion(who.client_id, issuer.issuer)
+                raise AuthError("the authorization server requires private_key_jwt, but no key is set")
+            assertion = self.key.sign_assertion(client.client_id, issuer.issuer)
             return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
-        if method == "none" or who.client_secret is None:
-            return {"client_id": who.client_id}, {}
+        if method == "none" or client.client_secret is None:
+            return {"client_id": client.client_id}, {}
         if method == "client_secret_post":
-            return {"client_id": who.client_id, "client_secret": who.client_secret}, {}
+            return {"client_id": client.client_id, "client_secret": client.client_secret}, {}
         if method == "client_secret_basic":
-            return {}, {"authorization": encode_basic(who.client_id, who.client_secret)}
+            return {}, {"authorization": encode_basic(client.client_id, client.client_secret)}
         raise AuthError(
-            f"the authorization server wants a way to authenticate that we do not know: {method[:60]!r}"
+            f"the authorization server requires an unsupported authentication method: {method[:60]!r}"
         )
 
 
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
-    """Return the way to authenticate that both sides know."""
+    """Return an authentication method that both sides support."""
     offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
     ours = ["private_key_jwt"] if key is not None else []
     ours += ["client_secret_basic", "client_secret_post"] if secret else []
@@ -223,10 +213,10 @@ def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: ob
         if method in offered or (supported is None and method == "private_key_jwt"):
             return method
     if not secret and key is None:
-        return "none"  # many servers do not list it, and take public clients all the same
+        return "none"  # many servers accept public clients without listing it
     raise AuthError(
-        "the authorization server accepts none of the ways in which this client can authenticate",
-        hint=f"it lists {', '.join(word[:40] for word in offered[:10])}",
+        "the authorization server supports no authentication method of this client",
+        hint=f"it supports {', '.join(word[:40] for word in offered[:10])}",
     )
 
 
@@ -237,7 +227,7 @@ async def request_token(
     identity: ClientIdentity | None,
     proofs: DpopProver | None = None,
 ) -> dict[str, Any] | None:
-    """Return the document that the token endpoint sends for a grant."""
+    """Send a form to the token endpoint; return the document in the response."""
     url = issuer.token_endpoint
     if url is None:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
@@ -249,7 +239,8 @@ async def request_token(
     is_repeated = False
     while True:
         proof = {} if proofs is None else proofs.build_header("POST", url)
-        answer = await fetch.post(url, _ENDPOINT_NAME, body, FORM_TYPE, {**headers, **proof})
+        sent = {"content-type": FORM_TYPE, **headers, **proof}
+        answer = await fetch.send(url, _ENDPOINT_NAME, sent, body)
         fresh = proofs is not None and proofs.store_nonce(url, answer.headers)
         if answer.ok:
             return answer.document
@@ -262,9 +253,9 @@ async def request_token(
 
 
 def make_denial_error(
-    answer: AuthHttpResponse, what: str, secrets: Iterable[str] = ()
+    answer: AuthHttpResponse, endpoint: str, secrets: Iterable[str] = ()
 ) -> AuthorizationDenied | AuthError:
-    """Return the error for a refusal, which is not final if it is transient."""
+    """Return the error for a refusal; a transient one may be retried."""
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
     hidden = [*secrets]
@@ -274,14 +265,14 @@ def make_denial_error(
     reason = f"{code or f'HTTP {answer.status}'}{description and f': {description}'}"
     if (answer.is_transient or code in _TRANSIENT_ERRORS) and code not in _PERMANENT_ERRORS:
         return AuthError(
-            f"{what} cannot say anything at the moment: {reason}", hint="try again later", retry_safe=True
+            f"{endpoint} is temporarily unavailable: {reason}", hint="try again later", retry_safe=True
         )
-    return AuthorizationDenied(f"{what} says no: {reason}", code)
+    return AuthorizationDenied(f"{endpoint} denied the request: {reason}", code)
 
 
 def _sanitize_description(text: str, secrets: list[str]) -> str:
     line = " ".join(text[: 4 * MAX_DESCRIPTION_LENGTH].split())
     line = "".join(character for character in line if character.isprintable())
     if has_secret(line, secrets):
-        return ""  # a server that repeats what it was sent would put it into our logs
+        return ""  # it repeats a secret of the request, which must not get into logs
     return line if len(line) <= MAX_DESCRIPTION_LENGTH else f"{line[: MAX_DESCRIPTION_LENGTH - 1]}…"

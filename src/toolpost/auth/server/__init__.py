@@ -1,1 +1,1 @@
-"""What a server does about tokens: it verifies them and says how to get one."""
+"""Authorization of a server: verify tokens, and refuse requests without valid ones."""

@@ -1,7 +1,6 @@
-"""`Auth`: a server as a protected resource, with the issuers, scopes and URL that it requires of tokens.
+"""`Auth`: the settings of a protected server: issuers, scopes, and the URL that tokens name.
 
-Owns the arguments, which scopes include others, and functions of users as verifiers of tokens. Requests are
-checked in `admission`.
+Also implied scopes, and functions of users as verifiers of tokens. `admission` checks requests.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,56 +18,55 @@ from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal, parse_scopes
 from toolpost.threads import ThreadPool
 
-MAX_IMPLIED_DEPTH: Final = 16  # how often a scope may imply one that implies one
-MAX_THREADS: Final = 16  # functions that are not async and check a token at the same time
+MAX_THREADS: Final = 16  # concurrent calls of a verifier that is not async
 MAX_WAITING_TOKENS: Final = 256  # tokens that wait for one of these threads; they may be invented
 
 ImpliedScopes: TypeAlias = Mapping[str, Iterable[str]] | Callable[[frozenset[str]], Iterable[str]]
-"""What broader scopes include: a table, or a function from the scopes of a token to those it adds."""
+"""Implied scopes: a table, or a function from the scopes of a token to those it adds."""
 
 _EXAMPLE_RESOURCE: Final = "https://mcp.example.com/mcp"
 VerifyFunction: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
-"""A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
+"""A function of your own: takes a token; returns its principal, or None if the token is not valid *here*."""
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Tells whose a token is."""
+    """Verifies tokens."""
 
     cache_ttl: float
-    """Seconds for which an answer may be remembered; 0 to be asked each time."""
+    """Seconds for which a result may be cached; 0 for not at all."""
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Return the principal of a token that is good and was issued for one of these URLs of the server.
+        """Return the principal of a valid token that was issued for one of these URLs of the server.
 
         Raises:
-            TokenRejected: it is not; the text is for the log and must not hold the token.
+            TokenRejected: the token is not valid; the message is for the log and must not contain it.
             TransportError: the token cannot be checked now.
         """
         ...
 
 
 class Auth:
-    """How a server that is reached over HTTP recognises whoever speaks to it.
+    """Authorization of a server over HTTP: which tokens it accepts.
 
     Args:
-        issuer: the authorization server whose tokens are good, or several of them, by their issuer URLs.
-        resource: the URL of the server as tokens name it; it need not be said where `public_url=`, or the
-            address of `run(http=…)`, tells.
-        scopes: what every request needs.
+        issuer: the issuer URL of the authorization server whose tokens are accepted, or several.
+        resource: the URL of the server as tokens name it; by default from `public_url=`, or from the address
+            of `run(http=…)`.
+        scopes: the scopes that every request needs.
         verifier: checks tokens: `Jwt(…)`, `Introspection(…)`, or a function of your own, async or not, that
-            takes a token and returns a `Principal`, or None. Without it, `Jwt(issuer)`. A function of yours
-            has to see to it that the token was issued for this server, and for no other.
-        implies: what broader scopes include, such as {"admin": ["read", "write"]}.
-        dpop: whether each token has to be bound to a key of its client. One that is bound has to be proven in
-            any case.
-        nonce: whether proofs need a nonce of ours.
-        name: of the server, for people who are asked for their consent.
+            takes a token and returns a `Principal`, or None. Without it, `Jwt(issuer)`. A function of your
+            own must check that the token was issued for this server.
+        implies: the scopes that broader ones include, such as {"admin": ["read", "write"]}.
+        dpop: whether each token has to be bound to a key of its client. A bound token needs a proof in any
+            case.
+        nonce: whether proofs need a nonce of the server.
+        name: the name of the server on consent pages.
 
     Raises:
-        MCPError: joserfc is not installed, and is needed.
-        TypeError: an argument is of another type than it should be; the text names it.
-        ValueError: an argument cannot work; the text names it.
+        MCPError: joserfc is needed, and not installed.
+        TypeError: an argument has the wrong type; the error names it.
+        ValueError: an argument is invalid; the error names it.
 
     Examples:
         >>> server = Server("notes", auth=Auth("https://login.example.com", scopes=["notes:read"]))
@@ -86,28 +84,32 @@ class Auth:
         nonce: bool = False,
         name: str | None = None,
     ) -> None:
-        self.issuers = _check_issuers(issuer)
+        if not isinstance(issuer, str | Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
+            raise TypeError(f"issuer must be the URL of an authorization server, not {issuer!r}")
+        self.issuers = [check_issuer(each) for each in ([issuer] if isinstance(issuer, str) else issuer)]
+        if not self.issuers:
+            raise ValueError("issuer is empty; pass the URL of an authorization server")
         if verifier is None and len(self.issuers) > 1:
-            raise ValueError("several issuers need a verifier= that knows them all")
+            raise ValueError("several issuers require a verifier= that accepts them all")
         self.resource = None if resource is None else check_url(resource, "resource", _EXAMPLE_RESOURCE)
         self.scopes = parse_scopes(scopes)
         if "offline_access" in self.scopes:
-            raise ValueError("scopes has offline_access in it, which is between a client and its issuer")
+            raise ValueError("scopes must not contain offline_access: only clients request it")
         self.verifier = Jwt(self.issuers[0]) if verifier is None else make_verifier(verifier)
         self._has_builtin_verifier = isinstance(self.verifier, Jwt | Introspection)
         known = self.verifier.issuer if isinstance(self.verifier, Jwt | Introspection) else ""
         if known and known not in self.issuers:
-            raise ValueError(f"verifier= is for {known!r}, which issuer= does not name: {self.issuers}")
+            raise ValueError(f"verifier= is for {known!r}, which is not in issuer=: {self.issuers}")
         if known and len(self.issuers) > 1:
             raise ValueError(
-                f"issuer= names {len(self.issuers)} issuers, and verifier= takes tokens of {known!r} alone: "
-                "give a function that asks a Jwt(…) for each"
+                f"issuer= names {len(self.issuers)} issuers, but verifier= only accepts tokens of {known!r}: "
+                "pass a function that calls one Jwt(…) per issuer"
             )
         for flag, value in (("dpop", dpop), ("nonce", nonce)):
-            if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
-                raise TypeError(f"{flag} has to be True or False, not {value!r}")
+            if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
+                raise TypeError(f"{flag} must be True or False, not {value!r}")
         if dpop or nonce:
-            import_jose()  # if it is missing, raise now
+            import_jose()  # raises if it is not installed
         self._implies = _check_implies(implies)
         self.dpop = dpop
         self.nonce = nonce
@@ -117,26 +119,23 @@ class Auth:
         return f"Auth({', '.join(map(repr, self.issuers))})"
 
     def accept_principal(self, found: Principal) -> Principal:
-        """Complete the principal that the verifier found with its issuer and all its scopes."""
+        """Add the issuer and all implied scopes to the principal of a token."""
         issuer = found.issuer or (self.issuers[0] if len(self.issuers) == 1 else "")
         if self._has_builtin_verifier and issuer not in self.issuers:  # a user's verifier knows its issuers
             raise TokenRejected(
-                f"its issuer is {issuer[:MAX_QUOTED_LENGTH]!r}, which Auth(issuer=…) does not name"
+                f"unknown token issuer: {issuer[:MAX_QUOTED_LENGTH]!r} is not in Auth(issuer=…)"
             )
         return replace(found, issuer=issuer, scopes=self.expand_scopes(parse_scopes(found.scopes)))
 
     def expand_scopes(self, granted: frozenset[str]) -> frozenset[str]:
-        """Return the scopes of a token, with all that they imply (AUTH-54)."""
+        """Return the scopes of a token, with all implied ones (AUTH-54)."""
         implies = self._implies
         if implies is None:
             return granted
         if not isinstance(implies, Mapping):
             return granted | frozenset(cast("Callable[..., Iterable[str]]", implies)(granted))
         table, found = cast("Mapping[str, Iterable[str]]", implies), granted
-        for _ in range(MAX_IMPLIED_DEPTH):
-            more = found.union(*(parse_scopes(table.get(each, ())) for each in found))
-            if more == found:
-                break
+        while (more := found.union(*(parse_scopes(table.get(each, ())) for each in found))) != found:
             found = more
         return found
 
@@ -145,7 +144,7 @@ def _check_implies(given: Any) -> ImpliedScopes | None:
     if given is None or (callable(given) and not isinstance(given, Mapping)):
         return cast("ImpliedScopes | None", given)
     if not isinstance(given, Mapping):
-        raise TypeError(f"implies has to be a mapping or a function, not {given!r}")
+        raise TypeError(f"implies must be a mapping or a function, not {given!r}")
     table = cast("Mapping[str, Iterable[str]]", given)
     for broad, included in table.items():
         try:
@@ -155,23 +154,14 @@ def _check_implies(given: Any) -> ImpliedScopes | None:
     return table
 
 
-def _check_issuers(given: Any) -> list[str]:
-    if not isinstance(given, str | Iterable):
-        raise TypeError(f"issuer has to be the URL of an authorization server, not {given!r}")
-    issuers = [given] if isinstance(given, str) else list(cast("Iterable[Any]", given))
-    if not issuers:
-        raise ValueError("issuer names nobody; give the URL of an authorization server")
-    return [check_issuer(each) for each in issuers]
-
-
 def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
     """Return the URL of the server as tokens name it."""
     if auth.resource is not None:
         return auth.resource
     if public_url is None:
         raise ValueError(
-            "auth= needs to know under which URL clients reach the server, since tokens name it: "
-            "give public_url=, or Auth(resource=…)"
+            "auth= requires the public URL of the server, because tokens are issued for it: "
+            "pass public_url=, or Auth(resource=…)"
         )
     base = check_url(public_url, "public_url", _EXAMPLE_RESOURCE).rstrip("/")
     path = path.rstrip("/")
@@ -182,39 +172,40 @@ def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
 
 
 class _FunctionVerifier:
-    """A function of a user as a verifier. It is called each time, in a thread if it is not async."""
+    """A function of a user as a verifier. It is called for each request, in a thread if it is not async."""
 
     cache_ttl = 0.0
 
     def __init__(self, check: VerifyFunction) -> None:
         self._check = check
-        called = getattr(check, "__call__", check)  # noqa: B004 - of an object, what is called may be async
+        called = getattr(check, "__call__", check)  # noqa: B004 - the method of a callable object may be async
         self._threads = (
             None if iscoroutinefunction(check) or iscoroutinefunction(called) else ThreadPool(MAX_THREADS)
         )
         self._waiting = 0
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        del resources  # the function knows what it accepts
-        found = await self._run_in_thread(token) if self._threads is not None else self._check(token)
+        del resources  # the function knows its own
+        if self._threads is None:
+            found = self._check(token)
+        elif self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
+            raise RequestFailed("too many tokens are waiting for the verifier")
+        else:
+            self._waiting += 1
+            try:
+                found = await self._threads.run_in_thread(lambda: self._check(token))
+            finally:
+                self._waiting -= 1
         found = await found if isawaitable(found) else found
-        if not isinstance(found, Principal | str | None):
-            kind = type(found).__name__
-            raise MCPError(f"the verifier returned a {kind}, where a Principal, a subject or None is due")
-        whose = Principal.from_value(found)
-        if whose is None or not (whose.subject or whose.client):
-            raise TokenRejected("the verifier does not know the token, or names nobody")
-        return whose
-
-    async def _run_in_thread(self, token: str) -> Any:
-        assert self._threads is not None, "it is asked only then"
-        if self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
-            raise RequestFailed("too many tokens wait for the verifier")
-        self._waiting += 1
         try:
-            return await self._threads.run_in_thread(lambda: self._check(token))
-        finally:
-            self._waiting -= 1
+            principal = Principal.from_value(found)
+        except TypeError:
+            kind = type(found).__name__
+            text = f"the verifier must return a Principal, a subject or None, not a {kind}"
+            raise MCPError(text) from None
+        if principal is None or not (principal.subject or principal.client):
+            raise TokenRejected("the verifier rejected the token or returned no subject")
+        return principal
 
 
 def make_verifier(given: Any) -> Verifier:
@@ -226,7 +217,7 @@ def make_verifier(given: Any) -> Verifier:
             _check_arity(given)
             return _FunctionVerifier(cast("VerifyFunction", given))
     raise TypeError(
-        "verifier has to be Jwt(…), Introspection(…) or a function that takes a token and returns a "
+        "verifier must be Jwt(…), Introspection(…) or a function that takes a token and returns a "
         f"Principal or None, not {given!r}"
     )
 
@@ -235,8 +226,8 @@ def _check_arity(check: Callable[..., Any]) -> None:
     try:
         taken = signature(check)
     except (TypeError, ValueError):
-        return  # one that was not written in Python may have none
+        return  # some functions in C have none
     try:
         taken.bind("token")
     except TypeError:
-        raise TypeError(f"verifier takes {taken}, where it gets one argument, the token") from None
+        raise TypeError(f"verifier must take one argument, the token, not {taken}") from None

@@ -1,7 +1,7 @@
-"""Access tokens that only their issuer can read: the authorization server is asked about them (RFC 7662).
+"""Token introspection (RFC 7662): the authorization server checks tokens that only it can read.
 
-Owns the request and what makes its result good. Results are cached for a short while, so that a token that
-was revoked is soon refused. The cache serves other verifiers too.
+Results are cached for a short time, so that a revoked token is soon refused. Other verifiers use the cache
+too.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from math import inf
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from toolpost.auth.arguments import check_duration
@@ -30,35 +30,35 @@ from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
 
 MAX_CACHED_TOKENS: Final = 4096  # tokens in one cache
-RESULT_CACHE_SECONDS: Final = 30.0  # by default: so long may a revoked token be good
-REJECTION_CACHE_SECONDS: Final = 10.0  # at most: a token that is not good will hardly become so
+RESULT_CACHE_SECONDS: Final = 30.0  # by default: a revoked token is accepted for this time
+REJECTION_CACHE_SECONDS: Final = 10.0  # at most: an invalid token hardly becomes valid
 MAX_CONCURRENT_REQUESTS: Final = 32
-"""Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
-have as many of their own, so that they do not wait behind inventions."""
-MAX_WAITING_REQUESTS: Final = 128  # that wait for their turn: clients would give up before more are answered
-KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was good has precedence, and nothing else
+"""Invented tokens must not flood the authorization server. Tokens that were valid before have as many
+requests of their own, so that they do not wait behind invented ones."""
+MAX_WAITING_REQUESTS: Final = 128  # clients would give up before more are answered
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was valid uses the other requests
 
-# In lower case; other tokens of the same issuer are not good here.
+# In lower case. Other tokens of the same issuer, such as ID tokens, are refused.
 _ACCESS_TOKEN_TYPES: Final = frozenset(
     {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
 )
 
 
 class Introspection:
-    """Asks the authorization server whose a token is.
+    """Checks tokens by asking the authorization server (RFC 7662).
 
     Args:
-        endpoint: where to ask.
-        client_id: by what name we are known there.
-        client_secret: what proves it.
-        issuer: who has to have issued the tokens, where the answer says it; it is the issuer of the principal
-            in any case.
-        audience: what tokens say they are for, if that is not the URL of the resource.
-        cache_ttl: seconds for which an answer is remembered; 0 to ask each time.
-        http: what carries HTTP, as in `Http(http=…)`.
+        endpoint: the introspection endpoint.
+        client_id: the id of this server there.
+        client_secret: its secret there.
+        issuer: the issuer that a response has to name, if it names one; it is the issuer of the principal in
+            any case.
+        audience: the audience of the tokens, if that is not the URL of the resource.
+        cache_ttl: seconds for which a result is cached; 0 for not at all.
+        http: the HTTP library, as in `Http(http=…)`.
 
     Raises:
-        ValueError: an argument cannot work; the text names it.
+        ValueError: an argument is invalid; the error names it.
 
     Examples:
         >>> asks = Introspection("https://login.example.com/introspect", "notes", "secret")
@@ -79,9 +79,9 @@ class Introspection:
         self.cache_ttl = check_duration(cache_ttl, "cache_ttl", 3600)
         self._endpoint = check_url(endpoint, "endpoint", "https://login.example.com/introspect")
         for name, value in (("client_id", client_id), ("client_secret", client_secret)):
-            if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] - it may come from an environment that lacks it
+            if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] - os.environ.get may return None
                 raise ValueError(
-                    f"{name} has to be a text; it is {'empty' if value == '' else type(value).__name__}"
+                    f"{name} must be a string; it is {'empty' if value == '' else type(value).__name__}"
                 )
         self._credentials = encode_basic(client_id, client_secret)
         self.issuer = issuer and check_issuer(issuer)
@@ -96,79 +96,75 @@ class Introspection:
     async def verify(self, token: str, *resources: str) -> Principal:
         """Return the principal of a token, as `Verifier` describes it."""
         wanted = self._audience or resources
-        about = " ".join((token, *wanted))  # what is refused for one server may be good for another
-        why = self._rejections.get(about)
+        cache_key = " ".join((token, *wanted))  # a token may be valid for one server only
+        why = self._rejections.get(cache_key)
         if isinstance(why, str):
             raise TokenRejected(why)
-        pool = self._request_pools[self._known_tokens.get(about) is not None]
+        pool = self._request_pools[self._known_tokens.get(cache_key) is not None]
         try:
-            found = await pool.join(about, partial(self._introspect, token, wanted, pool))
+            found = await pool.join(cache_key, partial(self._introspect, token, wanted, pool))
         except TokenRejected as error:
-            self._rejections.put(about, error.message, min(self.cache_ttl, REJECTION_CACHE_SECONDS))
+            self._rejections.put(cache_key, error.message, min(self.cache_ttl, REJECTION_CACHE_SECONDS))
             raise
-        self._known_tokens.put(about, found, KNOWN_TOKEN_SECONDS)
+        self._known_tokens.put(cache_key, found, KNOWN_TOKEN_SECONDS)
         return found
 
     async def _introspect(self, token: str, wanted: tuple[str, ...], pool: "_RequestPool") -> Principal:
-        claims = await self._send_request(token, pool)
-        if claims.get("active") is not True:
-            raise TokenRejected("its issuer says that it is not active")
-        for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
-            kind = claims.get(name, "bearer")
-            if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
-                raise TokenRejected(f"it is no access token, by its {name}")
-        if self.issuer and "iss" in claims:
-            check_issuer_claim(claims, self.issuer)
-        check_audience(claims, wanted)
-        check_times(claims, LEEWAY)
-        return build_principal({"iss": self.issuer, **claims} if self.issuer else claims)
-
-    async def _send_request(self, token: str, pool: "_RequestPool") -> dict[str, Any]:
         headers = {"authorization": self._credentials, "content-type": FORM_TYPE}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
             async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
                 status, claims = await fetch_json(self._http, self._endpoint, headers, body)
         except TimeoutError:
-            raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
+            raise RequestFailed(f"{self._endpoint} did not respond within {ISSUER_TIMEOUT:g} s") from None
         if status == 401:
-            raise RequestFailed(f"{self._endpoint} answers with 401: see client_id= and client_secret=")
+            raise RequestFailed(f"{self._endpoint} responded with 401: check client_id= and client_secret=")
         if status != 200 or "active" not in claims:
-            raise RequestFailed(f"{self._endpoint} answers to introspection with {status}")
-        return claims
+            raise RequestFailed(f"{self._endpoint} responded to introspection with {status}")
+        if claims.get("active") is not True:
+            raise TokenRejected("the token is not active")
+        for name in ("token_type", "token_use", "typ"):  # RFC 7662, and additions of providers
+            kind = claims.get(name, "bearer")
+            if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
+                raise TokenRejected(f"the token is not an access token: wrong {name}")
+        if self.issuer and "iss" in claims:
+            check_issuer_claim(claims, self.issuer)
+        check_audience(claims, wanted)
+        check_times(claims, LEEWAY)
+        return build_principal({"iss": self.issuer, **claims} if self.issuer else claims)
 
 
 class _RequestPool:
-    """The requests about tokens of one kind: those that wait, and those that are sent."""
+    """The requests about tokens of one kind, sent and waiting."""
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
         self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
-    async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
-        """Return the result of a request, which is sent once for all that need it."""
-        if not self._flights:  # it belongs to one event loop, and a server may run in another one next
+    async def join(self, key: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
+        """Return the result of a request, which is sent once for all callers with the same key."""
+        if not self._flights:  # a semaphore belongs to one event loop, and the server may run in another one
             self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        flight = self._flights.get(about)
+        flight = self._flights.get(key)
         if flight is None:
             if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
-                raise RequestFailed("too many tokens wait for the authorization server to be asked")
-            flight = self._flights[about] = SingleFlight()
+                raise RequestFailed("too many tokens are waiting for introspection")
+            flight = self._flights[key] = SingleFlight()
         try:
             return await flight.join(ask)
         finally:
-            if not flight.is_running and self._flights.get(about) is flight:
-                del self._flights[about]
+            if not flight.is_running and self._flights.get(key) is flight:
+                del self._flights[key]
 
 
 class VerificationCache:
-    """Results by the digests of tokens: a principal, or the reason why a token is not good."""
+    """Results by the digests of tokens: a principal, or the reason why a token is rejected."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
 
     def get(self, token: str) -> Principal | str | None:
-        """Return the result for a token, if there is one that is not too old."""
+        """Return the result for a token, if there is one that has not expired."""
         digest = sha256(token.encode()).digest()
         found, until = self._entries.get(digest, (None, inf))
         if until > time.time():
@@ -177,7 +173,7 @@ class VerificationCache:
         return None
 
     def put(self, token: str, found: Principal | str, ttl: float) -> None:
-        """Keep the result for a token for some seconds, but not beyond its expiry."""
+        """Cache the result for a token, but not beyond the token's expiry."""
         now = time.time()
         ends = found.claims.get("exp") if isinstance(found, Principal) else None
         until = min(now + ttl, ends) if isinstance(ends, int | float) else now + ttl

@@ -1,6 +1,6 @@
-"""`toolpost init`: makes a small project of a server that works at once, with a test and a README.
+"""`toolpost init`: creates a small project: a working server, a test and a README.
 
-The files are templates here. Writes only what was not there before.
+The files are templates here. No file is overwritten.
 """
 
 import keyword
@@ -19,10 +19,10 @@ from toolpost.cli.output import JSON_HELP, CommandOutput
 
 _PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
 _RESERVED_NAMES: Final = frozenset({"conftest", "mcp", "msgspec", "pytest", "toolpost"})
-"""Names of packages that the project needs or may need: a module of that name would stand in their way."""
+"""Packages that the project may need. A module of that name would shadow them."""
 
 _SERVER_TEMPLATE: Final = '''\
-"""The server $name, and its tools."""
+"""The MCP server $name and its tools."""
 
 from dataclasses import dataclass
 
@@ -39,13 +39,13 @@ class Count:
 
 @server.tool
 def count(text: str) -> Count:
-    """Count the words and letters of a text."""
+    """Count the words and letters in a text."""
     return Count(len(text.split()), sum(char.isalpha() for char in text))
 
 
 @server.resource("greeting://{name}")
 def greeting(name: str) -> str:
-    """Greet somebody."""
+    """Return a greeting."""
     return f"Hello, {name}!"
 
 
@@ -75,7 +75,7 @@ _PYPROJECT_TEMPLATE: Final = """\
 [project]
 name = "$name"
 version = "0.1.0"
-description = "A server for the Model Context Protocol"
+description = "An MCP server"
 requires-python = ">=3.11"
 dependencies = ["toolpost[$extra]"]
 
@@ -86,25 +86,25 @@ dev = ["pytest"]
 _README_TEMPLATE: Final = """\
 # $name
 
-A server for the [Model Context Protocol](https://modelcontextprotocol.io), in `$module.py`.
+An [MCP](https://modelcontextprotocol.io) server, in `$module.py`.
 
 ```
 $steps
 ```
 
-A function under `@server.tool` is a tool: its signature is the input schema, its return type the output
-schema, its docstring the description.
+A function with `@server.tool` is a tool. Its signature becomes the input schema, its return type the output
+schema, and its docstring the description.
 """
 
 _README_STEPS: Final = {
     "pip install 'toolpost[$extra]' pytest": "",
-    "pytest": "run its tests",
-    "toolpost list $module.py": "see what it offers",
+    "pytest": "run the tests",
+    "toolpost list $module.py": "list its tools and resources",
     "toolpost call $module.py count --text 'Hello, world'": "call a tool",
     "toolpost run $module.py$serve": "serve it $where",
-    "toolpost install $module.py --for claude-desktop": "have a host start it, or cursor, vscode, …",
+    "toolpost install $module.py --for claude-desktop": "add it to a host, or cursor, vscode, …",
 }
-"""What to do with a project, and what for."""
+"""Command → its purpose."""
 
 FILE_TEMPLATES: Final = {
     "$module.py": _SERVER_TEMPLATE,
@@ -113,19 +113,19 @@ FILE_TEMPLATES: Final = {
     "README.md": _README_TEMPLATE,
     ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
 }
-"""The name and the text of each file, with places for the names."""
+"""File name → content, both with placeholders."""
 
 
 @click.command()
 @click.argument("name")
-@click.option("--http", is_flag=True, help="Serve over HTTP instead of stdin and stdout.")
+@click.option("--http", is_flag=True, help="Serve over HTTP instead of stdio.")
 @click.option("--json", is_flag=True, help=JSON_HELP)
-def command(*, name: str, http: bool, json: bool) -> None:
-    """Make a project in the folder NAME: a server, a test and a README that work at once.
+def init_command(*, name: str, http: bool, json: bool) -> None:
+    """Create a project in the folder NAME: a working server, a test and a README.
 
-    The last part of NAME is what the project is called; `.` is this folder. Nothing is overwritten.
+    The last part of NAME is the name of the project; `.` is the current folder. No file is overwritten.
     """
-    page = CommandOutput(json=json)
+    output = CommandOutput(json=json)
     folder = Path(name)
     try:
         words = _build_template_values(folder.resolve().name, http=http)
@@ -133,30 +133,30 @@ def command(*, name: str, http: bool, json: bool) -> None:
         _write_files(folder, files)
         steps = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     except OSError as error:
-        raise CommandError(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"could not write to {folder}: {error.strerror or error}") from error
     if json:
-        page.print_value({"name": words["name"], "folder": str(folder), "files": [*files]})
+        output.print_value({"name": words["name"], "folder": str(folder), "files": [*files]})
         return
-    page.print_text(f"Made {folder}: {', '.join(files)}")
-    page.print_text()
+    output.print_text(f"Created {folder}: {', '.join(files)}")
+    output.print_text()
     module = words["module"]
     if find_spec("pytest") is None:
         steps.append("pip install pytest")
     for step in (*steps, "pytest", f"toolpost call {module}.py count --text 'Hello, world'"):
-        page.print_text(f"  {step}")
+        output.print_text(f"  {step}")
 
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     if not _PROJECT_NAME.fullmatch(name):
         raise usage_error(
-            f"{name!r} cannot be the name of a project",
-            "it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
+            f"invalid project name {name!r}",
+            "use a letter, then letters, digits and single hyphens, for example my-server",
         )
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:
         raise usage_error(
-            f"{name!r} cannot be the name of a project: Python has a module or a word {module!r} already",
-            f"{name}-server would do",
+            f"invalid project name {name!r}: {module!r} is a Python module or keyword",
+            f"for example, use {name}-server",
         )
     words = {
         "name": name,
@@ -164,7 +164,7 @@ def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
         "extra": "cli,http" if http else "cli",
         "run": 'http="127.0.0.1:8000"' if http else "",
         "serve": " --http 127.0.0.1:8000" if http else "",
-        "where": "at http://127.0.0.1:8000/mcp" if http else "on stdin and stdout, as hosts do",
+        "where": "at http://127.0.0.1:8000/mcp" if http else "over stdio, as hosts do",
     }
     steps = _fill_templates(_README_STEPS, words)
     width = max(map(len, steps))
@@ -180,8 +180,8 @@ def _write_files(folder: Path, files: dict[str, str]) -> None:
     present = [file for file in files if (folder / file).exists()]
     if present:
         raise usage_error(
-            f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
-            "choose another name; nothing was written",
+            f"{folder} already contains {', '.join(present)}",
+            "nothing was written; choose another name",
         )
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():

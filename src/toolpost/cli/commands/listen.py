@@ -1,6 +1,6 @@
-"""`toolpost listen`: shows what changes on a server and what it logs, live.
+"""`toolpost listen`: shows changes on a server and its log, live.
 
-Decides what to subscribe to and when to end. Does not read what has changed.
+Chooses the subscriptions and decides when to stop. Does not read the changed resources.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -21,53 +21,43 @@ from toolpost.types.notifications import LogParams
 
 _LIST_NAMES: Final = ("tools", "prompts", "resources")
 
-
-class _ListenEvent(NamedTuple):
-    """A change or a log line: members for JSON, and the line for people."""
-
-    facts: dict[str, Any]
-    text: str
-    style: str | None = None
+_ListenEvent: TypeAlias = tuple[dict[str, Any], str, str | None]
+"""A change or a log message: its members as JSON, its text, and the style of the text."""
 
 
 @click.command("listen", cls=TargetCommand)
-@click.option("--tools", is_flag=True, help="Hear when the list of tools changes.")
-@click.option("--prompts", is_flag=True, help="Hear when the list of prompts changes.")
-@click.option("--resources", is_flag=True, help="Hear when the list of resources changes.")
-@click.option("--uri", "uris", metavar="URI", multiple=True, help="Hear when this resource changes.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@click.option("--for", "seconds", type=SecondsParam(), help="End after this time.")
+@click.option("--tools", is_flag=True, help="Watch the list of tools.")
+@click.option("--prompts", is_flag=True, help="Watch the list of prompts.")
+@click.option("--resources", is_flag=True, help="Watch the list of resources.")
+@click.option("--uri", "uris", metavar="URI", multiple=True, help="Watch this resource.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
+@click.option("--for", "seconds", type=SecondsParam(), help="Stop after this time.")
 @add_log_level_option
-def command(
-    *,
-    reach: TargetConnector,
-    uris: tuple[str, ...],
-    count: int | None,
-    seconds: float | None,
-    log_level: Any,
-    **lists: bool,
+def listen_command(
+    *, target: TargetConnector, count: int | None, seconds: float | None, log_level: Any, **topics: Any
 ) -> None:
-    """Show what changes on a server, and its log, until Ctrl-C.
+    """Show changes and log messages of a server until Ctrl-C.
 
-    By default it is every list that the server tells changes of. With --json there is an object on each line.
+    By default, watches every list for which the server reports changes. With --json, each line is an object.
     """
-    heard: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
+    events: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
 
     async def log(line: LogParams) -> None:
         facts = {"kind": "log", "level": line.level, "logger": line.logger, "data": line.data}
-        heard.put_nowait(_ListenEvent(facts, format_log_line(line), LOG_LEVEL_STYLES.get(line.level)))
+        events.put_nowait((facts, format_log_line(line), LOG_LEVEL_STYLES.get(line.level)))
 
     async def listen(client: Client) -> None:
         if log_level is not None:
             await client.set_log_level(log_level)
-        async with _listen_to_changes(client, heard, lists, uris) as what:
-            reach.output.print_note(f"Listening to {reach.target.label}: {what}. Ctrl-C ends it.")
+        async with _listen_to_changes(client, events, topics) as watched:
+            target.output.print_note(f"Listening to {target.spec.label}: {watched}. Press Ctrl-C to stop.")
             left = count
-            while left != 0 and (news := await heard.get()) is not None:
+            while left != 0 and (event := await events.get()) is not None:
                 now = datetime.now(UTC)
-                facts = {"time": now.isoformat(timespec="milliseconds"), **news.facts}
+                facts, text, style = event
+                facts = {"time": now.isoformat(timespec="milliseconds"), **facts}
                 shown = {key: value for key, value in facts.items() if value is not None}
-                reach.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
+                target.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {text}", style=style)
                 left = None if left is None else left - 1
 
     async def listen_in_time(client: Client) -> None:
@@ -76,16 +66,16 @@ def command(
             async with limit:
                 await listen(client)
         except TimeoutError:
-            if not limit.expired():  # one of the server's
+            if not limit.expired():  # a request timed out
                 raise
 
-    with _print_client_log(reach.output):
-        reach.run(listen_in_time, on_log=log)
+    with _print_client_log(target.output):
+        target.run(listen_in_time, on_log=log)
 
 
 @contextlib.contextmanager
-def _print_client_log(page: CommandOutput) -> Generator[None]:
-    """Print what the client logs about its connection, each line once."""
+def _print_client_log(output: CommandOutput) -> Generator[None]:
+    """Print the log of the client about its connection, without repetitions."""
     last: list[str] = []
 
     class ClientLogPrinter(logging.Handler):
@@ -93,7 +83,7 @@ def _print_client_log(page: CommandOutput) -> Generator[None]:
             text = record.getMessage()
             if last != [text]:
                 last[:] = [text]
-                page.print_note(text, style="yellow")
+                output.print_note(text, style="yellow")
 
     logger, notes = logging.getLogger("toolpost.client"), ClientLogPrinter()
     logger.addHandler(notes)
@@ -106,40 +96,40 @@ def _print_client_log(page: CommandOutput) -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def _listen_to_changes(
-    client: Client, heard: asyncio.Queue[_ListenEvent | None], lists: dict[str, bool], uris: tuple[str, ...]
+    client: Client, events: asyncio.Queue[_ListenEvent | None], topics: dict[str, Any]
 ) -> AsyncGenerator[str]:
-    """Subscribe, and queue changes meanwhile. Yields a description of the subscription."""
-    changes = client.listen(**lists, uris=uris)
+    """Subscribe, and queue changes. Yields a description of the subscription."""
+    changes = client.listen(**topics)
     try:
         await changes.__aenter__()
     except CapabilityNotDeclared:
-        if any(lists.values()) or uris or client.capabilities.logging is None:
+        if any(topics.values()) or client.capabilities.logging is None:
             raise
-        yield "its log only, for it does not tell when a list changes"
+        yield "log only (the server does not report changes of lists)"
         return
 
     async def queue_changes() -> None:
         try:
             async for change in changes:
-                what = change.uri or f"the list of {change.kind}"
-                maybe = ", maybe: the connection was lost for a while" if change.missed else ""
+                subject = change.uri or f"list of {change.kind}"
+                verb = "may have changed: the connection was lost for a while" if change.missed else "changed"
                 facts = {"kind": change.kind, "uri": change.uri, "missed": change.missed or None}
-                heard.put_nowait(_ListenEvent(facts, f"{what} has changed{maybe}"))
+                events.put_nowait((facts, f"{subject} {verb}", None))
         finally:
-            heard.put_nowait(None)
+            events.put_nowait(None)
 
     task = asyncio.create_task(queue_changes())
     try:
-        yield _describe_subscription(client, lists, uris)
+        yield _describe_subscription(client, topics)
     finally:
         await changes.aclose()
         await task
 
 
-def _describe_subscription(client: Client, lists: dict[str, bool], uris: tuple[str, ...]) -> str:
-    names = [name for name in _LIST_NAMES if lists[name]]
-    if not names and not uris:
+def _describe_subscription(client: Client, topics: dict[str, Any]) -> str:
+    names = [name for name in _LIST_NAMES if topics[name]]
+    if not any(topics.values()):
         offered = {name: getattr(client.capabilities, name) for name in _LIST_NAMES}
         names = [name for name, offer in offered.items() if offer is not None and offer.list_changed]
-    log = [] if client.capabilities.logging is None else ["the log"]
-    return ", ".join([*(f"the list of {name}" for name in names), *uris, *log])
+    log = [] if client.capabilities.logging is None else ["log"]
+    return ", ".join([*(f"list of {name}" for name in names), *topics["uris"], *log])

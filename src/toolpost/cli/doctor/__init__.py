@@ -1,1 +1,1 @@
-"""`toolpost doctor`: finds out why a server does not work."""
+"""`toolpost doctor`: diagnoses a server."""

@@ -1,116 +1,246 @@
-"""Checks of a server in conversation: revisions, capabilities, lists and schemas, latency, broken rules.
+"""Checks of a connected server: revisions, capabilities, lists and schemas, latency, violations.
 
-Acts as a client does, and calls no tool. `command` says how clients of the server are made.
+Calls no tool. `Capture` keeps the invalid messages that `tap` finds. Rules for tools that authors can use in
+their tests are in `toolpost.testing.schemas`.
 """
 
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolpost.cli.doctor import check_items
-from toolpost.cli.doctor.capture import Capture
+from toolpost.channel import Channel
 from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.inspector import MessageInspector
+from toolpost.cli.tap.recorder import ObservedMessage
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound
+from toolpost.json_schema import as_object
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.local_peer import has_capability
-from toolpost.protocol.methods import DATES
+from toolpost.protocol.methods import DATES, SERVER
 from toolpost.protocol.revisions import REVISIONS, Revision
+from toolpost.testing.channel import Sender, TappedChannel
+from toolpost.testing.schemas import Finding, lint_tool
 from toolpost.types.initialize import PaginatedResult
+from toolpost.types.tools import Tool
 
-PING_COUNT: Final = 5  # how often the server is asked whether it is there, for the time that it takes
-SLOW_PING: Final = 1.0  # seconds for such an answer that somebody should know of
-SLOW_START: Final = 3.0  # a server that takes longer to answer first is not opened once for each revision
-MAX_REPORTED: Final = 20  # how many messages that break rules are told
+PING_COUNT: Final = 5  # pings to measure
+SLOW_PING: Final = 1.0  # seconds; warn if pings are slower
+SLOW_START: Final = 3.0  # seconds; a server that starts slower is not started once for each revision
+MAX_REPORTED: Final = 20  # messages that break rules to report
+STDERR_HINT: Final = "write other output to stderr: print(…, file=sys.stderr)"
+
+MAX_VIOLATIONS: Final = 200  # messages to keep at most
 
 
-STDERR_HINT: Final = "what is for people belongs on stderr: print(…, file=sys.stderr)"
+class Capture(ExchangeTracker):
+    """The invalid messages of a server, its HTTP exchanges, and the end of its process."""
+
+    def __init__(self) -> None:
+        super().__init__(self.record, time.monotonic)
+        self.violations: list[ObservedMessage] = []
+        self.junk: list[ObservedMessage] = []
+        self.exchanges: list[TrackedExchange] = []
+        self.has_started = False
+        self.returncode: int | None = None
+        self.stderr_tail: tuple[str, ...] = ()
+
+    def begin(self, method: str, path: str, sent: Mapping[str, str]) -> TrackedExchange:
+        """Begin an exchange, and keep it."""
+        self.exchanges.append(super().begin(method, path, sent))
+        return self.exchanges[-1]
+
+    def record(self, seen: ObservedMessage) -> None:
+        """Keep an invalid message of the server."""
+        kept = self.junk if seen.kind == "junk" else self.violations
+        if seen.by == SERVER and seen.violations and len(kept) < MAX_VIOLATIONS:
+            kept.append(seen)
 
 
-class _ListCheck(NamedTuple):
-    """One of the lists of a server."""
+class CapturedChannel(TappedChannel):
+    """A channel to a server process that captures messages, and how the process has ended."""
 
-    name: str
-    needs: str
+    def __init__(self, inner: Channel, capture: Capture) -> None:
+        super().__init__(inner, self._inspect)
+        self._inspector = MessageInspector()
+        self._capture = capture
+        capture.has_started = True
+
+    def _inspect(self, sender: Sender, data: bytes) -> None:
+        for seen in self._inspector.inspect(sender, data, time.monotonic()):
+            self._capture.record(seen)
+
+    async def close(self) -> None:
+        """Capture how the process has ended, if it has, and end it."""
+        child: Any = self.inner
+        self._capture.returncode, self._capture.stderr_tail = child.returncode, child.stderr_tail
+        await child.close()
+
+
+# --------------------------------------------------------------------- tools, resources and prompts
+
+MAX_TOOLS: Final = 128  # tools that all common model APIs accept at once
+MAX_DESCRIPTION_LENGTH: Final = 1024  # characters of a description that all common model APIs accept
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
+
+
+class ItemKind(NamedTuple):
+    """A list of a server, and the rule for its items; `key` is the member that names an item."""
+
+    read_pages: Callable[[Client], AsyncIterator[PaginatedResult]]
     member: str
-    pages: Callable[[Client], AsyncIterator[PaginatedResult]]
-    lint: Callable[[Sequence[Any], Revision], Iterator[check_items.LintFinding]]
-
-    @property
-    def optional(self) -> bool:
-        """Whether a server that has the capability need not have the list."""
-        return self.name == "templates"
+    noun: str
+    key: str
+    lint: Callable[[Mapping[str, Any], Revision], Iterator[Finding]]
+    shared_capability: str = ""  # the capability of another list; this one is optional then
 
 
-_LIST_CHECKS: Final = (
-    _ListCheck("tools", "tools", "tools", Client.list_tools_pages, check_items.lint_tools),
-    _ListCheck(
-        "resources", "resources", "resources", Client.list_resources_pages, check_items.lint_resources
-    ),
-    _ListCheck(
-        "templates",
-        "resources",
-        "resourceTemplates",
+def lint_items(kind: ItemKind, items: Sequence[Any], revision: Revision) -> Iterator[Finding]:
+    """Yield the findings about each item of a list, then about missing and duplicate names."""
+    if kind.noun == "tool" and len(items) > MAX_TOOLS:
+        yield "warn", f"{len(items)} tools; some hosts accept at most {MAX_TOOLS}"
+    names = [as_object(item).get(kind.key) for item in items]
+    for item, name in zip(items, names, strict=True):
+        if isinstance(name, str):
+            for verdict, text in kind.lint(item, revision):
+                yield verdict, f"{kind.noun} {shorten(name)}: {text}"
+    for number, name in enumerate(names, 1):
+        if not isinstance(name, str):
+            yield "fail", f"{kind.noun} number {number} has no {kind.key}"
+    for name, count in Counter(shorten(name) for name in names if isinstance(name, str)).items():
+        if count > 1:
+            yield "fail", f"{kind.noun} {name}: {count} items have this {kind.key}"
+
+
+def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[Finding]:
+    try:
+        tool = msgspec.convert(item, Tool)
+    except msgspec.ValidationError as error:
+        yield "fail", f"invalid definition: {error}"
+        return
+    if not _TOOL_NAME.fullmatch(tool.name):
+        yield "fail", "invalid name: use 1 to 128 letters, digits, and _ - . /"
+    yield from lint_tool(tool)
+    length = len(tool.description or "")
+    if length > MAX_DESCRIPTION_LENGTH:
+        yield "warn", f"description of {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
+    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
+        for branch in _COMBINATORS & schema.keys():
+            yield "warn", f"the {kind} schema has {branch} at the top level; some hosts reject that"
+    output = tool.output_schema
+    if output is not None and revision.structured != "any" and output.get("type") != "object":
+        yield "fail", f"the type of the output schema must be 'object' in {revision.date}"
+    yield from _lint_parameters(tool.input_schema)
+
+
+def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[Finding]:
+    known = as_object(schema.get("properties"))
+    odd = next((name for name in known if not _PARAMETER_NAME.fullmatch(name)), None)
+    if odd is not None:
+        yield "warn", f"some hosts reject parameter names such as {shorten(odd)!r}"
+    mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
+    if mute:
+        names = shorten(", ".join(mute), 60)
+        yield "warn", f"{len(mute)} of {len(known)} parameters have no description: {names}"
+
+
+def _lint_resource(item: Mapping[str, Any], _: Revision) -> Iterator[Finding]:
+    if not _URI_SCHEME.match(item["uri"]):
+        yield "fail", "the URI has no scheme, such as file: or notes:"
+    elif not isinstance(item.get("name"), str):
+        yield "fail", "no name"
+
+
+def _lint_template(item: Mapping[str, Any], _: Revision) -> Iterator[Finding]:
+    from toolpost.protocol.uri_template import UriTemplate  # noqa: PLC0415 - few servers have any
+
+    try:
+        UriTemplate(item["uriTemplate"])
+    except ValueError as error:
+        yield "fail", str(error)
+
+
+def _lint_prompt(item: Mapping[str, Any], _: Revision) -> Iterator[Finding]:
+    if not item.get("description") and not item.get("title"):
+        yield "warn", "no title and no description: users choose prompts by them"
+
+
+ITEM_KINDS: Final = {
+    "tools": ItemKind(Client.list_tools_pages, "tools", "tool", "name", _lint_tool),
+    "resources": ItemKind(Client.list_resources_pages, "resources", "resource", "uri", _lint_resource),
+    "templates": ItemKind(
         Client.list_resource_templates_pages,
-        check_items.lint_templates,
+        "resourceTemplates",
+        "template",
+        "uriTemplate",
+        _lint_template,
+        "resources",
     ),
-    _ListCheck("prompts", "prompts", "prompts", Client.list_prompts_pages, check_items.lint_prompts),
-)
+    "prompts": ItemKind(Client.list_prompts_pages, "prompts", "prompt", "name", _lint_prompt),
+}
 
 
-async def check_session(checkup: DoctorReport, client: Client) -> None:
-    """Look at a server that a client is connected to."""
+# --------------------------------------------------------------------- the session
+
+
+async def check_session(report: DoctorReport, client: Client) -> None:
+    """Check capabilities, lists, logging and latency of a connected server."""
     capabilities = msgspec.to_builtins(client.capabilities)
     names = [name for name, value in capabilities.items() if value is not None]
     if names:
-        checkup.ok("capabilities", ", ".join(names))
+        report.ok("capabilities", ", ".join(names))
     else:
-        checkup.warn("capabilities", "it declares none: no host will ask it for anything")
-    for each in _LIST_CHECKS:
-        if has_capability(client.capabilities, each.needs):
-            await _check_list(checkup, client, each)
+        report.warn("capabilities", "the server declares none: hosts will not use it")
+    for name, kind in ITEM_KINDS.items():
+        if has_capability(client.capabilities, kind.shared_capability or kind.member):
+            await _check_list(report, client, name, kind)
     if has_capability(client.capabilities, "logging") and client.era == "session":
         try:
             await client.set_log_level("warning")
         except MCPError as error:
-            checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
-    await _check_ping(checkup, client)
+            report.fail("logging", f"declared, but logging/setLevel fails: {error.message}")
+    await _check_ping(report, client)
 
 
-async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -> None:
+async def _check_list(report: DoctorReport, client: Client, name: str, kind: ItemKind) -> None:
     items: list[Any] = []
     pages = 0
     try:
-        async for page in kind.pages(client):
+        async for page in kind.read_pages(client):
             pages += 1
             items += msgspec.json.decode(page.raw or b"{}").get(kind.member, [])
     except MethodNotFound as error:
-        if not kind.optional:
-            text = f"it declares {kind.needs!r}, but: {error.message}"
-            checkup.fail(kind.name, text, "answer it, or declare less")
+        if not kind.shared_capability:
+            text = f"the server declares {kind.member!r}, but: {error.message}"
+            report.fail(name, text, "implement the method, or remove the capability")
         return
     except MCPError as error:
         after = f" after {pages} page(s)" if pages else ""
-        checkup.fail(kind.name, f"the list cannot be read{after}: {error.message}", error.hint or "")
+        report.fail(name, f"could not read the list{after}: {error.message}", error.hint or "")
         return
-    found = list(kind.lint(items, REVISIONS[client.revision]))
+    found = list(lint_items(kind, items, REVISIONS[client.revision]))
     counted = f"{len(items)}, in {pages} pages" if pages > 1 else f"{len(items)}"
-    failures = [each.text for each in found if each.verdict == "fail"]
-    warnings = [each.text for each in found if each.verdict == "warn"]
+    failures, warnings = ([text for each, text in found if each == verdict] for verdict in ("fail", "warn"))
     if failures:
-        checkup.fail(kind.name, f"{counted}; this breaks rules:", details=failures)
+        report.fail(name, f"{counted}; violations:", details=failures)
     if warnings:
-        checkup.warn(kind.name, f"{counted}; this could be better:", details=warnings)
-    if not items and not kind.optional:
-        checkup.warn(kind.name, f"it declares {kind.needs!r} and has none")
+        report.warn(name, f"{counted}; possible problems:", details=warnings)
+    if not items and not kind.shared_capability:
+        report.warn(name, f"the server declares {kind.member!r} but has none")
     elif not found and items:
-        checkup.ok(kind.name, counted)
+        report.ok(name, counted)
 
 
-async def _check_ping(checkup: DoctorReport, client: Client) -> None:
+async def _check_ping(report: DoctorReport, client: Client) -> None:
     took: list[float] = []
     try:
         for _ in range(PING_COUNT):
@@ -118,25 +248,25 @@ async def _check_ping(checkup: DoctorReport, client: Client) -> None:
             await client.ping()
             took.append(time.perf_counter() - began)
     except MCPError as error:
-        checkup.fail("ping", error.message, error.hint or "")
+        report.fail("ping", error.message, error.hint or "")
         return
     text = f"{1000 * median(took):.1f} ms (fastest {1000 * min(took):.1f}, slowest {1000 * max(took):.1f})"
     if median(took) > SLOW_PING:
-        checkup.warn("ping", f"{text}: that is slow")
+        report.warn("ping", f"{text}: slow")
     else:
-        checkup.ok("ping", text)
+        report.ok("ping", text)
 
 
 async def check_revisions(
-    checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
+    report: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
 ) -> None:
-    """Look which revisions a server speaks, by opening a conversation in each."""
+    """Find the revisions of a server by connecting in each of them."""
     found = opened.discover_result
     listed = set(() if found is None else found.supported_versions)
     if took > SLOW_START:
         others = ", ".join(date for date in DATES if date in listed and date != opened.revision)
-        also = f"; it says that it speaks {others} as well" if others else ""
-        checkup.ok("revisions", f"{opened.revision}{also}; others were not tried, because it starts slowly")
+        also = f"; the server also lists {others}" if others else ""
+        report.ok("revisions", f"{opened.revision}{also}; did not try others: the server starts slowly")
         return
     spoken = {opened.revision}
     why: dict[str, str] = {}
@@ -150,29 +280,29 @@ async def check_revisions(
             why[date] = shorten(error.message.splitlines()[0], 120)
     eras = {REVISIONS[date].era for date in spoken}
     text = ", ".join(date for date in DATES if date in spoken)
-    lied = [f"{date}: {why[date]}" for date in DATES if date in listed - spoken]
-    if lied:
-        checkup.fail("revisions", f"it speaks {text}, and lists others that it does not", details=lied)
+    false = [f"{date}: {why[date]}" for date in DATES if date in listed - spoken]
+    if false:
+        report.fail("revisions", f"the server supports {text}, but lists others that fail", details=false)
     elif eras == {"stateless"}:
-        hint = "older hosts open a session with `initialize`, which it does not know"
-        checkup.warn("revisions", text, hint)
+        hint = "older hosts cannot connect: the server does not support `initialize`"
+        report.warn("revisions", text, hint)
     else:
-        checkup.ok("revisions", text + ("" if len(eras) > 1 else "; of the session era only"))
+        report.ok("revisions", text + ("" if len(eras) > 1 else "; session era only"))
 
 
-def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:
-    """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
-    if notes.junk:
-        lines = dict.fromkeys(shorten(seen.body.decode("utf-8", "replace"), 100) for seen in notes.junk)
+def check_messages(report: DoctorReport, capture: Capture, *, process: bool) -> None:
+    """Report captured lines that are not messages, and violations."""
+    if capture.junk:
+        lines = dict.fromkeys(shorten(seen.body.decode("utf-8", "replace"), 100) for seen in capture.junk)
         name, hint = ("stdout", STDERR_HINT) if process else ("bodies", "")
-        checkup.fail(name, "it says what is no message:", hint, details=list(lines)[:MAX_REPORTED])
+        report.fail(name, "output that is not an MCP message:", hint, details=list(lines)[:MAX_REPORTED])
     elif process:
-        checkup.ok("stdout", "nothing but messages")
-    if notes.violations:
-        told = dict.fromkeys(
-            f"{seen.kind} {seen.method}: {each}" for seen in notes.violations for each in seen.violations
+        report.ok("stdout", "only MCP messages")
+    if capture.violations:
+        violations = dict.fromkeys(
+            f"{seen.kind} {seen.method}: {each}" for seen in capture.violations for each in seen.violations
         )
-        text = f"{len(told)} rule(s) of the protocol are broken"
-        checkup.fail("messages", text, details=list(told)[:MAX_REPORTED])
+        text = f"{len(violations)} protocol violation(s)"
+        report.fail("messages", text, details=list(violations)[:MAX_REPORTED])
     else:
-        checkup.ok("messages", "all as the protocol has them")
+        report.ok("messages", "all messages conform to the protocol")

@@ -1,8 +1,9 @@
-"""The report of `toolpost doctor`: one line for each check as it is done, and the verdict at the end.
+"""The report of `toolpost doctor`: one line per check as it runs, and the verdict at the end.
 
-Knows how checks look, and the exit code that follows from them.
+Formats checks, and computes the exit code.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, NoReturn, TypeAlias
 
@@ -15,19 +16,19 @@ from toolpost.protocol.jsonrpc import shorten
 
 Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
-MAX_DETAIL_LINES: Final = 12  # how many details of one check are shown; `--json` has them all
-MAX_TEXT_LENGTH: Final = 500  # how much of what a server said is repeated
+MAX_DETAIL_LINES: Final = 12  # details of one check to show; `--json` has them all
+MAX_TEXT_LENGTH: Final = 500  # characters of a finding, which may quote the server
 
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "ok": ("✓", "green"),
     "warn": ("!", "yellow"),
     "fail": ("✗", "red"),
 }
-_NAME_WIDTH: Final = 13  # the width of the column of names
+_NAME_WIDTH: Final = 13  # columns for the name of a check
 
 
 class CheckResult(Struct, omit_defaults=True):
-    """One check: its name, the verdict, what was found, and what to do about it."""
+    """One check: its name, the verdict, the finding, and a hint."""
 
     name: str
     verdict: Verdict
@@ -37,29 +38,29 @@ class CheckResult(Struct, omit_defaults=True):
 
 
 class DoctorAborted(Exception):
-    """Going on makes no sense."""
+    """No further check is possible."""
 
 
 class DoctorReport:
     """Collects checks, and shows each at once; with `--json`, all at the end."""
 
-    def __init__(self, page: CommandOutput) -> None:
-        self._output = page
+    def __init__(self, output: CommandOutput) -> None:
+        self._output = output
         self._code = OK
         self.checks: list[CheckResult] = []
 
-    def ok(self, name: str, text: str, *, details: Sequence[str] = ()) -> None:
+    def ok(self, name: str, text: str) -> None:
         """Report a check without findings."""
-        self._add(CheckResult(name, "ok", text, "", list(details)))
+        self._add(CheckResult(name, "ok", text))
 
     def warn(self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()) -> None:
-        """Report something that works, but may cause trouble."""
+        """Report a possible problem."""
         self._add(CheckResult(name, "warn", text, hint, list(details)))
 
     def fail(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> None:
-        """Report a failure; the first exit code that is not just `FAILED` counts."""
+        """Report a failure. The first exit code other than `FAILED` is that of the command."""
         self._add(CheckResult(name, "fail", text, hint, list(details)))
         if self._code in {OK, FAILED}:
             self._code = code
@@ -67,7 +68,7 @@ class DoctorReport:
     def stop(
         self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
     ) -> NoReturn:
-        """Report a failure after which nothing else can be checked, and raise `DoctorAborted`."""
+        """Report a failure that prevents further checks, and raise `DoctorAborted`."""
         self.fail(name, text, hint, details=details, code=code)
         raise DoctorAborted
 
@@ -80,20 +81,16 @@ class DoctorReport:
     def finish(self, target: str) -> int:
         """Show the verdict, and return the exit code."""
         target = " ".join(target.split())
-        found = {verdict: sum(check.verdict == verdict for check in self.checks) for verdict in _MARKS}
+        counts = Counter(check.verdict for check in self.checks)
+        verdict = "fail" if counts["fail"] else "warn" if counts["warn"] else "ok"
         if self._output.json:
-            verdict = "fail" if found["fail"] else "warn" if found["warn"] else "ok"
             self._output.print_value({"target": target, "verdict": verdict, "checks": self.checks})
             return self._code
-        failures = f"{found['fail']} failure{'' if found['fail'] == 1 else 's'}"
-        warnings = f"{found['warn']} warning{'' if found['warn'] == 1 else 's'}"
+        failures = f"{counts['fail']} failure{'' if counts['fail'] == 1 else 's'}"
+        warnings = f"{counts['warn']} warning{'' if counts['warn'] == 1 else 's'}"
+        texts = {"fail": f": {failures}, {warnings}.", "warn": f": {warnings}.", "ok": ": no problems found."}
         self._output.print_text()
-        if found["fail"]:
-            self._output.print_text(f"{target}: {failures}, {warnings}.", style="bold red")
-        elif found["warn"]:
-            self._output.print_text(f"{target} works, with {warnings}.", style="bold yellow")
-        else:
-            self._output.print_text(f"{target} is well.", style="bold green")
+        self._output.print_text(target + texts[verdict], style=f"bold {_MARKS[verdict][1]}")
         return self._code
 
     def _add(self, check: CheckResult) -> None:
@@ -109,7 +106,7 @@ class DoctorReport:
         text = f" {check.name:<{_NAME_WIDTH}}{first}"
         if plain or check.verdict != "ok":
             self._output.print_text(head + text, style=colour)
-        else:  # only its mark is coloured
+        else:  # colour only the mark
             click.echo(click.style(head, fg=colour), nl=False, color=True)
             self._output.print_text(text)
         for line in (*more, *check.details[:MAX_DETAIL_LINES]):

@@ -1,1 +1,1 @@
-"""`toolpost install`: writes a server into the configuration of a host."""
+"""`toolpost install`: adds a server to the configuration of a host."""

@@ -1,7 +1,7 @@
-"""The configuration file of a host: read, change as little as possible, and write without losing anything.
+"""The configuration file of a host: reads it, makes minimal changes, and writes it safely.
 
-A broken file is refused, a change is verified before it is written, the old text is kept in a copy beside it,
-and the new text takes its place in one step. `hosts` defines what to write; `jsonc` edits JSON text.
+Refuses an invalid file, verifies a change before writing, keeps a backup next to the file, and replaces the
+file atomically. `hosts` defines the entries; `jsonc` edits JSON.
 """
 
 import difflib
@@ -25,15 +25,15 @@ from toolpost.cli.install.hosts import MANAGED_KEYS
 from toolpost.cli.install.jsonc import ConfigSyntaxError
 from toolpost.types.base import JSON
 
-DIFF_CONTEXT_LINES: Final = 2  # lines around a change that are shown: enough to find it
-NEW_MODE: Final = 0o600  # who may read a file that was not there before: entries may hold secrets
-MAX_HEADER_WORDS: Final = 2  # of a new TOML table; what is deeper is written inline
+DIFF_CONTEXT_LINES: Final = 2  # lines around a change to show
+NEW_MODE: Final = 0o600  # permissions of a new file: entries may hold secrets
+MAX_HEADER_WORDS: Final = 2  # of a new TOML table; deeper ones are inline
 _BOM: Final = "\ufeff"
 _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
 
 class HostConfigFile:
-    """The configuration file of a host, which need not exist yet."""
+    """The configuration file of a host. It may not exist yet."""
 
     def __init__(self, path: Path, form: Literal["json", "toml"]) -> None:
         self.path = path
@@ -43,24 +43,21 @@ class HostConfigFile:
         try:
             self.text = (self._original or b"").decode()
         except UnicodeDecodeError as error:
-            text = f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
+            text = f"{self.path} is not valid UTF-8 at byte {error.start}; the file was not changed"
             raise CommandError(text) from error
         self._parse()
 
     def get_entry(self, path: Sequence[str]) -> JSON:
-        """The value at a path, or None."""
-        value: Any = self._parse()
-        for key in path:
-            value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
-        return value
+        """Return the value at a path, or None."""
+        return _get_value(self._parse(), path)
 
     def with_entry(self, path: Sequence[str], entry: Mapping[str, JSON]) -> str:
-        """The text with this entry. What a user has added to an entry that is there stays in it."""
+        """Return the text with this entry. Keeps members that a user added to an old entry."""
         present = self.get_entry(path)
         if not isinstance(present, Mapping):
             return self._edit({tuple(path): entry}, ())
         left, fields = cast("Mapping[str, Any]", present), dict(entry)
-        if "command" in entry and isinstance(left.get("env"), Mapping):  # what was set once stays set
+        if "command" in entry and isinstance(left.get("env"), Mapping):  # old variables stay
             fields["env"] = {**left["env"], **entry.get("env", {})}
         switched = ("command" in entry) != ("command" in left)
         gone = [(*path, key) for key in left if key in MANAGED_KEYS and key not in fields] if switched else []
@@ -68,18 +65,15 @@ class HostConfigFile:
         return self._edit(put, gone)
 
     def without_entry(self, path: Sequence[str]) -> str:
-        """The text without what stands at a path."""
+        """Return the text without the entry at a path."""
         return self._edit({}, [tuple(path)])
 
     def diff(self, text: str) -> str:
-        """What would change if this was the text, or nothing.
-
-        Of lines that stay no values are shown: they are there to find the place, and may hold secrets.
-        """
+        """Return the difference to a new text; values in unchanged lines are hidden: they may be secrets."""
         before, after, name = self.text.splitlines(), text.splitlines(), str(self.path)
         lines = [*difflib.unified_diff(before, after, name, name, lineterm="", n=DIFF_CONTEXT_LINES)]
         gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
-        stay = gone & come  # but for a comma
+        stay = gone & come  # differ only in a comma
         hidden = {line for line in lines if line[0] == " " or line[1:].rstrip(" ,") in stay}
         return "\n".join(
             _STRING.sub(lambda found: found[0] if found[2] else '"…"', line) if line in hidden else line
@@ -87,17 +81,17 @@ class HostConfigFile:
         )
 
     def write(self, text: str) -> Path | None:
-        """Makes this the text of the file, and returns the copy of what was there."""
+        """Write a new text to the file, and return the backup of the old one."""
         try:
             self._real_path.parent.mkdir(parents=True, exist_ok=True)
             with _lock_folder(self._real_path.parent):
                 if self._read() != self._original:
-                    text = f"{self.path} has changed meanwhile; nothing was written"
-                    raise CommandError(text, hint="do it once more")
+                    text = f"{self.path} changed in the meantime; nothing was written"
+                    raise CommandError(text, hint="run the command again")
                 copy = None if self._original is None else self._back_up(self._original)
                 self._replace(text.encode())
         except OSError as error:
-            raise CommandError(f"{self.path} cannot be written: {error.strerror or error}") from error
+            raise CommandError(f"could not write {self.path}: {error.strerror or error}") from error
         return copy
 
     def _parse_text(self, text: str) -> Any:
@@ -109,11 +103,13 @@ class HostConfigFile:
         try:
             return self._parse_text(self.text.removeprefix(_BOM))
         except ConfigSyntaxError as error:
-            hint = "correct it there; it is left as it is"
-            raise CommandError(f"{self.path} is not {self._format.upper()}: {error}", hint=hint) from error
+            hint = "fix the file; it was not changed"
+            raise CommandError(
+                f"invalid {self._format.upper()} in {self.path}: {error}", hint=hint
+            ) from error
 
     def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
-        """Return the text after these changes, and verify that it has no others."""
+        """Return the text after these changes. Verifies that nothing else changed."""
         bom, text = self.text[: self.text.startswith(_BOM)], self.text.removeprefix(_BOM)
         try:
             if self._format == "toml":
@@ -125,10 +121,10 @@ class HostConfigFile:
                     text = jsonc.put(text, path, value)
             wanted = _apply_changes(self._parse(), put, gone)
             if _drop_empty(self._parse_text(text)) != _drop_empty(wanted):
-                raise ConfigSyntaxError("it is written in another way than expected")  # noqa: TRY301 - as all that is wrong
+                raise ConfigSyntaxError("unexpected layout")  # noqa: TRY301 - handled like a syntax error
         except ConfigSyntaxError as error:
-            hint = "it is left as it is; --print shows the entry, to be put there by hand"
-            raise CommandError(f"{self.path} cannot be changed safely: {error}", hint=hint) from error
+            hint = "the file was not changed; use --print to show the entry, and add it yourself"
+            raise CommandError(f"could not change {self.path} safely: {error}", hint=hint) from error
         return bom + text
 
     def _read(self) -> bytes | None:
@@ -137,14 +133,14 @@ class HostConfigFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CommandError(f"{self.path} cannot be read: {error.strerror or error}") from error
+            raise CommandError(f"could not read {self.path}: {error.strerror or error}") from error
         if not os.access(self._real_path, os.W_OK):
-            hint = "whatever has made it is the place for a change"
+            hint = "change it with the program that generates it"
             raise CommandError(f"{self.path} is read-only", hint=hint)
         return data
 
     def _back_up(self, data: bytes) -> Path:
-        """A copy of what is there, under a name that is free."""
+        """Write a backup of the file under an unused name."""
         number, mode = 1, self._real_path.stat().st_mode & 0o777
         copy = self._real_path.with_name(f"{self._real_path.name}.bak")
         while os.path.lexists(copy):
@@ -156,7 +152,7 @@ class HostConfigFile:
         return copy
 
     def _replace(self, data: bytes) -> None:
-        """Replace the file, with the same owner and permissions."""
+        """Replace the file atomically, with the same owner and permissions."""
         handle, name = tempfile.mkstemp(dir=self._real_path.parent, prefix=f".{self._real_path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -169,14 +165,14 @@ class HostConfigFile:
                 with suppress(PermissionError):
                     os.chown(name, before.st_uid, before.st_gid)
             Path(name).replace(self._real_path)
-        except BaseException:  # also an interrupt: half a file must not stay behind
+        except BaseException:  # also an interrupt: leave no temporary file behind
             Path(name).unlink(missing_ok=True)
             raise
 
 
 @contextmanager
 def _lock_folder(folder: Path) -> Generator[None]:
-    """Lock a folder against other runs of `install`, where the system can."""
+    """Lock a folder against concurrent runs of `install`, if the system supports it."""
     if sys.platform == "win32":
         yield
         return
@@ -184,18 +180,22 @@ def _lock_folder(folder: Path) -> Generator[None]:
 
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # there are disks that know no locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
+def _get_value(document: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        document = cast("Any", document).get(key) if isinstance(document, MutableMapping) else None
+    return document
+
+
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
     for *outer, key in gone:
-        holder = value
-        for word in outer:
-            holder = cast("dict[str, Any]", holder).get(word) if isinstance(holder, dict) else None
+        holder = _get_value(value, outer)
         if isinstance(holder, dict):
             cast("dict[str, Any]", holder).pop(key, None)
     for (*outer, key), new in put.items():
@@ -209,11 +209,11 @@ def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequen
 
 
 def _drop_empty(value: Any) -> Any:
-    """A value without empty mappings: TOML has no table that holds nothing but dropped tables."""
+    """Return a value without empty mappings: TOML has no table that contains only dropped tables."""
     if not isinstance(value, dict):
         return value
-    tidy = {key: _drop_empty(inner) for key, inner in cast("dict[str, Any]", value).items()}
-    return {key: inner for key, inner in tidy.items() if inner != {}}
+    members = cast("dict[str, Any]", value).items()
+    return {key: tidy for key, inner in members if (tidy := _drop_empty(inner)) != {}}
 
 
 # --------------------------------------------------------------------- TOML
@@ -222,33 +222,27 @@ def _drop_empty(value: Any) -> Any:
 def _parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # TOML's own, or a number has more digits than Python reads
+    except ValueError as error:  # invalid TOML, or a number with too many digits
         raise ConfigSyntaxError(str(error)) from error
     except RecursionError as error:
-        raise ConfigSyntaxError("it is nested too deeply") from error
+        raise ConfigSyntaxError("nested too deeply") from error
 
 
 def edit_toml(text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
-    """Return a TOML text after these changes. All else stays as it is, comments included."""
+    """Return a TOML document after these changes. Keeps everything else, including comments."""
     _parse_toml(text)
-    try:
-        return _edit_with_tomlkit(text, put, gone)
-    except (TOMLKitError, RecursionError) as error:
-        raise ConfigSyntaxError(f"it cannot be edited: {error}") from error
-
-
-def _edit_with_tomlkit(
-    text: str, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]
-) -> str:
     windows = 0 < text.count("\n") == text.count("\r\n")
     text = text.replace("\r\n", "\n") if windows else text
     blank = len(text) - len(text.rstrip("\n"))
-    document = tomlkit.parse(text if blank or not text else f"{text}\n")
-    rest = "".join([_drop_key(document, path) for path in gone])
-    for path, value in put.items():
-        _put_value(document, path, value)
-    changed = tomlkit.dumps(document) + rest
-    while gone and changed.endswith("\n" * (blank + 1)):  # no table follows any more
+    try:
+        document = tomlkit.parse(text if blank or not text else f"{text}\n")
+        rest = "".join([_drop_key(document, path) for path in gone])
+        for path, value in put.items():
+            _put_value(document, path, value)
+        changed = tomlkit.dumps(document) + rest
+    except (TOMLKitError, RecursionError) as error:
+        raise ConfigSyntaxError(f"could not edit it: {error}") from error
+    while gone and changed.endswith("\n" * (blank + 1)):  # they separated a removed table
         changed = changed[:-1]
     return changed.replace("\n", "\r\n") if windows else changed
 
@@ -266,7 +260,7 @@ def _put_value(document: Any, path: Sequence[str], value: JSON) -> None:
 
 
 def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
-    """Set a key of a table; a mapping is merged into a table that is there."""
+    """Set a key of a table; a mapping is merged into an existing table."""
     if isinstance(value, Mapping):
         members = cast("Mapping[str, JSON]", value)
         value = holder.get(key)
@@ -279,7 +273,7 @@ def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
         if holder[key] is not value:
             holder[key] = value
         return
-    # tomlkit counts a comment above a header to the table before, so that it has to move behind what is new.
+    # tomlkit assigns a comment above a header to the table before it. It must follow the new key.
     comments: list[Any] = []
     if isinstance(holder, Table):
         inner_tables = [table for _, table in _iterate_tables(holder)] if isinstance(value, Table) else []
@@ -289,17 +283,14 @@ def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
         indent = each.trivia.indent if isinstance(each, Comment) else None
         (value if isinstance(value, Table) else holder).add(each)
         if indent is not None:
-            each.trivia.indent = indent  # `add` indents it once more
+            each.trivia.indent = indent  # `add` indents it again
 
 
 def _drop_key(document: Any, path: tuple[str, ...]) -> str:
-    """Drop a key. Returns the comments behind it that no other table could take."""
-    holder: Any = document
-    for word in path[:-1]:
-        inner = holder.get(word)
-        if not isinstance(inner, MutableMapping):
-            return ""
-        holder = cast("Any", inner)
+    """Drop a key. Returns the comments after it that no other table can hold."""
+    holder = _get_value(document, path[:-1])
+    if not isinstance(holder, MutableMapping):
+        return ""
     comments = ""
     for place, table in list(_iterate_tables(document)):
         if place[: len(path)] == path:
@@ -307,7 +298,7 @@ def _drop_key(document: Any, path: tuple[str, ...]) -> str:
         elif comments and not table.is_super_table():
             table.trivia.indent = comments.lstrip("\n") + table.trivia.indent
             comments = ""
-    holder.pop(path[-1], None)
+    cast("Any", holder).pop(path[-1], None)
     return comments
 
 
@@ -315,13 +306,13 @@ def _take_comments(table: Table) -> list[Any]:
     """Take comments and blank lines off the end of a table."""
     body = table.value.body
     size = next((index + 1 for index in reversed(range(len(body))) if body[index][0] is not None), 0)
-    taken = [item for _, item in body[size:] if not isinstance(item, Null)]  # which a dropped key leaves
+    taken = [item for _, item in body[size:] if not isinstance(item, Null)]  # left by a dropped key
     del body[size:]
     return taken
 
 
 def _iterate_tables(container: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Table]]:
-    """The tables of a document with their paths, in the order of the text."""
+    """Iterate over the tables of a document with their paths, in order."""
     for key, item in container.value.body if isinstance(container, Table) else container.body:
         for table in item.body if isinstance(item, AoT) else [item]:
             if isinstance(table, Table):

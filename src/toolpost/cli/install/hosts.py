@@ -1,6 +1,6 @@
-"""The programs that start MCP servers: where each keeps its configuration, and how it writes down a server.
+"""The programs that start MCP servers: the path and the format of each configuration.
 
-One table: facts about a host are its columns. Touches no file.
+A table with one row per host. Accesses no files.
 """
 
 import sys
@@ -16,50 +16,46 @@ Scope = Literal["user", "project"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDefinition:
-    """What there is to know about a host. `{home}`, `{xdg}` and `{data}` stand for folders of the user."""
+    """The facts about a host. `{home}`, `{xdg}` and `{data}` stand for folders of the user."""
 
     title: str
     folder: str
-    windows: str | None = None  # the folder on Windows, where that is another one
+    windows: str | None = None  # the folder on Windows, if it differs
     variable: str | None = None  # the variable that names another folder
     file: str = "mcp.json"
     project: str | None = None  # the file of one project, if the host reads one
-    key: str = "mcpServers"  # what the servers are listed under
+    key: str = "mcpServers"  # the key of the servers
     form: Literal["json", "toml"] = "json"
-    # What stands in each entry besides the command, or the URL; None where a URL cannot be written down.
+    # Members of each entry besides the command, or the URL; None if the host reads no URLs.
     command: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     remote: Mapping[str, JSON] | None = field(default_factory=dict[str, JSON])
-    url: str = "url"  # what a URL is called
-    after: str = "It is there in the next session; /mcp shows it."  # what makes the host look at its file
+    url: str = "url"  # the key of a URL
+    after: str = "The next session loads it; /mcp lists it."  # how to make the host read its file
 
     def find_config_path(
         self, scope: Scope, environ: Mapping[str, str], platform: str = sys.platform
     ) -> Path | None:
-        """The file that is read for all projects of the user, or for the one in this folder."""
+        """Return the file for all projects of the user, or for the one in this folder."""
         if scope == "project":
             return None if self.project is None else Path.cwd() / self.project
         if self.variable and environ.get(self.variable):
             return Path(environ[self.variable], self.file)
+        home = str(Path.home())
+        named = None if platform in {"darwin", "win32"} else environ.get("XDG_CONFIG_HOME")
+        data = xdg = named or f"{home}/.config"
+        if platform == "darwin":
+            data = f"{home}/Library/Application Support"
+        elif platform == "win32":
+            data = environ.get("APPDATA") or f"{home}/AppData/Roaming"
         folder = self.windows if self.windows and platform == "win32" else self.folder
-        return Path(folder.format_map(_find_user_folders(environ, platform)), self.file)
+        return Path(folder.format(home=home, xdg=xdg, data=data), self.file)
 
     def build_entry(self, words: list[str], url: str | None, env: Mapping[str, str]) -> dict[str, JSON]:
-        """What to write down about a server: the words that start it, or the URL that it is at."""
+        """Build the entry of a server: from the words that start it, or from its URL."""
         if url is not None:
             return {**(self.remote or {}), self.url: url}
         entry = {**self.command, "command": words[0], "args": words[1:]}
         return {**entry, "env": dict(env)} if env else entry
-
-
-def _find_user_folders(environ: Mapping[str, str], platform: str) -> dict[str, str]:
-    home = str(Path.home())
-    named = None if platform in {"darwin", "win32"} else environ.get("XDG_CONFIG_HOME")
-    xdg = named or f"{home}/.config"
-    data = {
-        "darwin": f"{home}/Library/Application Support",
-        "win32": environ.get("APPDATA") or f"{home}/AppData/Roaming",
-    }
-    return {"home": home, "xdg": xdg, "data": data.get(platform, xdg)}
 
 
 _VSCODE: Final = HostDefinition(
@@ -69,7 +65,7 @@ _VSCODE: Final = HostDefinition(
     key="servers",
     command={"type": "stdio"},
     remote={"type": "http"},
-    after="Run “MCP: List Servers” in VS Code to start it.",
+    after="To start it, run “MCP: List Servers” in VS Code.",
 )
 
 HOSTS: Final[dict[str, HostDefinition]] = {
@@ -102,7 +98,7 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         folder="{home}/.codeium/windsurf",
         file="mcp_config.json",
         url="serverUrl",
-        after="Press refresh in the list of MCP servers of Cascade.",
+        after="Press Refresh in Cascade's list of MCP servers.",
     ),
     "zed": HostDefinition(
         title="Zed",
@@ -112,7 +108,7 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         project=".zed/settings.json",
         key="context_servers",
         command={"source": "custom"},
-        after="Zed starts it at once; the settings of the agent panel show it.",
+        after="Zed starts it immediately; the settings of the agent panel list it.",
     ),
     "gemini-cli": HostDefinition(
         title="Gemini CLI",
@@ -151,7 +147,7 @@ HOSTS: Final[dict[str, HostDefinition]] = {
         after="Turn it on in LM Studio, under Program.",
     ),
 }
-"""What follows `--for`."""
+"""The choices of `--for`."""
 
 MANAGED_KEYS: Final = frozenset({"command", "args", "env", "type", "url", "httpUrl", "serverUrl", "source"})
-"""What an entry says about how a server is reached. All else in one is the user's, and stays."""
+"""Members of an entry that define the connection. All others belong to the user, and stay."""

@@ -1,6 +1,6 @@
-"""Edits JSON with comments and trailing commas in place: a member is put or dropped, all else stays.
+"""Edits JSON with comments and trailing commas in place: sets or drops a member, and keeps everything else.
 
-Works on text; knows nothing of files, nor of what the members mean.
+Works on strings; independent of files and of the meaning of members.
 """
 
 import json
@@ -10,32 +10,32 @@ from typing import Any, Final, NamedTuple, cast
 
 from toolpost.types.base import JSON
 
-INDENT: Final = "  "  # what one level is indented by where the text does not show it
+INDENT: Final = "  "  # the indentation of a level, if the text shows none
 _SPACE: Final = " \t\r\n"
 _NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
 _TOKEN: Final = re.compile(
     r""""[^"\\]*(?:\\.[^"\\]*)*"? | //[^\r\n]* | /\*.*?\*/ | /\* | [,\[\]{}] | [^\s"/,\[\]{}]+ | / """,
     re.DOTALL | re.VERBOSE,
 )
-"""A string, a comment, what separates, or anything else: enough to tell comments and commas apart."""
+"""A string, a comment, a separator, or anything else: enough to find comments and commas."""
 
 _LINE_REST: Final = re.compile(r"[ \t]*(?P<newline>\r?\n)?")
 _DECODER: Final = json.JSONDecoder()
 
 
 class ConfigSyntaxError(Exception):
-    """The text is not what it should be. Its message says what is wrong, and where."""
+    """A configuration file is invalid, or cannot be edited."""
 
 
 class _StrippedText(NamedTuple):
-    """A text of the same length without comments and trailing commas, and where those commas were."""
+    """A text with spaces for comments and trailing commas, and the positions of those commas."""
 
     text: str
     commas: list[int]
 
 
 class _MemberSpan(NamedTuple):
-    """Where a member of an object stands: its key from `start`, its value from `value` to `end`."""
+    """The position of a member of an object: its key from `start`, its value from `value` to `end`."""
 
     key: str
     start: int
@@ -44,34 +44,34 @@ class _MemberSpan(NamedTuple):
 
 
 class _ObjectSpan(NamedTuple):
-    """Where an object stands, from its brace to behind its other brace, and what is in it."""
+    """The position of an object including its braces, and its members."""
 
     start: int
     end: int
     members: list[_MemberSpan]
 
     def find_last(self, key: str) -> int:
-        """The index of the member of this name that counts, or -1."""
+        """Return the index of the last member of this name, which wins, or -1."""
         return max((at for at, member in enumerate(self.members) if member.key == key), default=-1)
 
 
 def parse(text: str) -> JSON:
-    """The value that a text stands for."""
+    """Parse a text."""
     try:
         return json.loads(_strip_comments(text).text)
     except json.JSONDecodeError as error:
         raise ConfigSyntaxError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
-    except ValueError as error:  # a number has more digits than Python reads
+    except ValueError as error:  # a number with too many digits
         raise ConfigSyntaxError(str(error)) from error
     except RecursionError as error:
-        raise ConfigSyntaxError("it is nested too deeply") from error
+        raise ConfigSyntaxError("nested too deeply") from error
 
 
 def _strip_comments(text: str) -> _StrippedText:
     kept: list[str] = []
     commas: list[int] = []
     done = 0
-    before, comma = "[", -1  # what stood before, and where a comma is that may be too much
+    before, comma = "[", -1  # the previous token, and the position of a possible trailing comma
     for found in _TOKEN.finditer(text):
         piece, at = found[0], found.start()
         if piece == "/*":
@@ -92,7 +92,7 @@ def _strip_comments(text: str) -> _StrippedText:
 
 
 def _scan_object(plain: str, start: int) -> _ObjectSpan:
-    """The object that begins here, of a text that is known to be JSON."""
+    """Return the object that begins here, in valid JSON."""
     members: list[_MemberSpan] = []
     at = _skip_space(plain, start + 1)
     while plain[at] != "}":
@@ -113,7 +113,7 @@ def _skip_space(plain: str, at: int) -> int:
 
 
 def put(text: str, path: Sequence[str], value: JSON) -> str:
-    """The text with this value at the path, through objects that are made where there are none."""
+    """Return the text with this value at the path; missing objects are created."""
     text = text if text.strip(_SPACE) else text + "{}\n"
     plain, holder, rest = _find_holder(text, path)
     if not rest:
@@ -128,7 +128,7 @@ def put(text: str, path: Sequence[str], value: JSON) -> str:
 
 
 def drop(text: str, path: Sequence[str]) -> str:
-    """The text without what is at the path. Where nothing is, it is the same."""
+    """Return the text without the value at the path."""
     plain, holder, rest = _find_holder(text, path)
     if rest:
         return text
@@ -138,7 +138,7 @@ def drop(text: str, path: Sequence[str]) -> str:
     before = _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1  # to be dropped, too
     start, end = member.start, max(member.end, behind + 1)
     line, rest_of_line = _find_line_start(text, start), _LINE_REST.match(text, end)
-    assert rest_of_line is not None, "it matches nothing as well"
+    assert rest_of_line is not None, "the pattern matches an empty string"
     end = rest_of_line.end()
     if rest_of_line["newline"] and not text[line:start].strip(_SPACE):
         start = line
@@ -152,14 +152,14 @@ def drop(text: str, path: Sequence[str]) -> str:
 
 
 def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _ObjectSpan, Sequence[str]]:
-    """The innermost object on the path, and what of the path is not there."""
+    """Return the innermost object on the path, and the rest of the path, which is missing."""
     value = parse(text)
     plain = _strip_comments(text)
     start, rest = _skip_space(plain.text, 0), path
     while True:
         if not isinstance(value, dict):
             where = ".".join(path[: len(path) - len(rest)])
-            raise ConfigSyntaxError(f'"{where}" is not an object' if where else "it is not an object")
+            raise ConfigSyntaxError(f'"{where}" is not an object' if where else "the file is not an object")
         holder = _scan_object(plain.text, start)
         at = holder.find_last(rest[0])
         if at < 0:
@@ -194,7 +194,7 @@ def _insert_member(text: str, plain: _StrippedText, holder: _ObjectSpan, key: st
 
 
 def _collapse_empty(text: str, path: Sequence[str]) -> str:
-    """The text with `{}` where there is an object on the path that holds not even a comment."""
+    """Return the text with `{}` for an object at the path if it is empty and has no comment."""
     if not path:
         return text
     _, holder, _ = _find_holder(text, (*path, ""))
@@ -204,7 +204,7 @@ def _collapse_empty(text: str, path: Sequence[str]) -> str:
 
 
 def _find_comma(plain: _StrippedText, at: int) -> int:
-    """Where the comma behind a value is that ends here, or -1."""
+    """Return the position of the comma after a value that ends here, or -1."""
     found = _skip_space(plain.text, at)
     if plain.text[found : found + 1] == ",":
         return found
@@ -224,7 +224,7 @@ def _detect_indent(text: str, plain: str) -> str:
 
 
 def _get_indent(text: str, at: int) -> str:
-    """The space at the beginning of the line of this place."""
+    """Return the indentation of the line at this position."""
     start = _find_line_start(text, at)
     line = text[start:at]
     return line[: len(line) - len(line.lstrip(" \t"))]

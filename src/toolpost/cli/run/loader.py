@@ -1,6 +1,6 @@
-"""Loads a server from a Python file or a module, and again after a change, and finds it in there.
+"""Finds a server in a Python file or a module, and loads or reloads it.
 
-Errors show the user's own lines of a traceback, and what to write instead. `reload` decides when to reload.
+Errors show the user's own lines of a traceback, and a hint. `reload` decides when to reload.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import os
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,31 +21,30 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from toolpost.cli.errors import UNREACHABLE, CommandError, usage_error
-from toolpost.server.elicitation import forms
 from toolpost.server.handler import Handler
 from toolpost.server.registry.registry import RegistryEntry
 
-MAX_LISTED_NAMES: Final = 10  # how many names to list when none of them is a server
+MAX_LISTED_NAMES: Final = 10  # names to list in an error
 
 _NO_SERVER_HINT: Final = (
-    "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
-    "or name a function that returns one"
+    "write `server = Server(…)` at the top level of the file, not under `if __name__ == …`, "
+    "or name a function that returns a server"
 )
 
 
 def find_server(module: ModuleType, name: str, label: str) -> Handler:
-    """The server of a module."""
+    """Return the server of a module; its name may be empty if there is only one."""
     try:
         return _find_named_server(module, name) if name else _find_only_server(module)
     except _ServerNotFound as error:
-        makers = [name for name, value in _list_own_objects(module) if _is_server_factory(value)]
-        names = [*_collect_servers(module)] or makers
+        factories = [name for name, value in _list_own_objects(module) if _is_server_factory(value)]
+        names = [*_collect_servers(module)] or factories
         hint = "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
         raise usage_error(f"{label} {error}", hint if names else _NO_SERVER_HINT) from None
 
 
 class _ServerNotFound(Exception):
-    """There is no server; the text goes on behind the name of the module."""
+    """No server was found. The text follows the name of the module in the message."""
 
 
 def _find_only_server(module: ModuleType) -> Handler:
@@ -57,7 +56,7 @@ def _find_only_server(module: ModuleType) -> Handler:
         raise _ServerNotFound(f"has several servers: {', '.join(names)}")
     there = [f"{name} ({_describe_type(value)})" for name, value in _list_own_objects(module)]
     shown = there[:MAX_LISTED_NAMES] + ["…"] * (len(there) > MAX_LISTED_NAMES)
-    raise _ServerNotFound("has no server" + (f"; it has {', '.join(shown)}" if there else ""))
+    raise _ServerNotFound("has no server" + (f"; it defines {', '.join(shown)}" if there else ""))
 
 
 def _find_named_server(module: ModuleType, name: str) -> Handler:
@@ -65,30 +64,25 @@ def _find_named_server(module: ModuleType, name: str) -> Handler:
     for part in name.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), n=1)
-            raise _ServerNotFound(f"has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            raise _ServerNotFound(f"has no attribute {name}{f'; did you mean {near[0]}?' if near else ''}")
         found = getattr(found, part)
     if isinstance(found, Handler):
         return found
     if not callable(found) or isinstance(found, RegistryEntry):
-        raise _ServerNotFound(f"has no server called {name}: it is {_describe_type(found)}")
-    return _call_factory(found, name)
-
-
-def _call_factory(make: Callable[..., Any], name: str) -> Handler:
-    try:
-        inspect.signature(make).bind()
-    except TypeError as error:
-        text = f"has no server called {name}, and calling it needs arguments: {error}"
-        raise _ServerNotFound(text) from None
-    except ValueError:
-        pass  # it has no signature
-    made = make()
+        raise _ServerNotFound(f"has no server named {name}: it is {_describe_type(found)}")
+    with suppress(ValueError):  # no signature is available
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            text = f"has no server named {name}, and calling it requires arguments: {error}"
+            raise _ServerNotFound(text) from None
+    made: Any = found()
     if isinstance(made, Handler):
         return made
     if inspect.iscoroutine(made):
         made.close()
-        raise _ServerNotFound(f"has {name}, which is async, and no loop runs yet: write it with `def`")
-    raise _ServerNotFound(f"has {name}, whose result is {_describe_type(made)}, and no server")
+        raise _ServerNotFound(f"has an async function {name}; no event loop is running yet: use `def`")
+    raise _ServerNotFound(f"has a function {name}, but its result is {_describe_type(made)}, not a server")
 
 
 def _collect_servers(module: ModuleType) -> dict[str, Handler]:
@@ -96,7 +90,7 @@ def _collect_servers(module: ModuleType) -> dict[str, Handler]:
 
 
 def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
-    """The public objects of a module, without imported modules, functions and classes."""
+    """Return the public objects of a module, without imported modules, functions and classes."""
     return [
         (name, value)
         for name, value in vars(module).items()
@@ -107,7 +101,6 @@ def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
 
 
 def _is_server_factory(value: Any) -> bool:
-    """Whether a function is annotated to return a server."""
     returned = value.__annotations__.get("return") if isinstance(value, FunctionType) else None
     if isinstance(returned, type):
         return issubclass(returned, Handler)
@@ -122,7 +115,7 @@ def _describe_type(value: Any) -> str:
 
 # --------------------------------------------------------------------- tracebacks
 
-_PACKAGE_PREFIX: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120 - compared as text
+_PACKAGE_PREFIX: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120 - compared as a string
 _HIDDEN_PREFIXES: Final = (
     _PACKAGE_PREFIX,
     "<frozen importlib",
@@ -135,77 +128,77 @@ _HIDDEN_PREFIXES: Final = (
 
 
 def format_user_traceback(error: BaseException) -> str:
-    """A traceback as Python shows it, without our own lines and those that only lead to other ones."""
+    """Format a traceback as Python does, without our own frames and those of the import system."""
     shown = traceback.TracebackException.from_exception(error)
     _strip_internal_frames(shown)
     return "".join(shown.format()).rstrip()
 
 
 def is_internal_error(error: BaseException) -> bool:
-    """Whether our own code has raised it."""
+    """Return whether toolpost's own code raised an exception."""
     frames = traceback.extract_tb(error.__traceback__)
     return not frames or frames[-1].filename.startswith(_PACKAGE_PREFIX)
 
 
-def _strip_internal_frames(told: traceback.TracebackException) -> bool:
-    """Whether anything is left, in an exception or in those behind it."""
-    stack = told.stack
+def _strip_internal_frames(error: traceback.TracebackException) -> bool:
+    """Remove internal frames of an exception and its causes; return whether any frames are left."""
+    stack = error.stack
     stack[:] = [frame for frame in stack if not frame.filename.startswith(_HIDDEN_PREFIXES)]
     if not stack:
-        cast("Any", told).stack = None  # a heading over nothing
-    if told.__cause__ is not None and not _strip_internal_frames(told.__cause__):
-        told.__cause__ = None
-        told.__suppress_context__ = True
-    if told.__context__ is not None and not _strip_internal_frames(told.__context__):
-        told.__context__ = None
-    for each in told.exceptions or ():
+        cast("Any", error).stack = None  # omits the heading
+    if error.__cause__ is not None and not _strip_internal_frames(error.__cause__):
+        error.__cause__ = None
+        error.__suppress_context__ = True
+    if error.__context__ is not None and not _strip_internal_frames(error.__context__):
+        error.__context__ = None
+    for each in error.exceptions or ():
         _strip_internal_frames(each)
-    return bool(stack) or hasattr(told, "lineno")  # a syntax error names its line by itself
+    return bool(stack) or hasattr(error, "lineno")  # a syntax error shows its own line
 
 
 # --------------------------------------------------------------------- changed files
 
 FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
-"""When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
+"""Mtime, size and inode of a file, or the names in a folder; None if the path does not exist."""
 
 
 class FileWatcher:
-    """Compares files and folders with how they were before."""
+    """Detects changes of files and folders."""
 
     def __init__(self) -> None:
         self._states: dict[str, FileState] = {}
 
-    def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
-        """Watch these from here on. What was watched before is compared with how it was then."""
-        known = {**looks, **self._states}
+    def follow(self, paths: Iterable[str], states: Mapping[str, FileState]) -> None:
+        """Watch these paths from now on. `states` are the states at load time of new paths."""
+        known = {**states, **self._states}
         self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
 
     def poll_changes(self) -> set[str]:
-        """Return those that have changed, gone or come since the last time."""
+        """Return the paths that were changed, deleted or created since the last call."""
         now = {path: read_file_state(path) for path in self._states}
         before, self._states = self._states, now
         return {path for path, seen in now.items() if seen != before[path]}
 
 
 def read_file_state(path: str) -> FileState:
-    """How a file or folder is now."""
+    """Return the present state of a file or folder."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - often, for many files
+        found = os.stat(path)  # noqa: PTH116 - runs often, for many files
         if S_ISDIR(found.st_mode):
-            return frozenset(os.listdir(path))  # noqa: PTH208 - what comes and goes again is no change
+            return frozenset(os.listdir(path))  # noqa: PTH208 - temporary files change the mtime
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class UncachedLoader(SourceFileLoader):
-    """Loads a file as it is now, never from bytecode, which is compared by whole seconds only."""
+    """Loads a file from its source: a bytecode cache would miss changes within one second."""
 
     file_states: ClassVar[dict[str, FileState]] = {}
-    """How each file was when it was loaded: it may change before anybody else looks at it."""
+    """The state of each file at load time: it may change before it is watched."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code of the file."""
+        """Compile the file."""
         path = self.get_filename(fullname)
         self.file_states[path] = read_file_state(path)
         return self.source_to_code(self.get_data(path), path)
@@ -213,13 +206,13 @@ class UncachedLoader(SourceFileLoader):
 
 # --------------------------------------------------------------------- the server's source
 
-_SOURCE_HINT: Final = "write weather.py, weather.py:server, or package.module:server"
+_SOURCE_HINT: Final = "use weather.py, weather.py:server, or package.module:server"
 _RUN_METHODS: Final = ("run", "serve_stdio", "serve_http")
 _INSTALL_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class ServerSource:
-    """A file or a module that has a server in it."""
+    """A file or a module with a server."""
 
     def __init__(self, text: str, *, fresh: bool = False) -> None:
         place, colon, name = text.rpartition(":")
@@ -242,8 +235,8 @@ class ServerSource:
                 raise usage_error(f"{place!r} is neither a Python file nor a module", _SOURCE_HINT)
             self._root = Path.cwd() if self.path is None else self.path.parent
         except OSError as error:
-            raise usage_error(f"{place} cannot be found: {error.strerror or error}") from None
-        if sys.path[:1] != [str(self._root)]:  # as when a file in it is run
+            raise usage_error(f"could not find {place}: {error.strerror or error}") from None
+        if sys.path[:1] != [str(self._root)]:  # as when Python runs the file
             sys.path.insert(0, str(self._root))
         self._preloaded_modules = frozenset(sys.modules)
         self._failed_files: set[str] = set()
@@ -254,7 +247,7 @@ class ServerSource:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Have the import system load modules in own files by `UncachedLoader`; None for others."""
+        """Make the import system load the user's files by `UncachedLoader`; None for others."""
         spec = PathFinder.find_spec(name, path, target)
         loader = spec and spec.loader
         if spec is None or type(loader) is not SourceFileLoader or not self._is_own_file(Path(loader.path)):
@@ -263,7 +256,7 @@ class ServerSource:
         return spec
 
     def load(self) -> Handler:
-        """The server."""
+        """Load the code, and return the server."""
         try:
             with _forbid_serving(self.label):
                 module = self._import()
@@ -273,22 +266,22 @@ class ServerSource:
         except (CommandError, KeyboardInterrupt):
             raise
         except SystemExit as error:
-            text = f"{self.label} ends the process while it is loaded, with {error.code!r}"
+            text = f"{self.label} called sys.exit({error.code!r}) while it was loading"
             raise CommandError(text, UNREACHABLE) from None
         except BaseException as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
-                text = f"there is no module {missing}, nor a file {self.label}"
+                text = f"no module named {missing}, and no file {self.label}"
                 raise usage_error(text, _SOURCE_HINT) from None
-            text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
+            text = f"could not load {self.label}:\n{format_user_traceback(error)}"
             raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
 
     def reload(self) -> Handler:
-        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays."""
+        """Reload the code and return the server. If that fails, the old modules stay."""
         before = dict(self._own_modules())
         for name in before:
             del sys.modules[name]
-        for clear in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
+        for clear in getattr(typing, "_cleanups", ()):
             clear()  # a type in a cache would keep its module in memory
         importlib.invalidate_caches()
         try:
@@ -306,13 +299,13 @@ class ServerSource:
         return server
 
     def files(self) -> set[str]:
-        """Its own files that it was loaded from, and those that it could not be loaded from lately."""
+        """Return the user's files that are loaded, and those of the last failed attempt."""
         files = [_get_source_file(module) for _, module in self._own_modules()]
         files.append(self.path and str(self.path))
         return self._failed_files | {file for file in files if file}
 
     def _own_modules(self) -> Iterator[tuple[str, ModuleType]]:
-        """Its own modules that are loaded, by name, with the folders that they are in as if in packages."""
+        """Iterate over the user's modules that are loaded, namespace packages included."""
         for name, module in list(sys.modules.items()):
             if name not in self._preloaded_modules and name.partition(".")[0] != "toolpost":
                 places = _get_source_paths(module)
@@ -320,7 +313,7 @@ class ServerSource:
                     yield name, module
 
     def _is_own_file(self, path: Path) -> bool:
-        """Whether a file is below its folder, and was not installed there."""
+        """Return whether a file is below the folder of the source, and was not installed there."""
         below = path.is_relative_to(self._root)
         return below and _INSTALL_FOLDERS.isdisjoint(path.relative_to(self._root).parts)
 
@@ -329,33 +322,32 @@ class ServerSource:
             return importlib.import_module(self._module)
         loader = self._loader(self._module, str(self.path))
         spec = spec_from_file_location(self._module, self.path, loader=loader)
-        assert spec is not None, "a file and its loader are all it needs"
+        assert spec is not None, "a file and a loader are enough"
         module = module_from_spec(spec)
-        sys.modules[self._module] = module  # where dataclasses and annotations look for it
+        sys.modules[self._module] = module  # dataclasses and annotations look it up here
         loader.exec_module(module)
         return module
 
     def _locate_root(self, module: ModuleType) -> None:
-        """Find out which files belong to a module."""
         file = _get_source_file(module)
         if file is None:
-            raise usage_error(f"{self.label} is no module that was written in Python", _SOURCE_HINT)
+            raise usage_error(f"{self.label} is not a Python source module", _SOURCE_HINT)
         self.path = Path(file)
-        if not self._is_own_file(self.path):  # somebody has installed it: its package is all of it
+        if not self._is_own_file(self.path):  # installed: watch its package
             depth = self._module.count(".") + (self.path.name == "__init__.py")
             self._root = self.path.parents[depth - 1] if depth else self.path
 
     def _suggest_fix(self, error: BaseException) -> str | None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             missing = error.name.partition(".")[0]
-            return f"{missing} is neither beside the file nor installed for {sys.executable}"
+            return f"{missing} is not next to the file, and not installed for {sys.executable}"
         if self.path is not None and "attempted relative import" in str(error):
             words, folder = [self.path.stem], self.path.parent
             while (folder / "__init__.py").exists():
                 words.insert(0, folder.name)
                 folder = folder.parent
             if len(words) > 1:
-                return f"it is a part of a package: in {folder}, write {'.'.join(words)}"
+                return f"the file is part of a package: in {folder}, use {'.'.join(words)}"
         return None
 
 
@@ -367,12 +359,12 @@ def _find_file(place: str) -> Path:
     path = Path(place)
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
-        hint = f"name one of the files in it: {there}" if there else "name a Python file"
+        hint = f"name one of its files: {there}" if there else "name a Python file"
         raise usage_error(f"{path} is a folder", hint)
     if not path.is_file():
-        raise usage_error(f"there is no file {place}", f"the current folder is {Path.cwd()}")
+        raise usage_error(f"file not found: {place}", f"the current folder is {Path.cwd()}")
     if path.suffix != ".py":
-        raise usage_error(f"{place} is no Python file: its name does not end in .py")
+        raise usage_error(f"{place} is not a Python file: its name does not end in .py")
     return path.resolve()
 
 
@@ -382,7 +374,7 @@ def _get_source_file(module: ModuleType) -> str | None:
 
 
 def _get_source_paths(module: ModuleType) -> list[str]:
-    """The source of a module, or the folders that are one without any source."""
+    """Return the file of a module, or the folders of a namespace package."""
     file = _get_source_file(module)
     spec = getattr(module, "__dict__", {}).get("__spec__")
     if file is None and isinstance(spec, ModuleSpec) and isinstance(spec.loader, NamespaceLoader):
@@ -392,11 +384,11 @@ def _get_source_paths(module: ModuleType) -> list[str]:
 
 @contextmanager
 def _forbid_serving(label: str) -> Generator[None]:
-    """Refuse to serve while the code is loaded: that would never end."""
+    """Forbid `server.run()` while the code is loaded: it would not return."""
 
     def refuse(*_: Any, **__: Any) -> None:
-        hint = 'put `server.run()` below `if __name__ == "__main__":`'
-        raise usage_error(f"{label} serves while it is loaded", hint)
+        hint = 'put `server.run()` under `if __name__ == "__main__":`'
+        raise usage_error(f"{label} calls run() while it is loading", hint)
 
     before = {name: getattr(Handler, name) for name in _RUN_METHODS}
     for name in before:

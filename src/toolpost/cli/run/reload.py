@@ -18,9 +18,9 @@ from toolpost.cli.run.loader import FileWatcher, ServerSource, UncachedLoader, f
 from toolpost.server.handler import Handler
 from toolpost.server.reloading import ReloadableServer
 
-POLL_INTERVAL: Final = 0.25  # seconds between two looks at the files
-SETTLE_TIME: Final = 0.05  # seconds without a change before the code is loaded: an editor may still write
-THREAD_STOP_TIMEOUT: Final = 1.0  # seconds for the thread to end: the code that it loads may take its time
+POLL_INTERVAL: Final = 0.25  # seconds between two checks of the files
+SETTLE_TIME: Final = 0.05  # seconds without a change before reloading: an editor may still write
+THREAD_STOP_TIMEOUT: Final = 1.0  # seconds for the thread to end: it may be loading code
 
 
 class Reloader:
@@ -40,7 +40,7 @@ class Reloader:
 
     @contextlib.asynccontextmanager
     async def _watch_files(self, _: Handler) -> AsyncGenerator[None]:
-        """Look at the files while somebody is served."""
+        """Watch the files while the server runs."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         self._stop_event.clear()
 
@@ -48,7 +48,7 @@ class Reloader:
             try:
                 self._poll(loop)
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(ended.set)
 
         threading.Thread(target=run, name="toolpost-reload", daemon=True).start()
@@ -62,7 +62,7 @@ class Reloader:
 
     def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop_event.wait(POLL_INTERVAL):
-            if self._module_count != len(sys.modules):  # a function may have imported one more
+            if self._module_count != len(sys.modules):  # a function may have imported another module
                 self._update_watch()
             self._changed_files |= self._watch.poll_changes()
             while self._changed_files and not self._stop_event.wait(SETTLE_TIME):
@@ -75,14 +75,14 @@ class Reloader:
                 self._reload(loop, changed)
 
     def _update_watch(self) -> None:
-        """Watch the files, and their folders if they cannot be loaded: what is missing may come."""
+        """Watch the files; after a failure also their folders, where a missing file may appear."""
         self._module_count = len(sys.modules)
         files = self._source.files()
         folders = {str(Path(file).parent) for file in files} if self._is_broken else set[str]()
         self._watch.follow(files | folders, UncachedLoader.file_states)
 
     def _reload(self, loop: asyncio.AbstractEventLoop, changed: set[str]) -> None:
-        """Load the code, and let it serve; what goes wrong is told, and all stays as it was."""
+        """Reload the code and replace the server. After a failure, report it and keep the old server."""
         try:
             server = self._source.reload()
         except CommandError as error:
@@ -97,30 +97,30 @@ class Reloader:
 
     def _replace(self, loop: asyncio.AbstractEventLoop, server: Handler, changed: set[str]) -> None:
         if server is self.server.server:
-            self._report_failure(f"{self._source.label} has changed, but its server is made elsewhere.")
+            self._report_failure(f"{self._source.label} changed, but another module creates its server.")
             return
         replacing = asyncio.run_coroutine_threadsafe(self.server.replace(server), loop)
         while not concurrent.futures.wait([replacing], POLL_INTERVAL).done:
             self._changed_files |= self._watch.poll_changes()
             if self._changed_files or self._stop_event.is_set():
-                replacing.cancel()  # a lifespan that is never entered may be corrected by now
+                replacing.cancel()  # the new code may fix a lifespan that hangs
         if replacing.cancelled():
             return
         error = replacing.exception()
         if error is None:
             self._last_failure = ""
             names = ", ".join(sorted({Path(file).name for file in changed if file.endswith(".py")}))
-            self._report(f"{self._source.label} is served anew{': changed ' if names else ''}{names}")
+            self._report(f"Reloaded {self._source.label}{': changed ' if names else ''}{names}")
         else:
-            text = f"{self._source.label} has changed, but cannot be served:\n"
+            text = f"{self._source.label} changed, but could not be served:\n"
             self._report_failure(text + format_user_traceback(error))
 
     def _report_failure(self, text: str) -> None:
-        """Tell what is wrong, but the same only once: folders change for many reasons."""
+        """Report a failure, but not twice in a row: folders change for many reasons."""
         if text != self._last_failure:
             self._last_failure = text
-            self._report(f"{text}\nThe code of before serves on.")
+            self._report(f"{text}\nStill running the previous version.")
 
     def _report(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
             self._notify(text)

@@ -1,29 +1,32 @@
 """Finds the messages in HTTP exchanges: assembles bodies and event streams, and assigns them to sessions.
 
-Sends nothing, and keeps no more of a body than the longest message to be inspected.
+`ExchangeTracker` is a backend that forwards requests to another one. Keeps at most the longest message to
+inspect of a body.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from toolpost.cli.tap.inspector import MessageInspector
-from toolpost.cli.tap.message import ObservedMessage, create_note
-from toolpost.errors import MCPError, RemoteProtocolError
-from toolpost.protocol import headers, sse
+from toolpost.cli.tap.recorder import ObservedMessage, create_note
+from toolpost.errors import MCPError, RemoteProtocolError, RequestFailed
+from toolpost.protocol import headers as names
+from toolpost.protocol import sse
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.framing import MAX_LINE, OversizedLine
-from toolpost.protocol.http_routing import RejectedRoute, StatelessRoute, classify, verify_headers
+from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine
+from toolpost.protocol.http_routing import StatelessRoute, classify, verify_headers
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONRPCRequest, decode, is_batch
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, SERVER, Role
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS
+from toolpost.transports.backends.backend import Backend, Response
+from toolpost.transports.http_sender import EVENTS, JSON
 from toolpost.types.initialize import Implementation, ListCapability, ResourcesCapability, ServerCapabilities
 
-MAX_SESSIONS: Final = 1000  # how many sessions are remembered; of more, the oldest are forgotten
-JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
+MAX_SESSIONS: Final = 1000  # sessions to remember; beyond that, the oldest are forgotten
 
 _ANY_SERVER: Final = LocalPeer(
     Implementation(name="any", version=""),
@@ -37,215 +40,215 @@ _ANY_SERVER: Final = LocalPeer(
 )
 
 
+@dataclass
 class ExchangeTracker:
-    """All conversations with one server. `on_raw_message` gets the number of the session, too."""
+    """A backend that tracks all sessions with one server. It does not close the `backend` it uses.
 
-    def __init__(
-        self,
-        on_message: Callable[[ObservedMessage], object],
-        now: Callable[[], float],
-        on_raw_message: Callable[[Role, bytes | OversizedLine, int], object] | None = None,
-    ) -> None:
-        self.on_message = on_message
-        self.on_raw_message = on_raw_message
-        self.now = now
-        self._sessions: dict[str, _TrackedSession] = {}
-        self._link_count = 0
+    `on_raw_message` gets the number of the session, too.
+    """
 
-    def begin(self, verb: str, place: str, sent: Mapping[str, str]) -> "TrackedExchange":
-        """A request that is about to be passed on."""
-        session = sent.get(headers.SESSION)
-        tracked = self._sessions.get(session or "") or self._sessions.get(place)
-        if tracked is None:
-            revision = REVISIONS.get(sent.get(headers.VERSION, "").strip(" \t"), OLDEST_HTTP)
-            tracked = _TrackedSession(MessageInspector(revision))
-            if session is not None:
-                self.remember(session, tracked)
-        return TrackedExchange(self, tracked, verb, place, sent)
+    on_message: Callable[[ObservedMessage], object]
+    now: Callable[[], float]
+    on_raw_message: Callable[[Role, bytes | OversizedLine, int], object] | None = None
+    backend: Backend = field(init=False)
+    link_count: int = 0
+    _sessions: dict[str, "_TrackedSession"] = field(default_factory=dict[str, "_TrackedSession"])
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncGenerator[Response]:
+        """Send a request. Implements `Backend`."""
+        sent = {name.lower(): value for name, value in headers.items()}
+        exchange = self.begin(method, _resolve_path("", url), sent)
+        exchange.inspect_request(body or b"")
+        try:
+            async with self.backend.send(method, url, headers, body) as response:
+                exchange.start_response(response)
+                yield exchange
+        except RequestFailed as error:
+            exchange.note(explain_failure(error), failed=True)
+            raise
+
+    async def close(self) -> None:
+        """Keep the connections open: several clients use them in turn."""
+
+    def begin(self, method: str, path: str, sent: Mapping[str, str]) -> "TrackedExchange":
+        """Start an exchange for a request with these headers."""
+        return TrackedExchange(self, method, path, sent)
+
+    def find_session(self, path: str, sent: Mapping[str, str]) -> "_TrackedSession":
+        """Return the session that a request belongs to."""
+        session_id = sent.get(names.SESSION)
+        session = self._sessions.get(session_id or "") or self._sessions.get(path)
+        if session is None:
+            revision = REVISIONS.get(sent.get(names.VERSION, "").strip(" \t"), OLDEST_HTTP)
+            session = _TrackedSession(revision)
+            if session_id is not None:
+                self.remember(session_id, session)
+        return session
 
     def remember(self, name: str, session: "_TrackedSession") -> None:
-        """Remember a conversation under its session id, or under the place that its messages go to."""
+        """Store a session under its id, or under the path for its messages."""
         self._sessions[name] = session
         if len(self._sessions) > MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
 
-    def next_link(self) -> int:
-        """The number of a session that is being opened."""
-        self._link_count += 1
-        return self._link_count
+
+class _TrackedSession(MessageInspector):
+    """A session, its number on the tape, and whether it uses HTTP+SSE."""
+
+    link = 1
+    is_http_sse = False
 
 
-@dataclass
-class _TrackedSession:
-    """A conversation, its number on the tape, and whether it is one of HTTP+SSE."""
+class TrackedExchange(Response):
+    """One HTTP exchange: a request, and the response as it is read.
 
-    inspector: MessageInspector
-    link: int = 1
-    is_http_sse: bool = False
+    `head_delay` are the seconds until the response began; None before that.
+    """
 
+    headers: Mapping[str, str] = {}
 
-class TrackedExchange:
-    """One HTTP exchange. It takes the request, the head and the body of the response, and the end."""
-
-    def __init__(
-        self,
-        tracker: ExchangeTracker,
-        session: _TrackedSession,
-        verb: str,
-        place: str,
-        sent: Mapping[str, str],
-    ) -> None:
+    def __init__(self, tracker: ExchangeTracker, method: str, path: str, sent: Mapping[str, str]) -> None:
         self._tracker = tracker
-        self._session = session
-        self._method = verb
-        self._path = place
+        self._session = tracker.find_session(path, sent)
+        self._method = method
+        self._path = path
         self._request_headers = sent
-        self._body = _BodyBuffer()
+        self.head_delay: float | None = None
+        self._began = tracker.now()
+        self._body: LineBuffer | None = None
         self._events: sse.EventStreamDecoder | None = None
-        self._label = f"{verb} {place.partition('?')[0]}"
 
-    def feed_request(self, piece: bytes, *, last: bool) -> None:
-        """Take a piece of the request's body, before it is passed on."""
-        self._body.add(piece)
-        if not last:
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is an event stream, or may still become one."""
+        if self.head_delay is None:
+            return self._method == "GET"
+        return get_media_type(self.headers) == EVENTS
+
+    def inspect_request(self, body: bytes) -> None:
+        """Inspect the body of the request before it is forwarded."""
+        if not body:
             return
-        data, self._body = self._body.get_data(), _BodyBuffer()
-        if not data:
-            return
-        for seen in self._inspect(CLIENT, data):
-            if isinstance(data, bytes) and not is_batch(data):
-                wrong = self._find_header_violations(data)
-                seen.violations += [each for each in wrong if each not in seen.violations]
-            self._tracker.on_message(seen)
+        data: bytes | OversizedLine = body
+        if len(body) > MAX_LINE:
+            data = OversizedLine(len(body), MAX_LINE, body[:EDGE_BYTES], body[-EDGE_BYTES:])
+        is_single = data is body and not is_batch(body)
+        self._inspect(CLIENT, data, self._find_header_violations(body) if is_single else ())
 
     def _find_header_violations(self, data: bytes) -> list[str]:
-        """What the headers of a post should say and do not."""
         wrong: list[str] = []
-        if not headers.is_json(self._request_headers.get("content-type")):
-            wrong.append(f"its Content-Type is not {JSON}")
+        if not names.is_json(self._request_headers.get("content-type")):
+            wrong.append(f"the Content-Type is not {JSON}")
         accept = self._request_headers.get("accept")
-        accepts_both = headers.accepts(accept, JSON) and headers.accepts(accept, EVENTS)
+        accepts_both = names.accepts(accept, JSON) and names.accepts(accept, EVENTS)
         if not self._session.is_http_sse and not accepts_both:
-            wrong.append(f"its Accept header does not admit {JSON} and {EVENTS}")
+            wrong.append(f"the Accept header does not include {JSON} and {EVENTS}")
         try:
             message = decode(data)
-            route = classify(self._request_headers, message, _ANY_SERVER)
+            sent = {
+                name.encode("latin-1"): value.encode("latin-1")
+                for name, value in self._request_headers.items()
+            }
+            route = classify(sent, message, _ANY_SERVER)
             peer = route.peer if isinstance(route, StatelessRoute) else None
-            if isinstance(route, RejectedRoute):
-                wrong.append(route.error.message)
-            elif isinstance(message, JSONRPCRequest) and peer is not None:
+            if isinstance(message, JSONRPCRequest) and peer is not None:
                 row = peer.revision.requests[CLIENT].get(message.method)
                 if row is not None:
                     request = InboundRequest(message.id, row, row.read_params(message.params), peer)
-                    verify_headers(self._request_headers, request)
+                    verify_headers(sent, request)
         except MCPError as error:
             wrong.append(error.message)
         except InvalidJSONValue:
-            pass  # the inspector has said so
+            pass  # the inspector reports it
         return [each.removeprefix("Invalid request: ").removeprefix("Invalid params: ") for each in wrong]
 
-    def start_response(self, status: int, received: Mapping[str, str]) -> None:
-        """Take the status and the headers of the response, before they are passed on."""
-        session = received.get(headers.SESSION)
+    def start_response(self, response: Response) -> None:
+        """Take the status and the headers of the response before they are forwarded."""
+        self._response = response
+        self.status, self.headers = status, received = response.status, response.headers
+        self.head_delay = self._tracker.now() - self._began
+        session = received.get(names.SESSION)
         if session is not None:
             self._tracker.remember(session, self._session)
-        kind = received.get("content-type", "").partition(";")[0].strip().lower()
+        kind = get_media_type(received)
         encoding = received.get("content-encoding", "identity").lower()
         if encoding != "identity":
-            self._note(f"the answer is compressed ({encoding}), and not looked at")
-            self._body.close()
+            self.note(f"the response is compressed ({encoding}) and not inspected")
         elif kind == EVENTS and 200 <= status < 300:
             self._events = sse.EventStreamDecoder()
             if self._method == "GET":
-                self._note(f"{status}, a stream of events")
-        elif kind != JSON:
-            self._body.close()
+                self.note(f"{status}, event stream")
+        elif kind == JSON:
+            self._body = LineBuffer()
         unusual = not 200 <= status < 300 or (kind not in {JSON, EVENTS} and status == 200)
         if unusual or self._method not in {"POST", "GET"}:
-            said = f", {kind}" if status == 200 and kind else ""
-            self._note(f"{status}{said}", failed=status >= 400)
+            shown = f", {kind}" if status == 200 and kind else ""
+            self.note(f"{status}{shown}", failed=status >= 400)
 
-    def feed_response(self, piece: bytes) -> None:
-        """Take a piece of the response's body, before it is passed on."""
-        if self._events is None:
-            self._body.add(piece)
-            return
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body, and inspect each chunk before it is forwarded."""
+        async for chunk in self._response.chunks():
+            if self._body is not None:
+                self._body.feed(chunk.replace(b"\n", b" "))  # the whole body is one message
+            if self._events is not None:
+                self._inspect_events(self._events, chunk)
+            yield chunk
+        data = None if self._body is None else self._body.end()
+        if data is not None:
+            self._inspect(SERVER, data)
+
+    def _inspect_events(self, decoder: sse.EventStreamDecoder, chunk: bytes) -> None:
         try:
-            events = self._events.feed(piece)
+            events = decoder.feed(chunk)
         except RemoteProtocolError as error:
-            self._note(f"{error.message}; the stream is not looked at any more")
+            self.note(f"{error.message}; the rest of the stream is not inspected")
             self._events = None
-            self._body.close()
             return
         for event in events:
             if event.event == "endpoint":
-                place = _resolve_path(self._path, event.data)
-                self._tracker.remember(place, self._session)
+                path = _resolve_path(self._path, event.data.decode("utf-8", "replace").strip())
+                self._tracker.remember(path, self._session)
                 self._session.is_http_sse = True
-                self._note(f"messages go to {place.partition('?')[0]}")
+                self.note(f"message endpoint: {path.partition('?')[0]}")
             elif event.data:
-                self._report_messages(event.data)
+                self._inspect(SERVER, event.data)
 
-    def finish(self) -> None:
-        """Look at what was held of the response's body, before the last piece of it is passed on."""
-        data, self._body = self._body.get_data(), _BodyBuffer()
-        if data:
-            self._report_messages(data)
+    def note(self, text: str, *, failed: bool = False) -> None:
+        """Report an event of the exchange."""
+        label = f"{self._method} {self._path.partition('?')[0]}"
+        self._tracker.on_message(create_note(SERVER, f"{label}: {text}", self._tracker.now(), failed=failed))
 
-    def abort(self, why: str) -> None:
-        """There is no response, or not all of it."""
-        self._note(why, failed=True)
-
-    def _note(self, text: str, *, failed: bool = False) -> None:
-        note = create_note(SERVER, f"{self._label}: {text}", self._tracker.now(), failed=failed)
-        self._tracker.on_message(note)
-
-    def _report_messages(self, data: bytes | OversizedLine) -> None:
-        for seen in self._inspect(SERVER, data):
-            self._tracker.on_message(seen)
-
-    def _inspect(self, by: Role, data: bytes | OversizedLine) -> list[ObservedMessage]:
+    def _inspect(self, by: Role, data: bytes | OversizedLine, wrong: Iterable[str] = ()) -> None:
+        """Find the messages in a body; `wrong` are the violations in its headers."""
         session = self._session
-        messages = session.inspector.inspect(by, data, self._tracker.now())
+        messages = session.inspect(by, data, self._tracker.now())
         if any(seen.kind == "request" and seen.method == INITIALIZE for seen in messages):
-            session.link = self._tracker.next_link()
+            self._tracker.link_count += 1
+            session.link = self._tracker.link_count
         if self._tracker.on_raw_message is not None:
             self._tracker.on_raw_message(by, data, session.link)
-        return messages
+        for seen in messages:
+            seen.violations += [each for each in wrong if each not in seen.violations]
+            self._tracker.on_message(seen)
 
 
-def _resolve_path(base: str, reference: bytes) -> str:
-    """The path and the query that a reference of the server's leads to; nowhere if it cannot be read."""
+def explain_failure(error: RequestFailed) -> str:
+    """Explain why the response is missing or incomplete."""
+    return error.message if error.sent else f"could not reach the server: {error.message}"
+
+
+def get_media_type(received: Mapping[str, str]) -> str:
+    """Return the content type of a response, without its parameters."""
+    return received.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _resolve_path(base: str, reference: str) -> str:
+    """Return the path and the query of a URL reference; an empty string if it is invalid."""
     try:
-        parts = urlsplit(urljoin(base, reference.decode("utf-8", "replace").strip()))
+        parts = urlsplit(urljoin(base, reference))
     except ValueError:
         return ""
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
-
-
-class _BodyBuffer:
-    """The pieces of a body, or only its ends once it is too long; nothing once it is closed."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-        self._size = 0
-        self._head = b""
-        self._open = True
-
-    def close(self) -> None:
-        self._open = False
-        self._held.clear()
-
-    def add(self, piece: bytes) -> None:
-        if not self._open:
-            return
-        self._size += len(piece)
-        self._held += piece
-        if self._size > MAX_LINE:
-            self._head = self._head or bytes(self._held[:4096])
-            del self._held[:-4096]
-
-    def get_data(self) -> bytes | OversizedLine:
-        if self._size > MAX_LINE and self._open:
-            return OversizedLine(self._size, MAX_LINE, self._head, bytes(self._held))
-        return bytes(self._held)

@@ -1,63 +1,60 @@
-"""A proxy in front of an HTTP server, at an address on this machine.
+"""A local reverse proxy for an HTTP server.
 
-Rewrites only what it must: headers about one connection, and URLs that would lead past it. `http_messages`
-finds the messages in what passes.
+Rewrites only hop-by-hop headers, and URLs that would bypass the proxy. `http_messages` finds the messages.
 """
 
 import asyncio
-import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from http import HTTPStatus
 from types import FrameType
-from typing import Any, Final, TypeAlias
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import click
 import uvicorn
 from multidict import CIMultiDict
-from yarl import URL
 
-from toolpost.cli.errors import INTERRUPTED, UNREACHABLE, CommandError
+from toolpost.cli.errors import UNREACHABLE, CommandError
 from toolpost.cli.output import CommandOutput
-from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.http_messages import ExchangeTracker, explain_failure, get_media_type
 from toolpost.cli.tap.recorder import TapRecorder
+from toolpost.errors import RequestFailed
 from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
-from toolpost.transports.backends.backend import describe_error
+from toolpost.server.http.request import ASGIEvent, ASGIReceive, ASGISend
+from toolpost.transports.backends.aiohttp import AiohttpBackend
+from toolpost.transports.backends.backend import Response
+from toolpost.transports.http_sender import EVENTS
 from toolpost.transports.targets import Http, display_url
 
-DEFAULT_PORT: Final = 8900  # the default port, if it is free: a host is configured once
-CONNECT_TIMEOUT: Final = 30.0  # seconds; there is no other limit: a stream may be quiet for hours
-MAX_HEADER_SIZE: Final = 64 * 1024  # how long a header of the server may be
+DEFAULT_PORT: Final = 8900  # fixed if it is free: a host is configured once
+CONNECT_TIMEOUT: Final = 30.0  # seconds; no other limit: a stream may be silent for hours
+MAX_HEADER_SIZE: Final = 64 * 1024  # bytes of a header of the server
 
 _HOP_BY_HOP_HEADERS: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
     b"te trailer transfer-encoding upgrade".split()
 )
-_ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is recognised, and warned of
-
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+_ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - for a warning
 
 
-def serve_http_proxy(place: Http, recorder: TapRecorder, page: CommandOutput, listen: str | None) -> int:
-    """Serve a proxy for `place` at an address of ours (`listen`) until Ctrl-C. Returns the exit code."""
+def serve_http_proxy(place: Http, recorder: TapRecorder, output: CommandOutput, listen: str | None) -> int:
+    """Serve a proxy for `place` at the address `listen` until Ctrl-C. Returns the exit code."""
     with _bind_socket(listen) as listening:
         host, port, *_ = listening.getsockname()
         named = f"[{host}]" if ":" in host else host
         origin = f"http://{named}:{port}"
         url = origin + (urlsplit(place.url).path or "/")
         target = display_url(place.url)
-        if page.json:
-            page.print_value({"url": url, "target": target})
+        if output.json:
+            output.print_value({"url": url, "target": target})
         else:
-            page.print_text(url)
-            page.print_note(f"Give this URL to the host, instead of {target}. Ctrl-C ends it.")
+            output.print_text(url)
+            output.print_note(f"Use this URL in the host instead of {target}. Press Ctrl-C to stop.")
             if host in _ALL_INTERFACES:
-                page.print_note("Everybody on the network can use it.", style="yellow")
+                output.print_note("Warning: everyone on the network can use it.", style="yellow")
         allowed = parse_allowed_hosts(hosts=["*"] if host in _ALL_INTERFACES else [named])
         return asyncio.run(_run_uvicorn(_HttpProxy(place, recorder, origin, allowed), listening))
 
@@ -67,13 +64,15 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
     host, _, port = (listen or f"127.0.0.1:{DEFAULT_PORT}").rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"--listen {listen} is no address; write it like 127.0.0.1:{DEFAULT_PORT}")
+        raise click.UsageError(
+            f"--listen: invalid address {listen}; use HOST:PORT, as 127.0.0.1:{DEFAULT_PORT}"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, int(port)), family=family)
     except OSError as error:
         if listen is not None:
-            text = f"cannot listen at {listen}: {error.strerror or error}"
+            text = f"could not listen on {listen}: {error.strerror or error}"
             raise CommandError(text, UNREACHABLE) from error
         listening = socket.create_server((host, 0), family=family)
     with listening:
@@ -81,21 +80,14 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
 
 
 class _ProxyServer(uvicorn.Server):
-    """Ends the exchanges before it waits for them, and remembers the signal."""
+    """Stops at the first signal without waiting for streams, and stores the signal."""
 
     received_signal = 0
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        proxy: Any = self.config.app
-        proxy.stop()
-        await super().shutdown(sockets)
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del frame
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.received_signal, self.should_exit = sig, True  # uvicorn would raise the signal again
+        self.received_signal = sig  # uvicorn would raise it again
+        self.should_exit = self.force_exit = True
 
 
 async def _run_uvicorn(proxy: "_HttpProxy", listening: socket.socket) -> int:
@@ -104,12 +96,11 @@ async def _run_uvicorn(proxy: "_HttpProxy", listening: socket.socket) -> int:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="critical",  # what fails is told by us
+        log_level="critical",  # we report failures ourselves
         access_log=False,
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=1,
     )
     server = _ProxyServer(config)
     async with aiohttp.ClientSession(
@@ -121,18 +112,17 @@ async def _run_uvicorn(proxy: "_HttpProxy", listening: socket.socket) -> int:
         max_line_size=MAX_HEADER_SIZE,
         max_field_size=MAX_HEADER_SIZE,
         trust_env=True,
-    ) as proxy.session:
+    ) as session:
+        proxy.tracker.backend = AiohttpBackend(session)
         await server.serve(sockets=[listening])
-    return INTERRUPTED if server.received_signal == signal.SIGINT else 128 + server.received_signal
+    return 128 + server.received_signal
 
 
 class _HttpProxy:
-    """The ASGI application that passes every request on.
+    """The ASGI application that forwards every request.
 
-    It checks the Host header itself: the server is called by its own name, so that it cannot check.
+    Checks the Host header: the server sees only its own name there and cannot check it.
     """
-
-    session: aiohttp.ClientSession
 
     def __init__(self, place: Http, recorder: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
         parts = urlsplit(place.url)
@@ -141,132 +131,92 @@ class _HttpProxy:
         self._own_origin = origin
         self._allowed = allowed
         self._headers = {name.encode(): value.encode() for name, value in (place.headers or {}).items()}
-        self._tracker = ExchangeTracker(recorder.show, recorder.now, recorder.record)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tracker = ExchangeTracker(recorder.show, recorder.now, recorder.record)
 
-    def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Pass one request on, until it is answered or the client has gone."""
+    async def __call__(self, scope: ASGIEvent, receive: ASGIReceive, send: ASGISend) -> None:
+        """Forward one request until its response ends or the client disconnects."""
         sent = [(name.lower(), value) for name, value in scope["headers"]]
         plain = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
         wrong = explain_refused_host(self._allowed, plain.get("host"))
         if wrong is not None:
-            await _send_text(send, HTTPStatus.FORBIDDEN, wrong.partition(" If it should")[0])
+            await _send_text(send, HTTPStatus.FORBIDDEN, f"{wrong.partition('. ')[0]}.")
             return
         place = scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         if not query and place == self._path:
             query = self._query
         place = f"{place}?{query}" if query else place
-        body = _RequestBody(receive, self._tracker.begin(scope["method"], place, plain))
-        exchange = asyncio.create_task(self._forward_request(scope["method"], place, sent, body, send))
-        gone = asyncio.create_task(body.wait_for_disconnect())
-        self._tasks |= {exchange, gone}
+        body = await _read_body(receive)
+        if body is None:
+            return
+        forwarding = asyncio.create_task(self._forward_request(scope["method"], place, sent, body, send))
+        leaving = asyncio.ensure_future(receive())  # after the body, only a disconnect can follow
         try:
-            await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({forwarding, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (exchange, gone):
+            for task in (forwarding, leaving):
                 task.cancel()
-            await asyncio.wait({exchange, gone})
-            self._tasks -= {exchange, gone}
-        if not exchange.cancelled():
-            exchange.result()
+            await asyncio.wait({forwarding, leaving})
+        if not forwarding.cancelled():
+            forwarding.result()
 
     async def _forward_request(
-        self, verb: str, place: str, sent: list[tuple[bytes, bytes]], body: "_RequestBody", send: _Send
+        self, method: str, place: str, sent: list[tuple[bytes, bytes]], body: bytes, send: ASGISend
     ) -> None:
         dropped = _HOP_BY_HOP_HEADERS | {b"host", b"accept-encoding"} | self._headers.keys()
         passed = [(name, value) for name, value in sent if name not in dropped]
-        passed += [*self._headers.items(), (b"accept-encoding", b"identity")]  # what is packed cannot be seen
+        passed += [*self._headers.items(), (b"accept-encoding", b"identity")]  # for the inspector
         headers = CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in passed)
-        url = URL(self._origin + place, encoded=True)
         begun = False
         try:
-            async with self.session.request(
-                verb, url, headers=headers, data=await body.read(), allow_redirects=False
-            ) as response:
+            async with self.tracker.send(method, self._origin + place, headers, body or None) as response:
                 begun = True
-                await self._forward_response(response, verb, body.exchange, send)
-        except (aiohttp.ClientError, OSError) as error:
-            why = f"the server cannot be reached: {describe_error(error)}"
-            if isinstance(error, aiohttp.ClientResponseError):
-                why = "the answer is no HTTP"
-            elif begun:
-                why = "the answer was cut off"
-            body.exchange.abort(why)
+                await self._forward_response(response, method, send)
+        except RequestFailed as error:
             if not begun:
-                await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")
+                await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {explain_failure(error)}")
 
-    async def _forward_response(
-        self, response: aiohttp.ClientResponse, verb: str, exchange: TrackedExchange, send: _Send
-    ) -> None:
-        received = {key.lower(): each for key, each in response.headers.items()}
-        exchange.start_response(response.status, received)
+    async def _forward_response(self, response: Response, method: str, send: ASGISend) -> None:
+        encoded = [
+            (name.encode(), value.encode("utf-8", "surrogateescape"))  # as aiohttp has decoded it
+            for name, value in response.headers.items()
+        ]
         headers = [
             (name, self._rewrite_origin(value) if name.lower() == b"location" else value)
-            for name, value in response.raw_headers
+            for name, value in encoded
             if name.lower() not in _HOP_BY_HOP_HEADERS
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        events = response.content_type == "text/event-stream"
-        first, held = events and verb == "GET", b""
-        async for piece in response.content.iter_any():
-            exchange.feed_response(piece)
+        events = get_media_type(response.headers) == EVENTS
+        first, held = events and method == "GET", b""
+        async for piece in response.chunks():
             due = piece
-            if first:  # it may say where messages go
+            if first:  # it may contain the path for messages
                 due, first = self._rewrite_origin(piece), False
-            elif not events:  # the last piece waits until all was looked at: what comes next may depend on it
+            elif not events:  # send the last chunk after inspection: the next request may depend on it
                 due, held = held, piece
             if due:
                 await send({"type": "http.response.body", "body": due, "more_body": True})
-        exchange.finish()
         await send({"type": "http.response.body", "body": held})
 
     def _rewrite_origin(self, value: bytes) -> bytes:
         return value.replace(f"{self._origin}/".encode(), f"{self._own_origin}/".encode())
 
 
-class _RequestBody:
-    """The body of a request as it comes, and whether the client is still there."""
-
-    def __init__(self, receive: _Receive, exchange: TrackedExchange) -> None:
-        self._receive = receive
-        self._complete = asyncio.Event()
-        self.exchange = exchange
-
-    async def read(self) -> bytes | AsyncIterator[bytes] | None:
-        """The body: whole if it has come, else piece by piece; None if there is none."""
-        message = await self._receive()
-        piece = message.get("body", b"")
-        if message.get("more_body"):
-            return self._iterate_chunks(piece)
-        self.exchange.feed_request(piece, last=True)
-        self._complete.set()
-        return piece or None
-
-    async def _iterate_chunks(self, piece: bytes) -> AsyncIterator[bytes]:
-        more = True
-        while more:
-            self.exchange.feed_request(piece, last=False)
-            yield piece
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client has left")
-            piece, more = message.get("body", b""), message.get("more_body", False)
-        self.exchange.feed_request(piece, last=True)
-        self._complete.set()
-        yield piece
-
-    async def wait_for_disconnect(self) -> None:
-        await self._complete.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+async def _read_body(receive: ASGIReceive) -> bytes | None:
+    """Read the whole body before it is forwarded. Returns None after a disconnect."""
+    pieces: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(pieces)
 
 
-async def _send_text(send: _Send, status: int, text: str) -> None:
+async def _send_text(send: ASGISend, status: int, text: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{text}\n".encode()})

@@ -1,7 +1,7 @@
-"""Inspects the messages of one conversation: what each is, what it answers, and which rules it breaks.
+"""Inspects the messages of one session: classifies them, pairs requests and responses, finds violations.
 
-Keeps what that needs, within bounds: requests in flight, the negotiated revision and capabilities, output
-schemas. Sends nothing and never raises. The rules themselves are in `toolpost.protocol`.
+The state is bounded: requests in flight, the negotiated revision and capabilities, output schemas. Sends
+nothing and never raises. The rules themselves are in `toolpost.protocol`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,47 +13,27 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from toolpost import types
-from toolpost.cli.tap.message import ObservedMessage
+from toolpost.cli.tap.recorder import ObservedMessage
 from toolpost.cli.terminal import format_progress
 from toolpost.client.connection.status import Stats
 from toolpost.client.output_schemas import OutputSchemas
 from toolpost.errors import MCPError, RemoteProtocolError
+from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
 from toolpost.protocol.framing import OversizedLine
-from toolpost.protocol.jsonrpc import (
-    InvalidJSONValue,
-    JSONReader,
-    JSONRPCErrorResponse,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    decode,
-    decode_batch,
-    encode,
-    is_batch,
-    shorten,
-)
+from toolpost.protocol.jsonrpc import InvalidJSONValue, shorten
 from toolpost.protocol.local_peer import Capabilities, has_capability
-from toolpost.protocol.methods import (
-    CLIENT,
-    EARLY_REQUESTS,
-    INITIALIZE,
-    ROWS,
-    SERVER,
-    Role,
-    Row,
-    suggest_method,
-)
+from toolpost.protocol.methods import CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
+from toolpost.testing.channel import other_end
 from toolpost.types.base import UNSET, ProgressToken, RequestId, Unset
 from toolpost.types.content import CONTENT_TYPES
 
-MAX_SUMMARY_LENGTH: Final = 72  # characters of a summary: it shares a line of the terminal
+MAX_SUMMARY_LENGTH: Final = 72  # characters; the summary shares a line of the terminal
 
 
 def summarize(value: object) -> str:
-    """What params or a result are about, in a few words; empty if the method says it all."""
+    """Summarize params or a result in a few words. Empty if the method says enough."""
     describe = _SUMMARIES.get(type(value))
     return "" if describe is None else shorten(" ".join(describe(value).split()), MAX_SUMMARY_LENGTH)
 
@@ -64,7 +44,7 @@ def _summarize_versions(result: types.DiscoverResult) -> str:
 
 
 def _summarize_log(params: types.LogParams) -> str:
-    text = params.data if isinstance(params.data, str) else encode(params.data).decode()
+    text = params.data if isinstance(params.data, str) else jsonrpc.encode(params.data).decode()
     return f"{params.level}: {text}"
 
 
@@ -76,7 +56,7 @@ def _summarize_list(result: Any, member: str) -> str:
 
 
 def _summarize_client_requests(result: types.InputRequiredResult) -> str:
-    return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
+    return "needs " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
 _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
@@ -110,18 +90,16 @@ _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 
 # --------------------------------------------------------------------- the inspector
 
-MAX_PENDING: Final = 10_000  # how many requests of one side are remembered
-MAX_VIOLATION_LENGTH: Final = 300  # characters of a violation: it may quote a message
-SIMILARITY_CUTOFF: Final = 0.85  # how similar to a known method an unknown one is called a typing error
+MAX_PENDING: Final = 10_000  # requests in flight of one side to remember
+MAX_VIOLATION_LENGTH: Final = 300  # characters; a violation may quote a message
+SIMILARITY_CUTOFF: Final = 0.85  # an unknown method this similar to a known one is a typo
 
-_OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
-_KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
-K = TypeVar("K")
+_KNOWN_METHODS: Final = frozenset(row.name for row in methods.ROWS)
 V = TypeVar("V")
 
 
 class _PendingRequest(Struct):
-    """A request that waits for its answer."""
+    """A request in flight."""
 
     method: str
     at: float
@@ -131,6 +109,7 @@ class _PendingRequest(Struct):
     token: ProgressToken | None = None
     progress: types.Number | None = None
     capabilities: types.ClientCapabilities | None = None
+    cancelled: bool = False  # a response may be on its way
 
 
 class _ResultKind(Struct, rename="camel"):
@@ -138,34 +117,26 @@ class _ResultKind(Struct, rename="camel"):
     task: types.Raw | Unset = UNSET
 
 
-_RESULT_KIND_READER: Final = JSONReader(_ResultKind)
+_RESULT_KIND_READER: Final = jsonrpc.JSONReader(_ResultKind)
 
 
 class MessageInspector:
-    """Follows one conversation; `revision` is given where it was negotiated elsewhere, as over HTTP."""
+    """Follows one session. `revision` is set if it was negotiated elsewhere, as over HTTP."""
 
     def __init__(self, revision: Revision | None = None) -> None:
         self.revision = revision if revision is not None and not revision.stateless else None
         self.seen_revisions: dict[str, Revision] = {} if revision is None else {revision.date: revision}
         self._capabilities: dict[Role, Capabilities | None] = {CLIENT: None, SERVER: None}
         self._pending: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
-        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {
-            CLIENT: {},
-            SERVER: {},
-        }
-        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {
-            CLIENT: {},
-            SERVER: {},
-        }
         self._outputs = OutputSchemas(Stats())
 
     def inspect(self, by: Role, data: bytes | OversizedLine, at: float) -> list[ObservedMessage]:
-        """Return the message, the messages of a batch, or junk."""
+        """Inspect a line or a body; return its message, the messages of a batch, or junk."""
         if isinstance(data, OversizedLine):
             return [self._inspect_oversize(by, data, at)]
-        batch = is_batch(data)
+        batch = jsonrpc.is_batch(data)
         try:
-            messages = decode_batch(data) if batch else [decode(data)]
+            messages = jsonrpc.decode_batch(data) if batch else [jsonrpc.decode(data)]
         except RemoteProtocolError as error:
             return [_create_junk(by, data, at, error)]
         seen = [
@@ -175,13 +146,13 @@ class MessageInspector:
             for message in messages
         ]
         if batch and not any(revision.batches for revision in self.seen_revisions.values()):
-            text = "several messages come in one array, which the revision spoken does not have"
+            text = "batches are not allowed in the negotiated revision"
             seen[0].violations.insert(0, text)
         return seen
 
     def _inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
         refusal = dropped.make_error()
-        asked = self._pending[_OTHER_ROLE[by]].pop(refusal.id, None) if refusal.id is not None else None
+        asked = self._pending[other_end(by)].pop(refusal.id, None) if refusal.id is not None else None
         return ObservedMessage(
             at=at,
             by=by,
@@ -189,31 +160,31 @@ class MessageInspector:
             kind="result" if refusal.reply else "request",
             id=refusal.id,
             method="" if asked is None else asked.method,
-            summary=f"longer than {dropped.limit} bytes, and not looked at",
+            summary=f"longer than {dropped.limit} bytes, not inspected",
             duration=None if asked is None else at - asked.at,
             body=dropped.head,
         )
 
-    def _classify(self, seen: ObservedMessage, message: JSONRPCMessage) -> ObservedMessage:
+    def _classify(self, seen: ObservedMessage, message: jsonrpc.JSONRPCMessage) -> ObservedMessage:
         match message:
-            case JSONRPCRequest():
+            case jsonrpc.JSONRPCRequest():
                 self._inspect_request(seen, message)
-            case JSONRPCNotification():
+            case jsonrpc.JSONRPCNotification():
                 self._inspect_notification(seen, message)
-            case JSONRPCResponse():
+            case jsonrpc.JSONRPCResponse():
                 self._inspect_reply(seen, message)
-            case JSONRPCErrorResponse():
+            case jsonrpc.JSONRPCErrorResponse():
                 seen.kind, seen.failed = "error", True
                 self._pop_request(seen, message.id)
                 seen.summary = shorten(f"{message.code} {message.message}")
         seen.violations = [shorten(each, MAX_VIOLATION_LENGTH) for each in seen.violations]
         return seen
 
-    def _inspect_request(self, seen: ObservedMessage, message: JSONRPCRequest) -> None:
+    def _inspect_request(self, seen: ObservedMessage, message: jsonrpc.JSONRPCRequest) -> None:
         seen.kind, seen.id, seen.method = "request", message.id, message.method
         pending = self._pending[seen.by]
-        if message.id in pending:
-            seen.violations.append(f"the id {shorten(repr(message.id))} is in use by another request")
+        if message.id in pending and not pending[message.id].cancelled:
+            seen.violations.append(f"another request is using the id {shorten(repr(message.id))}")
         meta = _attempt(seen.violations, read_meta, message.params) or types.RequestMeta()
         asked = _PendingRequest(message.method, seen.at, self._determine_revision(seen, meta))
         asked.token = None if meta.progress_token is UNSET else meta.progress_token
@@ -225,67 +196,60 @@ class MessageInspector:
         if asked.row is not None:
             asked.params = _attempt(seen.violations, asked.row.read_params, message.params)
             if revision is not None and message.method not in revision.ungated:
-                self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
+                self._check_capability(seen, asked.row.needs, other_end(seen.by))
         if isinstance(asked.params, types.InitializeParams):
             self._capabilities[CLIENT] = asked.params.capabilities
         seen.summary = summarize(asked.params)
-        _remember(pending, message.id, asked)
-        if asked.token is not None:
-            _remember(self._progress_tokens[seen.by], asked.token, asked)
+        pending[message.id] = asked
+        if len(pending) > MAX_PENDING:
+            del pending[next(iter(pending))]
 
     def _determine_revision(self, seen: ObservedMessage, meta: types.RequestMeta) -> Revision | None:
-        """The revision whose rules apply to a request; None if it is unknown."""
+        """Return the revision whose rules apply to a request; None if it is unknown."""
         if seen.by == CLIENT and meta.protocol_version is not UNSET:
             revision = REVISIONS.get(meta.protocol_version)
             if revision is None:
-                seen.violations.append(f"{shorten(meta.protocol_version)!r} is no revision of the protocol")
+                seen.violations.append(f"{shorten(meta.protocol_version)!r} is not a protocol revision")
             elif revision.stateless:
                 _attempt(seen.violations, STATELESS_ERA.check_meta, meta)
             return revision
         if self.revision is None and seen.method not in EARLY_REQUESTS:
             if seen.by == SERVER and self.seen_revisions:
-                seen.violations.append("a server without a session asks by returning, and not by a request")
+                seen.violations.append("without a session, a server must return its requests in a result")
                 return next(reversed(self.seen_revisions.values()))
-            seen.violations.append("it comes before the session is open, and does not say what it speaks")
+            seen.violations.append("sent before initialization, without a protocol version")
         return self.revision or LATEST_SESSION
 
     def _find_row(self, seen: ObservedMessage, revision: Revision, rows: Any) -> Row | None:
         row: Row | None = rows.get(seen.method)
+        declared = self._capabilities.values()
         if row is None and seen.method in _KNOWN_METHODS:
-            text = f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
+            text = f"a {seen.by} must not send this in {revision.date}: {methods.suggest_method(seen.method)}"
             seen.violations.append(text)
-        elif row is None and not self._has_extensions:
+        elif row is None and not any(each and (each.extensions or each.experimental) for each in declared):
+            # A declared extension may define methods.
             near = get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF)
-            seen.violations += [f"nobody has defined this: did you mean {name}?" for name in near]
+            seen.violations += [f"unknown method; did you mean {name}?" for name in near]
         return row
 
-    @property
-    def _has_extensions(self) -> bool:
-        """Whether either side has declared extensions, which may have methods of their own."""
-        return any(each and (each.extensions or each.experimental) for each in self._capabilities.values())
-
-    def _check_capability(self, seen: ObservedMessage, needed: str | None, who: Role) -> None:
-        declared = self._capabilities[who]
+    def _check_capability(self, seen: ObservedMessage, needed: str | None, side: Role) -> None:
+        declared = self._capabilities[side]
         if needed and declared is not None and not has_capability(declared, needed):
-            seen.violations.append(f"it needs {needed!r}, which the {who} has not declared")
+            seen.violations.append(f"requires {needed!r}, which the {side} has not declared")
 
     def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
-        """Remove and return the request that is answered."""
+        """Remove and return the request that a message responds to."""
         seen.id = request_id
         if request_id is None:
             return None
-        side = _OTHER_ROLE[seen.by]
-        asked = self._pending[side].pop(request_id, None)
-        asked = asked or self._cancelled_requests[side].pop(request_id, None)
+        asked = self._pending[other_end(seen.by)].pop(request_id, None)
         if asked is None:
-            seen.violations.append(f"no request with the id {shorten(repr(request_id))} waits for an answer")
+            seen.violations.append(f"no request in flight has the id {shorten(repr(request_id))}")
             return None
-        if asked.token is not None:
-            self._progress_tokens[side].pop(asked.token, None)
         seen.method, seen.duration = asked.method, seen.at - asked.at
         return asked
 
-    def _inspect_reply(self, seen: ObservedMessage, message: JSONRPCResponse) -> None:
+    def _inspect_reply(self, seen: ObservedMessage, message: jsonrpc.JSONRPCResponse) -> None:
         seen.kind = "result"
         asked = self._pop_request(seen, message.id)
         if asked is None or asked.row is None or asked.revision is None:
@@ -298,7 +262,7 @@ class MessageInspector:
         if revision.stateless:
             kind = kinds.result_type or "complete"
             if kinds.result_type is None:
-                seen.violations.append("it lacks resultType")
+                seen.violations.append("resultType is missing")
         elif kinds.task is not UNSET and getattr(asked.params, "task", None) is not None:
             kind = None
         result = _attempt(seen.violations, row.read_result, message.result, kind)
@@ -307,16 +271,16 @@ class MessageInspector:
         seen.summary = summarize(result) or summarize(asked.params)
         seen.failed = isinstance(result, types.CallToolResult) and bool(result.is_error)
         self._learn(seen, asked, result)
-        self._check_result(seen, asked, result, revision)
+        _check_result(seen, asked.capabilities, result, revision)
 
     def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result) -> None:
-        """Remember what was negotiated, and the output schemas of the tools."""
+        """Store the negotiated values, and the output schemas of the tools."""
         if isinstance(result, types.InitializeResult):
             self._capabilities[SERVER] = result.capabilities
             self.revision = REVISIONS.get(result.protocol_version)
             if self.revision is None or self.revision.stateless:
                 self.revision = None
-                seen.violations.append(f"{shorten(result.protocol_version)!r} has no handshake that we know")
+                seen.violations.append(f"unknown session revision {shorten(result.protocol_version)!r}")
             else:
                 self.seen_revisions = {self.revision.date: self.revision}
         elif isinstance(result, types.DiscoverResult):
@@ -328,44 +292,7 @@ class MessageInspector:
             if check is not None and not (asked.revision and asked.revision.structured is None):
                 _attempt(seen.violations, check, result)
 
-    def _check_result(
-        self, seen: ObservedMessage, asked: _PendingRequest, result: types.Result, revision: Revision
-    ) -> None:
-        if revision.stateless and isinstance(result, types.CacheableResult):
-            missing = {"ttlMs": result.ttl_ms, "cacheScope": result.cache_scope}
-            seen.violations += [f"it lacks {name}" for name, value in missing.items() if value is None]
-        if isinstance(result, types.InputRequiredResult):
-            self._check_client_requests(seen, asked, result, revision)
-        if isinstance(result, types.CallToolResult):
-            structured = result.structured_content
-            if structured is not UNSET and revision.structured is None:
-                seen.violations.append(f"{revision.date} has no structuredContent")
-            elif revision.structured == "object" and not isinstance(structured, dict | Unset):
-                seen.violations.append(f"structuredContent has to be an object in {revision.date}")
-        for tag in _list_content_types(result):
-            if tag not in revision.content:
-                seen.violations.append(f"{revision.date} has no content of type {shorten(tag)!r}")
-
-    def _check_client_requests(
-        self,
-        seen: ObservedMessage,
-        asked: _PendingRequest,
-        result: types.InputRequiredResult,
-        revision: Revision,
-    ) -> None:
-        if not result.input_requests and result.request_state is None:
-            seen.violations.append("it wants input, but asks for none")
-        for name, ask in (result.input_requests or {}).items():
-            row = revision.input_requests.get(ask.method)
-            if row is None:
-                seen.violations.append(f"{shorten(ask.method)} ({shorten(name)}) cannot be asked of a client")
-                continue
-            params = _attempt(seen.violations, row.read_params, ask.params)
-            missing = find_missing_capability(asked.capabilities, row, params)
-            if missing:
-                seen.violations.append(f"{ask.method} needs {missing!r}, which the client has not declared")
-
-    def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
+    def _inspect_notification(self, seen: ObservedMessage, message: jsonrpc.JSONRPCNotification) -> None:
         seen.kind, seen.method = "notification", message.method
         spoken = [*filter(None, [self.revision]), *self.seen_revisions.values(), LATEST_SESSION]
         known = (each for each in spoken[:-1] if message.method in each.notifications[seen.by])
@@ -376,42 +303,77 @@ class MessageInspector:
         params = _attempt(seen.violations, row.read_params, message.params)
         self._check_capability(seen, row.needs, seen.by)
         seen.summary = summarize(params)
-        if isinstance(params, types.CancelledParams):
-            self._inspect_cancellation(seen, params)
-        elif isinstance(params, types.ProgressParams):
+        if isinstance(params, types.ProgressParams):
             self._inspect_progress(seen, params)
-
-    def _inspect_cancellation(self, seen: ObservedMessage, params: types.CancelledParams) -> None:
-        asked = None if params.request_id is None else self._pending[seen.by].get(params.request_id)
-        if params.request_id is None or asked is None:
-            return  # it may have been answered at the same moment
-        if asked.method == INITIALIZE:
-            seen.violations.append("the handshake cannot be cancelled")
-            return
-        del self._pending[seen.by][params.request_id]
-        _remember(self._cancelled_requests[seen.by], params.request_id, asked)
+        elif isinstance(params, types.CancelledParams) and params.request_id in self._pending[seen.by]:
+            asked = self._pending[seen.by][params.request_id]
+            asked.cancelled = asked.method != INITIALIZE
+            if not asked.cancelled:
+                seen.violations.append("the handshake cannot be cancelled")
 
     def _inspect_progress(self, seen: ObservedMessage, params: types.ProgressParams) -> None:
-        asked = self._progress_tokens[_OTHER_ROLE[seen.by]].get(params.progress_token)
+        pending = self._pending[other_end(seen.by)].values()
+        asked = next((each for each in pending if each.token == params.progress_token), None)
         if asked is None:
             seen.violations.append("no request in flight has this progress token")
         elif asked.progress is not None and params.progress <= asked.progress:
-            seen.violations.append(f"progress has to increase: it was {asked.progress} before")
+            seen.violations.append(f"progress must increase: it was {asked.progress} before")
         else:
             asked.progress = params.progress
 
 
-def _list_content_types(result: types.Result) -> list[str]:
-    """The types of content in a result: not every revision has all of them."""
-    blocks: Sequence[object] = result.content if isinstance(result, types.CallToolResult) else ()
-    if isinstance(result, types.GetPromptResult):
-        blocks = [message.content for message in result.messages]
+def _check_result(
+    seen: ObservedMessage,
+    declared: types.ClientCapabilities | None,
+    result: types.Result,
+    revision: Revision,
+) -> None:
+    """Check a result against the rules of a revision; `declared` are the capabilities of the client."""
+    blocks: Sequence[object] = ()
+    match result:
+        case types.InputRequiredResult():
+            _check_client_requests(seen, declared, result, revision)
+        case types.GetPromptResult():
+            blocks = [message.content for message in result.messages]
+        case types.CallToolResult():
+            blocks, structured = result.content, result.structured_content
+            if structured is not UNSET and revision.structured is None:
+                seen.violations.append(f"{revision.date} has no structuredContent")
+            elif revision.structured == "object" and not isinstance(structured, dict | Unset):
+                seen.violations.append(f"structuredContent must be an object in {revision.date}")
+        case types.CacheableResult() if revision.stateless:
+            missing = {"ttlMs": result.ttl_ms, "cacheScope": result.cache_scope}
+            seen.violations += [f"{name} is missing" for name, value in missing.items() if value is None]
+        case _:
+            pass
     names = {kind: tag for tag, kind in CONTENT_TYPES.items()}
-    return [names.get(type(block)) or str(getattr(block, "type", "?")) for block in blocks]
+    for block in blocks:  # some revisions lack some types of content
+        tag = names.get(type(block)) or str(getattr(block, "type", "?"))
+        if tag not in revision.content:
+            seen.violations.append(f"{revision.date} has no content of type {shorten(tag)!r}")
+
+
+def _check_client_requests(
+    seen: ObservedMessage,
+    declared: types.ClientCapabilities | None,
+    result: types.InputRequiredResult,
+    revision: Revision,
+) -> None:
+    if not result.input_requests and result.request_state is None:
+        seen.violations.append("input is required, but there are no input requests")
+    for name, ask in (result.input_requests or {}).items():
+        row = revision.input_requests.get(ask.method)
+        if row is None:
+            seen.violations.append(f"{shorten(ask.method)} ({shorten(name)}) is not a request for a client")
+            continue
+        params = _attempt(seen.violations, row.read_params, ask.params)
+        missing = find_missing_capability(declared, row, params)
+        if missing:
+            seen.violations.append(f"{ask.method} requires {missing!r}, which the client has not declared")
 
 
 def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
-    """Return the result of a call; None if it breaks a rule, which is noted."""
+    """Return the result of a call. If it raises, add a violation and return None."""
     try:
         return work(*args)
     except MCPError as error:
@@ -424,10 +386,3 @@ def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
 def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -> ObservedMessage:
     wrong = [shorten(error.message, MAX_VIOLATION_LENGTH)]
     return ObservedMessage(at=at, by=by, size=len(data), id=error.id, violations=wrong, body=data)
-
-
-def _remember(kept: dict[K, V], key: K, value: V) -> None:
-    """Add an entry, and drop the oldest beyond the limit."""
-    kept[key] = value
-    if len(kept) > MAX_PENDING:
-        del kept[next(iter(kept))]

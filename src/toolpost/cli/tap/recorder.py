@@ -1,9 +1,11 @@
-"""Shows the messages that pass a tap, and records them on a tape, without secrets in either.
+"""Shows the messages of a tap line by line, and records them on a tape, without secrets.
 
-Lines are written by a thread of their own, which drops them when the reader falls behind.
+A line is text or a JSON object. A background thread writes the lines, and drops them when the reader falls
+behind.
 """
 
 import contextlib
+import dataclasses
 import os
 import queue
 import select
@@ -11,33 +13,148 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
+import click
 import msgspec
+from msgspec import Struct, field
 
 from toolpost.cli.errors import usage_error
-from toolpost.cli.output import is_plain
-from toolpost.cli.tap.message import MessageFormatter, ObservedMessage, create_note
+from toolpost.cli.output import escape_control_characters, find_unused_path, is_plain
 from toolpost.protocol.framing import OversizedLine
-from toolpost.protocol.methods import Role
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.methods import CLIENT, Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape
+from toolpost.types.base import RequestId
 
-MAX_BACKLOG: Final = 4 * 1024 * 1024  # bytes that may wait for a reader; more are dropped and counted
-CLOSE_TIMEOUT: Final = 2.0  # seconds that the reader has for the rest at the end
+MessageKind: TypeAlias = Literal["request", "notification", "result", "error", "junk", "note"]
+
+
+class ObservedMessage(Struct, kw_only=True):
+    """One message, seen `at` seconds after the start.
+
+    "junk" is not a message, a "note" is an event of the connection. A response has the method of its request;
+    `duration` are the seconds in between. `failed` marks an error, or the result of a failed tool. The body
+    of a message that is too long is its beginning.
+    """
+
+    at: float
+    by: Role
+    size: int
+    kind: MessageKind = "junk"
+    id: RequestId | None = None
+    method: str = ""
+    summary: str = ""
+    duration: float | None = None
+    violations: list[str] = field(default_factory=list[str])
+    failed: bool = False
+    body: bytes = b""
+
+
+def create_note(by: Role, text: str, at: float, *, failed: bool = False) -> ObservedMessage:
+    """Create a note about the connection."""
+    return ObservedMessage(at=at, by=by, size=0, kind="note", summary=text, failed=failed)
+
+
+MAX_JUNK_TEXT: Final = 120  # characters of junk that are shown
+MAX_FULL_TEXT: Final = 256 * 1024  # characters of a message that `--full` shows
+SUMMARY_WIDTH: Final = 56  # columns before duration and size: most lines stay below 100
+MAX_ID: Final = 12  # characters of an id: the beginning distinguishes long ones
+
+_COLOURS: Final = {
+    "request": "cyan",
+    "notification": "blue",
+    "result": "green",
+    "error": "red",
+    "junk": "magenta",
+}
+_MARGIN: Final = " " * 13
+
+
+def format_as_json(seen: ObservedMessage, body: Any = None) -> str:
+    """Format a message as a JSON object; `body` is that of `format_as_text`."""
+    members = {
+        "at": round(seen.at, 6),
+        "from": seen.by,
+        "kind": seen.kind,
+        "id": seen.id,
+        "method": seen.method or None,
+        "summary": seen.summary or None,
+        "ms": None if seen.duration is None else round(1000 * seen.duration, 3),
+        "bytes": None if seen.kind == "note" else seen.size,
+        "failed": seen.failed or None,
+        "violations": seen.violations or None,
+    }
+    shown: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
+    if seen.kind == "junk" or body is not None:
+        shown["message"] = body
+    return msgspec.json.encode(shown).decode()
+
+
+def format_as_text(seen: ObservedMessage, body: Any = None, *, colour: bool = False) -> str:
+    """Format a message as a line; `body` is the decoded message to show in full, or junk as a string."""
+    name = _flatten(shorten("" if seen.id is None else str(seen.id), MAX_ID))
+    arrow = "→" if seen.by == CLIENT else "←"
+    word, about = shorten(seen.method) or seen.kind, seen.summary
+    if seen.kind == "junk":
+        word = f"not a message: {shorten(str(body), MAX_JUNK_TEXT)!r}"
+    if seen.failed:
+        about = f"✗ {about}"
+    if seen.kind == "note":
+        word, about = about, ""
+    duration = seen.duration or 0
+    took = f"{duration:.2f} s" if duration >= 1 else f"{1000 * duration:.1f} ms"
+    took = "" if seen.duration is None else took
+    size = "" if seen.kind == "note" else _format_size(seen.size)
+    time = f"{seen.at:9.3f}"
+    word, about = _flatten(word), _flatten(f"  {about}" if about else "")
+    space = " " * (SUMMARY_WIDTH - len(word) - len(about))
+    tail = f"{took:>9}  {size:>9}"
+    if colour:
+        time, tail = click.style(time, dim=True), click.style(tail, dim=True)
+        arrow = click.style(arrow, bold=True)
+        word = click.style(word, fg="red" if seen.failed else _COLOURS.get(seen.kind, "yellow"))
+    lines = [f"{time} {arrow} {name:>3} {word}{about}{space} {tail}".rstrip()]
+    for each in seen.violations:
+        text = f"{_MARGIN} ! {_flatten(each)}"
+        lines.append(click.style(text, fg="yellow", bold=True) if colour else text)
+    if body is not None and seen.kind != "junk":
+        text = shorten(msgspec.json.format(msgspec.json.encode(body), indent=2).decode(), MAX_FULL_TEXT)
+        lines += [f"{_MARGIN} {line}" for line in escape_control_characters(text).splitlines()]
+    return "\n".join(lines)
+
+
+def _flatten(text: str) -> str:
+    return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def _format_size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    kibi = count / 1024
+    return f"{kibi:.1f} KiB" if kibi < 1024 else f"{kibi / 1024:.1f} MiB"
+
+
+# --------------------------------------------------------------------- writing lines and tapes
+
+MAX_BACKLOG: Final = 4 * 1024 * 1024  # bytes to buffer; more are dropped and counted
+CLOSE_TIMEOUT: Final = 2.0  # seconds for the reader to consume the rest at the end
 
 
 class BackgroundWriter:
-    """Writes lines to a file descriptor in a thread of its own, which never closes it.
+    """Writes lines to a file descriptor in a background thread. Does not close it.
 
-    A host that does not read the stderr of its server must not be able to stop the messages between the two.
+    A host that does not read the server's stderr must not block the messages.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # nothing in it is the end
+        self._queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # empty bytes end the thread
         self._backlog = 0
         self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="toolpost-outlet", daemon=True)
@@ -55,19 +172,19 @@ class BackgroundWriter:
             self._queue.put(data)
 
     def close(self) -> None:
-        """Write the rest, if anybody reads it, and end."""
+        """Write the rest within a timeout, and end the thread."""
         with self._lock:
             self._queue.put(self._take_drop_message())
             self._queue.put(b"")
         self._thread.join(CLOSE_TIMEOUT)
 
     def _take_drop_message(self) -> bytes:
-        """A line for what was dropped, if anything was."""
+        """Return a line with the number of dropped lines, if there are any; reset the number."""
         dropped, self._dropped = self._dropped, 0
-        return f"… {dropped} not shown: nobody read them in time\n".encode() if dropped else b""
+        return f"… {dropped} lines dropped: the reader was too slow\n".encode() if dropped else b""
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it; the queue fills up to its limit
+        with contextlib.suppress(OSError):  # the reader is gone; the queue fills up to its limit
             while data := self._queue.get():
                 write_all(self._descriptor, data)
                 with self._lock:
@@ -75,7 +192,7 @@ class BackgroundWriter:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, also to a descriptor that does not block."""
+    """Write all the data, also to a non-blocking descriptor."""
     rest = memoryview(data)
     while rest:
         try:
@@ -84,69 +201,61 @@ def write_all(descriptor: int, data: bytes) -> None:
             select.select([], [descriptor], [])
 
 
-MAX_NAME_ATTEMPTS: Final = 10_000
-
-
+@dataclass
 class TapRecorder:
     """Shows messages, and records them on a tape if there is one. Masks secrets in both."""
 
-    def __init__(
-        self,
-        formatter: MessageFormatter,
-        write: Callable[[str], object],
-        tape: Tape | None = None,
-        mask: Mask | None = None,
-    ) -> None:
-        self._formatter = formatter
-        self._write = write
-        self._tape = tape
-        self._mask = mask or Mask()
-        self._began = time.monotonic()
+    write: Callable[[str], object]
+    tape: Tape | None = None
+    mask: Mask = dataclasses.field(default_factory=Mask)
+    format: Callable[[ObservedMessage, Any], str] = format_as_text
+    full: bool = False
+    began: float = dataclasses.field(default_factory=time.monotonic)
 
     def now(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     def show(self, seen: ObservedMessage) -> None:
         """Show a message."""
         body: Any = None
         if seen.kind == "junk":
-            body = self._mask(seen.body[:1024].decode("utf-8", "replace"))
-        elif self._formatter.full and seen.body:
+            body = self.mask(seen.body[:1024].decode("utf-8", "replace"))
+        elif self.full and seen.body:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                body = self._mask(msgspec.json.decode(seen.body))
-        seen.summary = self._mask(seen.summary)
-        seen.violations = self._mask(seen.violations)
-        self._write(self._formatter.format_message(seen, body))
+                body = self.mask(msgspec.json.decode(seen.body))
+        seen.summary = self.mask(seen.summary)
+        seen.violations = self.mask(seen.violations)
+        self.write(self.format(seen, body))
 
     def show_note(self, by: Role, text: str, *, failed: bool = False) -> None:
-        """Show that something happened to the connection."""
+        """Show a note about the connection."""
         self.show(create_note(by, text, self.now(), failed=failed))
 
     def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
         """Write a message to the tape, until that fails."""
-        if self._tape is None:
+        if self.tape is None:
             return
         try:
             if isinstance(data, bytes):
-                self._tape.write(by, data, link=link)
+                self.tape.write(by, data, link=link)
             elif (refusal := data.make_error()).reply and refusal.id is not None:
-                self._tape.write_loss(refusal.id, refusal.message, link=link)
+                self.tape.write_loss(refusal.id, refusal.message, link=link)
         except OSError as error:
-            self._tape = None
-            self.show_note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
+            self.tape = None
+            self.show_note(by, f"recording stopped: {error.strerror}", failed=True)
 
     def record_end(self, by: Role, why: str) -> None:
         """Write the end of the conversation to the tape."""
-        if self._tape is not None:
-            self._tape.write_end(by, why)
+        if self.tape is not None:
+            self.tape.write_end(by, why)
 
 
 @contextlib.contextmanager
 def open_recorder(
     *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
 ) -> Generator[TapRecorder]:
-    """A recorder that shows messages in the file `to`, or on stderr, and keeps them in the file `record`."""
+    """Open a recorder that shows messages in the file `to`, or on stderr, and records them in `record`."""
     path = None if record is None else Path(record)
     with contextlib.ExitStack() as stack:
         try:
@@ -157,23 +266,14 @@ def open_recorder(
                 descriptor, colour = file.fileno(), False
             tape = None
             if path is not None:
-                path = find_unused_path(path)
+                path = find_unused_path(path)  # a host may start its server more than once
                 tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
         except OSError as error:
-            raise usage_error(f"{error.filename} cannot be written: {error.strerror}") from error
+            raise usage_error(f"could not write {error.filename}: {error.strerror}") from error
         writer = BackgroundWriter(descriptor)
         stack.callback(writer.close)
-        formatter = MessageFormatter(json=json, full=full, colour=colour)
-        recorder = TapRecorder(formatter, writer.put, tape, Mask(secrets))
+        form = format_as_json if json else partial(format_as_text, colour=colour)
+        recorder = TapRecorder(writer.put, tape, Mask(secrets), form, full)
         if path is not None and path != Path(record or ""):
-            recorder.show_note("client", f"{record} is there already: this is recorded in {path}")
+            recorder.show_note("client", f"{record} exists; recording to {path}")
         yield recorder
-
-
-def find_unused_path(path: Path) -> Path:
-    """The path, or the first beside it that is free: a host may start its server again and again."""
-    for number in range(MAX_NAME_ATTEMPTS):
-        name = path.with_stem(f"{path.stem}-{number}") if number else path
-        if not os.path.lexists(name):
-            return name
-    raise FileExistsError(17, "there are too many recordings of this name", str(path))

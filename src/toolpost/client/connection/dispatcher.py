@@ -8,22 +8,12 @@ channel is left to others.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from math import inf
 from typing import Any, Final
 
 from toolpost.channel import Channel, mark_unattended
-from toolpost.client.channel_features import (
-    HeaderParameterLookup,
-    SupportsLoginCallback,
-    SupportsLostCallback,
-    SupportsMessageCallback,
-    SupportsOversizeCallback,
-    SupportsParameterHeaders,
-    SupportsRequests,
-    SupportsStderrHint,
-)
 from toolpost.client.connection.incoming import CallbackQueue, IncomingRouter
 from toolpost.client.connection.pending import NO_LIMITS, CallLimits, DeadlineTimer, PendingCall
 from toolpost.client.connection.status import Stats
@@ -36,11 +26,8 @@ from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, Raw, RequestId, Result, WireStruct
 from toolpost.types.notifications import NotificationParams
 
-CALLBACK_CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that callbacks have to finish on close, and again after they were cancelled."""
-
-LOST_SESSION_TIMEOUT: Final = 1.0
-"""Seconds that requests of a lost session wait for their own error; most can be sent again."""
+CALLBACK_CLOSE_TIMEOUT: Final = 5.0  # seconds for callbacks to finish on close, and again once cancelled
+LOST_SESSION_TIMEOUT: Final = 1.0  # seconds for requests of a lost session to get their own error
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -48,7 +35,11 @@ logger: Final = logging.getLogger("toolpost.client")
 class Dispatcher:
     """One connection to a server, from the first byte to the last. Must be created inside a running loop.
 
-    It closes the channel. `on_notification` is called by the reader, so it must not wait.
+    It closes the channel. `on_notification` is called by the reader, so it must not wait. A channel may have
+    more than `Channel` demands: `send_request` takes a request as a record if that needs no waiting;
+    `on_message`, `on_oversized`, `on_request_lost` and `on_login_pending` take a callback;
+    `find_header_parameters` looks up the arguments that headers repeat; `related_request` is the request
+    whose stream the current message came on; `stderr_hint` says where the stderr of a process goes.
     """
 
     def __init__(
@@ -59,23 +50,20 @@ class Dispatcher:
         *,
         on_client_request: Callable[[InboundRequest], Awaitable[Result | Raw]],
         on_notification: Callable[[NotificationReceived], None],
-        find_header_parameters: HeaderParameterLookup | None = None,
+        find_header_parameters: Callable[[str], Mapping[str, tuple[str, ...]] | None] | None = None,
         on_login_pending: Callable[[bool], object] | None = None,
     ) -> None:
         self.connection = connection
         self.stats = stats
         self.end_reason: ChannelClosed | None = None
-        self.ended_event = asyncio.Event()
-        """Set when the connection has ended; `end_reason` says why."""
-        self.callback_queue = CallbackQueue(self.spawn)
-        """Runs the callbacks of notifications; those that arrived before the end run before the end."""
+        self.ended_event = asyncio.Event()  # set when the connection has ended; `end_reason` says why
+        self.callback_queue = CallbackQueue(self.spawn)  # for notifications; runs empty before the end
         self.calls: dict[RequestId, PendingCall] = {}
-        self.on_end: Callable[[Dispatcher], object] = lambda _: None
-        """Called once when the connection has ended."""
-        self.has_response = False
-        """Whether a request was answered; reset by `reconnect` after the handshake."""
+        self.on_end: Callable[[Dispatcher], object] = lambda _: None  # called once
+        self.has_response = False  # whether a request was answered; reset by `reconnect` after the handshake
         self._channel = channel
-        self._send_request = channel.send_request if isinstance(channel, SupportsRequests) else None
+        self._features: Any = channel
+        self._send_request: Callable[[OutboundRequest], bool] | None = getattr(channel, "send_request", None)
         self.loop = asyncio.get_running_loop()
         self._deadline_timer = DeadlineTimer(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,31 +72,26 @@ class Dispatcher:
         self._router = IncomingRouter(
             self, on_client_request=on_client_request, on_notification=on_notification
         )
-        self._can_lose_requests = isinstance(channel, SupportsLostCallback)
+        self._can_lose_requests = hasattr(channel, "on_request_lost")
         self._paused_calls: list[PendingCall] | None = None  # while a login is pending
         self._on_login_pending = on_login_pending
-        self.has_parameter_headers = isinstance(channel, SupportsParameterHeaders)
-        """Whether the channel repeats arguments of tools in headers."""
-        if isinstance(channel, SupportsOversizeCallback):
-            channel.on_oversized(self._router.handle_oversized)
-        if isinstance(channel, SupportsLostCallback):
-            channel.on_request_lost(self._router.handle_lost_request)
-        if isinstance(channel, SupportsLoginCallback):
-            channel.on_login_pending(self._set_login_pending)
-        if isinstance(channel, SupportsParameterHeaders) and find_header_parameters is not None:
-            channel.find_header_parameters = find_header_parameters
-        if isinstance(channel, SupportsMessageCallback):
-            channel.on_message(self._on_message)
-        with mark_unattended(False):  # callbacks run attended, whoever has connected
+        self.has_parameter_headers = hasattr(channel, "find_header_parameters")
+        if self.has_parameter_headers and find_header_parameters is not None:
+            self._features.find_header_parameters = find_header_parameters
+        callbacks: dict[str, Callable[..., object]] = {
+            "on_oversized": self._router.handle_oversized,
+            "on_request_lost": self._router.handle_lost_request,
+            "on_login_pending": self._set_login_pending,
+            "on_message": self._on_message,
+        }
+        for name, callback in callbacks.items():
+            if hasattr(channel, name):
+                getattr(channel, name)(callback)
+        with mark_unattended(False):  # callbacks run attended, even after a background reconnect
             self._context = copy_context()
             self._reader = self.loop.create_task(self._read_loop(), name="toolpost reader")
 
     # ----------------------------------------------------------------- requests
-
-    @property
-    def pending(self) -> dict[RequestId, str]:
-        """The requests in flight: id → method."""
-        return {request_id: call.method for request_id, call in self.calls.items()}
 
     def request(
         self,
@@ -128,7 +111,7 @@ class Dispatcher:
 
     async def run(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> Result:
         """Send a prepared request and return the server's answer."""
-        call = self._register_call(outgoing, limits)
+        call = self.register_call(outgoing, limits)
         try:
             if self._paused_calls is not None:
                 self._pause_call(call)
@@ -145,12 +128,12 @@ class Dispatcher:
             async with call.timeout_scope():
                 await call.progress_queue.wait_idle()
         except asyncio.CancelledError:
-            self.abandon(call, "the caller no longer waits")
+            self.abandon(call, "the caller stopped waiting")
             raise
         except TimeoutError:
             if call.answer.done() and not call.late:
                 return call.answer.result()  # only a progress callback took too long
-            self.abandon(call, "the time-out of the request has passed")
+            self.abandon(call, "the request timed out")
             self.stats.timeouts += 1
             waited = self.loop.time() - call.started
             raise RequestTimeout(
@@ -169,25 +152,20 @@ class Dispatcher:
         """Explain an error that comes from using the client in another event loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(
-                "a client was used in another event loop than the one it was connected in; open one in each "
-                "loop, or use a SyncClient, which threads may share"
+                "this client is connected in another event loop; use one client per loop, or a SyncClient, "
+                "which threads can share"
             ) from error
 
-    async def open_request(
-        self, outgoing: OutboundRequest, begin: Callable[[PendingCall], object] = lambda _: None
-    ) -> PendingCall:
-        """Send a long-lived request, ended by `cancel`. `begin` is called before anything arrives for it."""
-        call = self._register_call(outgoing, NO_LIMITS)
-        begin(call)
+    async def start_call(self, call: PendingCall) -> None:
+        """Send a registered request that is ended by `cancel`, not by a time-out."""
         try:
-            if self._send_request is None or not self._send_request(outgoing):
-                await self._send(outgoing.data)
-        except BaseException:  # whatever it was: a request that was not sent is not in flight
+            if self._send_request is None or not self._send_request(call.outgoing):
+                await self._send(call.outgoing.data)
+        except BaseException:  # also a cancellation: it was not sent, so it is not in flight
             self._discard_call(call)
             raise
         call.sent = True
         call.answer.add_done_callback(lambda _: self._discard_call(call))
-        return call
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
         """Cancel one of our requests and notify the server; False if no such request is in flight."""
@@ -214,20 +192,23 @@ class Dispatcher:
     @property
     def stderr_hint(self) -> str | None:
         """Where to find the server's stderr, if it is not shown; added to the error of a tool that fails."""
-        return self._channel.stderr_hint if isinstance(self._channel, SupportsStderrHint) else None
+        return getattr(self._channel, "stderr_hint", None)
 
     def check_open(self) -> None:
         """Raise `ChannelClosed`, with the reason, if the connection has ended."""
         if self.end_reason is not None:
             raise self._make_end_error(sent=False)
 
-    def _register_call(self, outgoing: OutboundRequest, limits: CallLimits) -> PendingCall:
+    def register_call(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> PendingCall:
+        """Expect the answer to a request that is about to be sent."""
         request_id, alarm, started = outgoing.id, self._deadline_timer, self.loop.time()
         deadline = inf if limits.timeout is None else started + limits.timeout
         if deadline < alarm.next:
             alarm.set(deadline)
         answer: asyncio.Future[Result] = self.loop.create_future()
-        call = PendingCall(request_id, outgoing, limits, started, answer, alarm, deadline, deadline)
+        call = PendingCall(
+            request_id, outgoing, limits, started, answer, alarm, deadline, deadline, context=copy_context()
+        )
         if limits.progress is not None:
             call.progress_queue = CallbackQueue(self.spawn)
         self.calls[request_id] = call
@@ -237,7 +218,7 @@ class Dispatcher:
     def abandon(self, call: PendingCall, reason: str | None) -> None:
         """Stop expecting an answer, and notify a server that has received the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
-        # Where a request can be lost alone, it can be given up alone: that bothers nobody.
+        # Where a request can be lost alone, its cancellation cannot disturb a server either.
         quiet = call.limits.quiet and not self._can_lose_requests
         if data is not None and call.sent and not quiet and self.end_reason is None:
             if self._can_lose_requests:
@@ -253,7 +234,7 @@ class Dispatcher:
         if call.progress_queue is not None:
             call.progress_queue.stop()
         if not call.answer.cancel() and not call.answer.cancelled():
-            call.answer.exception()  # nobody may be left to look at it, which is fine
+            call.answer.exception()  # marks it as retrieved: no caller may be left
 
     def _set_login_pending(self, waiting: bool) -> None:
         """Pause all deadlines during a login: whichever request it is for, the others need it too."""
@@ -281,13 +262,13 @@ class Dispatcher:
             await self._channel.send(data, related)
         except MCPError:
             raise
-        except Exception as error:  # a channel of somebody else's may fail in any way
+        except Exception as error:  # a channel of the user may fail in any way
             raise ChannelClosed(f"the channel failed: {error}", peer=self.peer_name) from error
 
     def queue_send(self, data: bytes, *, alone: bool = False) -> None:
         """Queue a message that no caller waits for; see `try_send`."""
         if not self._send_queue.put(partial(self.try_send, data, alone=alone)):
-            self.stats.record_discard("answer to a peer that does not read")
+            self.stats.record_discard("response that the peer does not read")
 
     async def try_send(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
         """Send a message that no caller waits for. `alone` if no call in flight depends on it."""
@@ -295,7 +276,7 @@ class Dispatcher:
             with mark_unattended(alone or not self.calls):
                 await self._send(data, related)
         except MCPError as error:
-            logger.debug("a message could not be sent: %s", error)
+            logger.debug("could not send a message: %s", error)
 
     # ----------------------------------------------------------------- receiving
 
@@ -309,7 +290,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             self.on_end = lambda _: None  # we end it ourselves, or the loop ends with all that is in it
             raise
-        except Exception as error:  # noqa: BLE001 - a channel of somebody else's may fail in any way
+        except Exception as error:  # noqa: BLE001 - a channel of the user may fail in any way
             self._fail_channel(error)
         finally:
             self.end(ChannelClosed("the client was closed"))
@@ -325,18 +306,18 @@ class Dispatcher:
                 events = (self.connection.receive_message(message),)
             for event in events:
                 if type(event) is ResponseReceived:
-                    self._router.handle_reply(event)  # runs nothing: who waits goes on in its own name
+                    self._router.handle_reply(event)  # the caller resumes in its own context
                 else:
-                    # Whoever tells it may be anybody, a call of ours as well: no callback runs in its name.
+                    # The channel may call from any context, but callbacks run in that of the connection.
                     self._context.run(self._router.route, event)
-        except Exception as error:  # noqa: BLE001 - whoever tells it can do nothing about it
+        except Exception as error:  # noqa: BLE001 - the channel cannot handle it
             self._fail_channel(error)
 
     async def _receive(self) -> bytes:
         data = await self._channel.receive()
         if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             name = f"{type(self._channel).__name__}.receive()"
-            raise TypeError(f"{name} returned a {type(data).__name__}; a message is bytes")
+            raise TypeError(f"{name} must return bytes, not a {type(data).__name__}")
         return data
 
     # ----------------------------------------------------------------- the end
@@ -347,9 +328,19 @@ class Dispatcher:
         failure.__cause__ = error
         self.end(failure)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def find_related_call(self) -> PendingCall | None:
+        """Return the call that the message being handled belongs to; None if that cannot be known.
+
+        HTTP answers each call on a stream of its own. Elsewhere a message can only belong to the call in
+        flight, if there is exactly one.
+        """
+        if hasattr(self._channel, "related_request"):
+            return self.calls.get(self._features.related_request)
+        return next(iter(self.calls.values())) if len(self.calls) == 1 else None
+
+    def spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> "asyncio.Task[None]":
         """Start a task that ends with the connection."""
-        task = self.loop.create_task(work)
+        task = self.loop.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -400,7 +391,7 @@ class Dispatcher:
             self._close_tasks = telling, self.loop.create_task(self._close_channel(telling))
         telling, closing = self._close_tasks
         if self.callback_queue.is_in_callback:
-            telling.cancel()  # two that wait for each other would wait long
+            telling.cancel()  # else the callback and `close` would wait for each other
         await asyncio.shield(closing)
 
     async def _close_channel(self, telling: "asyncio.Task[None]") -> None:
@@ -409,8 +400,8 @@ class Dispatcher:
         finally:  # a loop that ends cancels us; a server process must not outlive it
             try:
                 await self._channel.close()
-            except Exception:  # it is over in any case, and nobody could do better
-                logger.exception("the channel could not be closed in order")
+            except Exception:  # the connection has ended in any case
+                logger.exception("failed to close the channel")
 
     async def _stop_tasks(self, telling: "asyncio.Task[None]") -> None:
         """Cancel every task, and report those that do not end in time."""
@@ -422,4 +413,4 @@ class Dispatcher:
             task.cancel()
         _, stuck = await asyncio.wait(tasks, timeout=CALLBACK_CLOSE_TIMEOUT)
         if stuck:
-            logger.warning("%d callbacks go on although the client was closed", len(stuck))
+            logger.warning("%d callbacks are still running after the client was closed", len(stuck))

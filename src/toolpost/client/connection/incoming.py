@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import (
     AuthError,
@@ -25,22 +25,11 @@ from toolpost.errors import (
     TransportError,
     UrlElicitationRequired,
 )
-from toolpost.protocol import jsonrpc
-from toolpost.protocol.events import (
-    CancellationReceived,
-    ConnectionEvent,
-    ErrorReceived,
-    InboundRequest,
-    InvalidMessageReceived,
-    MessageDropped,
-    NotificationReceived,
-    ProgressReceived,
-    ResponseReceived,
-)
+from toolpost.protocol import events, jsonrpc
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.threads import ThreadPool
-from toolpost.types.base import Raw, RequestId, Result
+from toolpost.types.base import UNSET, Raw, RequestId, Result
 from toolpost.types.client_requests import ElicitParams, ElicitResult
 from toolpost.types.notifications import ElicitationCompleteParams
 
@@ -48,21 +37,18 @@ if TYPE_CHECKING:
     from toolpost.client.connection.dispatcher import Dispatcher
     from toolpost.client.connection.pending import PendingCall
 
-MAX_URL_ELICITATIONS: Final = 1000
-"""How many may be in progress, so that a server cannot fill the memory; the oldest is forgotten."""
+MAX_URL_ELICITATIONS: Final = 1000  # so that a server cannot fill the memory; the oldest is forgotten
 
 
 class UrlElicitations:
     """The URL elicitations in progress on one connection; completions of any other are ignored (ELIC-17)."""
 
-    __slots__ = ("_ids",)
-
     def __init__(self) -> None:
-        self._ids: dict[str, None] = {}
+        self._ids: dict[str | None, None] = {}
 
     def record_request(self, params: object) -> None:
         """Record a request; it may be completed before our answer is sent."""
-        if isinstance(params, ElicitParams) and params.mode == "url" and params.elicitation_id is not None:
+        if isinstance(params, ElicitParams) and params.mode == "url":
             self._add(params.elicitation_id)
 
     def record_answer(self, params: object, result: object) -> None:
@@ -71,7 +57,6 @@ class UrlElicitations:
             isinstance(params, ElicitParams)
             and isinstance(result, ElicitResult)
             and result.action != "accept"
-            and params.elicitation_id is not None
         ):
             self._ids.pop(params.elicitation_id, None)
 
@@ -79,18 +64,17 @@ class UrlElicitations:
         """Record the elicitations that a request was refused for (ELIC-18)."""
         if isinstance(error, UrlElicitationRequired):
             for elicitation in error.elicitations:
-                if "elicitationId" in elicitation:
-                    self._add(elicitation["elicitationId"])
+                self._add(elicitation.get("elicitationId"))
 
     def is_expected(self, params: object) -> bool:
         """Return whether a notification is to be delivered: not the completion of an unknown elicitation."""
         if not isinstance(params, ElicitationCompleteParams):
             return True
-        known = params.elicitation_id in self._ids
-        self._ids.pop(params.elicitation_id, None)
-        return known
+        return self._ids.pop(params.elicitation_id, UNSET) is not UNSET
 
-    def _add(self, elicitation_id: str) -> None:
+    def _add(self, elicitation_id: str | None) -> None:
+        if elicitation_id is None:
+            return
         if len(self._ids) >= MAX_URL_ELICITATIONS:
             del self._ids[next(iter(self._ids))]
         self._ids[elicitation_id] = None
@@ -98,11 +82,7 @@ class UrlElicitations:
 
 # --------------------------------------------------------------------- callbacks
 
-MAX_QUEUED_CALLBACKS: Final = 1000
-"""How many callbacks may be queued, so that a fast peer cannot fill the memory."""
-
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Starts a task and owns it."""
+MAX_QUEUED_CALLBACKS: Final = 1000  # so that a fast peer cannot fill the memory
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -111,11 +91,15 @@ _RUNNING_QUEUE: Final[ContextVar["CallbackQueue | None"]] = ContextVar("_RUNNING
 
 
 class CallbackQueue:
-    """Runs callbacks one at a time, in order, in a task that lives only as long as there is work."""
+    """Runs callbacks one at a time, in order, in a task that `spawn` starts whenever there is work."""
 
     __slots__ = ("_limit", "_spawn", "_task", "_waiting")
 
-    def __init__(self, spawn: Spawn, limit: int = MAX_QUEUED_CALLBACKS) -> None:
+    def __init__(
+        self,
+        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
+        limit: int = MAX_QUEUED_CALLBACKS,
+    ) -> None:
         self._spawn = spawn
         self._limit = limit
         self._waiting: deque[Callable[[], Awaitable[object]]] = deque()
@@ -180,8 +164,8 @@ class IncomingRouter:
         self,
         dispatcher: "Dispatcher",
         *,
-        on_client_request: Callable[[InboundRequest], Awaitable[Result | Raw]],
-        on_notification: Callable[[NotificationReceived], None],
+        on_client_request: Callable[[events.InboundRequest], Awaitable[Result | Raw]],
+        on_notification: Callable[[events.NotificationReceived], None],
     ) -> None:
         self._dispatcher = dispatcher
         self._stats = dispatcher.stats
@@ -191,22 +175,22 @@ class IncomingRouter:
         self._answering_count = 0
         self._url_elicitations = UrlElicitations()
         self._event_routes: dict[type, Callable[[Any], None]] = {
-            ResponseReceived: self.handle_reply,
-            ErrorReceived: self._handle_failure,
-            ProgressReceived: self._handle_progress,
-            NotificationReceived: self._handle_notification,
-            InboundRequest: self._handle_client_request,
-            CancellationReceived: self._handle_cancel,
-            InvalidMessageReceived: self._handle_refusal,
-            MessageDropped: self._handle_drop,
+            events.ResponseReceived: self.handle_reply,
+            events.ErrorReceived: self._handle_failure,
+            events.ProgressReceived: self._handle_progress,
+            events.NotificationReceived: self._handle_notification,
+            events.InboundRequest: self._handle_client_request,
+            events.CancellationReceived: self._handle_cancel,
+            events.InvalidMessageReceived: self._handle_refusal,
+            events.MessageDropped: self._handle_drop,
         }
 
-    def route(self, event: ConnectionEvent) -> None:
+    def route(self, event: events.ConnectionEvent) -> None:
         """Handle one event."""
         try:
             self._event_routes[type(event)](event)
         except Exception:  # no message may cost the connection, whatever is wrong with it or with us
-            logger.exception("a message of the server could not be handled")
+            logger.exception("failed to handle a message from the server")
             self._stats.record_discard("message that could not be handled")
 
     def cancel_client_requests(self) -> None:
@@ -216,7 +200,7 @@ class IncomingRouter:
 
     # ----------------------------------------------------------------- our requests
 
-    def handle_reply(self, event: ResponseReceived) -> None:
+    def handle_reply(self, event: events.ResponseReceived) -> None:
         """Deliver an answer to its caller, if there is still one."""
         dispatcher = self._dispatcher
         call = dispatcher.calls.get(event.request.id)
@@ -224,17 +208,17 @@ class IncomingRouter:
         if call is not None and not call.answer.done():  # its caller may be on the way out
             call.answer.set_result(event.result)
 
-    def _handle_failure(self, event: ErrorReceived) -> None:
+    def _handle_failure(self, event: events.ErrorReceived) -> None:
         self._dispatcher.has_response = True
         self._url_elicitations.record_error(event.error)
         self._dispatcher.calls[event.request.id].fail(event.error)
 
-    def _handle_progress(self, event: ProgressReceived) -> None:
+    def _handle_progress(self, event: events.ProgressReceived) -> None:
         call = self._dispatcher.calls[event.request.id]
         call.extend(asyncio.get_running_loop().time())
-        tell, lane = call.limits.progress, call.progress_queue
-        if tell is not None and lane is not None and not lane.put(partial(tell, event.params)):
-            self._stats.record_discard("progress that nobody has time for")
+        callback, queue = call.limits.progress, call.progress_queue
+        if callback is not None and queue is not None and not queue.put(partial(callback, event.params)):
+            self._stats.record_discard("progress over the limit")
 
     def handle_lost_request(self, request_id: RequestId, error: TransportError | AuthError) -> None:
         """Fail one request whose answer cannot come any more.
@@ -244,10 +228,10 @@ class IncomingRouter:
         error.peer = error.peer or self._dispatcher.peer_name
         call = self._dispatcher.calls.get(request_id)
         if call is None:
-            logger.debug("a request that nobody waits for was lost: %s", error)
+            logger.debug("lost an abandoned request: %s", error)
         else:
             if isinstance(error, RequestFailed) and error.sent and error.status is None:
-                self._dispatcher.abandon(call, "its answer was lost")  # the server may still be busy with it
+                self._dispatcher.abandon(call, "the response was lost")  # the server may still be working
             call.fail(error)
         if isinstance(error, SessionLost):
             self._dispatcher.end(SessionLost(error.message, hint=error.hint, peer=error.peer))
@@ -256,11 +240,11 @@ class IncomingRouter:
         """Fail the request whose answer was dropped for its length, or answer the server's request."""
         self._stats.record_discard("message over the limit")
         error = line.make_error()
-        logger.warning("a message of the server was dropped: %s", error)
+        logger.warning("dropped a message from the server: %s", error)
         call = self._find_call(error)
         if call is not None:
-            hint = "raise it where the server is described: `Stdio(…, max_line=…)`"
-            why = f"the answer to {call.method} was dropped: {error.message}"
+            hint = "raise the limit: `Stdio(…, max_line=…)`"
+            why = f"the response to {call.method} was dropped: {error.message}"
             call.fail(RemoteProtocolError(why, hint=hint, peer=self._dispatcher.peer_name))
         elif (
             error.id is not None
@@ -276,22 +260,22 @@ class IncomingRouter:
             return calls.get(error.id) if error.reply else None
         # A subscription is in flight all the time, and its answer is short.
         waiting = [call for call in calls.values() if call.sent and call.method != SUBSCRIPTIONS_LISTEN]
-        told = error.reply or error.answer is not None  # else it was a notice
-        return waiting[0] if told and len(waiting) == 1 else None
+        is_notification = not error.reply and error.answer is None
+        return waiting[0] if len(waiting) == 1 and not is_notification else None
 
     # ----------------------------------------------------------------- from the server
 
-    def _handle_notification(self, event: NotificationReceived) -> None:
+    def _handle_notification(self, event: events.NotificationReceived) -> None:
         self._stats.notifications += 1
         if self._url_elicitations.is_expected(event.params):
             self._on_notification(event)
         else:
-            self._stats.record_discard("end of no elicitation under way")
+            self._stats.record_discard("end of an unknown elicitation")
 
-    def _handle_client_request(self, incoming: InboundRequest) -> None:
+    def _handle_client_request(self, incoming: events.InboundRequest) -> None:
         if self._answering_count >= self._dispatcher.connection.limit:
             # A server that asks and does not read the answers; those that may wait are counted as well.
-            busy = InternalError("Too many requests wait for their answers to be read")
+            busy = InternalError("Too many responses are waiting to be read")
             data = self._dispatcher.connection.fail(incoming.id, busy)
             if data is not None:
                 self._dispatcher.queue_send(data)
@@ -299,8 +283,9 @@ class IncomingRouter:
         self._stats.client_requests += 1
         self._url_elicitations.record_request(incoming.params)
         self._answering_count += 1
+        call = self._dispatcher.find_related_call()
         task = self._client_request_tasks[incoming.id] = self._dispatcher.spawn(
-            self._answer_client_request(incoming)
+            self._answer_client_request(incoming), None if call is None else call.context
         )
         task.add_done_callback(partial(self._remove_task, incoming.id))
 
@@ -309,7 +294,7 @@ class IncomingRouter:
         if self._client_request_tasks.get(request_id) is task:  # the id may be in use again
             del self._client_request_tasks[request_id]
 
-    async def _answer_client_request(self, incoming: InboundRequest) -> None:
+    async def _answer_client_request(self, incoming: events.InboundRequest) -> None:
         """Answer a request of the server, whatever the callback does."""
         method, connection = incoming.row.name, self._dispatcher.connection
         try:
@@ -319,16 +304,16 @@ class IncomingRouter:
         except BaseException as error:  # a callback may raise anything, and the server waits
             if is_task_cancellation(error):
                 raise
-            logger.exception("the answer to %s failed", method)
+            logger.exception("failed to answer %s", method)
             failure = InternalError(f"Internal error: the client failed to answer {method}")
             data = connection.fail(incoming.id, failure)
         if data is not None:
             await self._dispatcher.try_send(data, incoming.id, alone=method == PING)
 
-    async def _run_callback(self, incoming: InboundRequest) -> Result | Raw:
+    async def _run_callback(self, incoming: events.InboundRequest) -> Result | Raw:
         """Run the callback for a request. The server waits for it, so all deadlines are paused.
 
-        A channel does not tell which of our calls the server asks for.
+        The channel may not know which of our calls the request belongs to.
         """
         loop = asyncio.get_running_loop()
         held = list(self._dispatcher.calls.values())
@@ -343,20 +328,20 @@ class IncomingRouter:
         self._url_elicitations.record_answer(incoming.params, result)
         return result
 
-    def _handle_cancel(self, event: CancellationReceived) -> None:
+    def _handle_cancel(self, event: events.CancellationReceived) -> None:
         task = self._client_request_tasks.get(event.request.id)
         logger.debug("the server cancelled %s: %s", event.request.row.name, event.reason)
         if task is not None:
             task.cancel()
 
-    def _handle_refusal(self, event: InvalidMessageReceived) -> None:
-        logger.info("refused a message of the server: %s", event.error)
-        self._stats.record_discard("refused message")
+    def _handle_refusal(self, event: events.InvalidMessageReceived) -> None:
+        logger.info("rejected a message from the server: %s", event.error)
+        self._stats.record_discard("rejected message")
         if event.data is not None:
             self._dispatcher.queue_send(event.data)
 
-    def _handle_drop(self, event: MessageDropped) -> None:
-        logger.debug("discarded a message of the server: %s (%s)", event.reason, event.error)
+    def _handle_drop(self, event: events.MessageDropped) -> None:
+        logger.debug("discarded a message from the server: %s (%s)", event.reason, event.error)
         self._stats.record_discard(event.reason)
 
 

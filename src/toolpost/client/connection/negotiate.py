@@ -9,12 +9,10 @@ Channels are opened by a `Connector`, which is given.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from toolpost.channel import Channel
-from toolpost.client.channel_features import SupportsEarlyExitHint, SupportsProcessStatus
 from toolpost.client.connection.dispatcher import Dispatcher
 from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.errors import (
@@ -38,8 +36,7 @@ from toolpost.protocol.revisions import Revision, find_newest
 from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
 
-MAX_CACHED_REVISIONS: Final = 256
-"""How many servers are remembered; for others there is one more probe."""
+MAX_CACHED_REVISIONS: Final = 256  # servers; any other costs one more probe
 
 
 class CachedRevision(NamedTuple):
@@ -49,74 +46,29 @@ class CachedRevision(NamedTuple):
     via_fallback: bool = False
 
 
-class RevisionCache:
-    """Revisions by key, for the next client of this process; the oldest go first. None is no key."""
-
-    def __init__(self, limit: int = MAX_CACHED_REVISIONS) -> None:
-        self._limit = limit
-        self._entries: OrderedDict[str, CachedRevision] = OrderedDict()
-
-    def find(self, key: str | None) -> CachedRevision | None:
-        """Return the entry; None if there is none."""
-        return None if key is None else self._entries.get(key)
-
-    def put(self, key: str | None, entry: CachedRevision) -> None:
-        """Store an entry."""
-        if key is not None:
-            self._entries[key] = entry
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._limit:
-                self._entries.popitem(last=False)
-
-    def drop(self, key: str | None) -> None:
-        """Remove an entry that has proven wrong, or may be old (VER-7)."""
-        if key is not None:
-            self._entries.pop(key, None)
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._entries.clear()
-
-
-REVISION_CACHE: Final = RevisionCache()
-"""The cache of this process."""
+REVISION_CACHE: Final[dict[str, CachedRevision]] = {}
+"""Revisions by the keys of connectors, for the next client of this process; the oldest go first."""
 
 
 # Only these prove a stateless server; −32601 and −32602 do not.
 _STATELESS_ERRORS: Final = (HeaderMismatch, MissingCapability, UnsupportedRevision)
 
-_INCONCLUSIVE_STATUSES: Final = frozenset({401, 403, 407, 429})
-"""What any server may answer to whom it does not know, or knows too well."""
-
-_FALLBACK_STATUSES: Final = frozenset({400, 404, 405})
-"""What a server answers to `initialize` that is older than the one URL for everything."""
-
-_FALLBACK_CODES: Final = frozenset({-32700, -32600, -32601, -32000})
-"""The same, of one that explains a status in JSON-RPC: whatever it is, it is nothing about the handshake."""
+_INCONCLUSIVE_STATUSES: Final = frozenset({401, 403, 407, 429})  # any server may answer so, of either era
+_FALLBACK_STATUSES: Final = frozenset({400, 404, 405})  # the answer to `initialize` of an HTTP+SSE server
+_FALLBACK_CODES: Final = frozenset({-32700, -32600, -32601, -32000})  # the same as a JSON-RPC error
 
 
 class Connector(NamedTuple):
-    """How to reach a server.
+    """How to reach a server."""
 
-    Args:
-        name: the name of the server in errors.
-        open: opens a channel to it.
-        can_reopen: whether `open` may be called more than once.
-        fallback: another connector for the same server, which supports only sessions.
-        key: the key of its revision in the cache; None caches nothing.
-        may_need_login: whether a user may have to log in.
-        session: whether it supports only sessions, so that there is nothing to negotiate.
-        resolve: makes the actual connector, where that has to be looked up each time.
-    """
-
-    name: str
+    name: str  # for errors
     open: Callable[[], Awaitable[Channel]]
-    can_reopen: bool = True
-    fallback: "Connector | None" = None
-    key: str | None = None
-    may_need_login: bool = False
-    session: bool = False
-    resolve: "Callable[[], Awaitable[Connector]] | None" = None
+    can_reopen: bool = True  # whether `open` may be called more than once
+    fallback: "Connector | None" = None  # another one for the same server, which supports only sessions
+    key: str | None = None  # of its revision in the cache; None caches nothing
+    may_need_login: bool = False  # whether a user may have to log in
+    session: bool = False  # whether it supports only sessions, so that there is nothing to negotiate
+    resolve: "Callable[[], Awaitable[Connector]] | None" = None  # makes the actual one, before each attempt
 
 
 class OpenedConnection(NamedTuple):
@@ -126,7 +78,6 @@ class OpenedConnection(NamedTuple):
     revision: Revision
     result: InitializeResult | DiscoverResult
     via_fallback: bool = False
-    """Whether it was reached by the fallback of the connector."""
 
 
 class Handshake:
@@ -152,8 +103,7 @@ class Handshake:
         self._dispatcher: Dispatcher | None = None
         self._channel: Channel | None = None
         self._via_fallback = False
-        self.process_report = ""
-        """What is known of a server process that was given up, to be added to the error."""
+        self.process_report = ""  # describes a server process that was given up, for the error
 
     async def run(self) -> OpenedConnection:
         """Open the connection. Raises `ConnectFailed` if that is impossible."""
@@ -163,28 +113,31 @@ class Handshake:
             if isinstance(error, AuthError):
                 await self._close()
                 raise
-            hint, channel = error.hint or None, self._channel
-            if not hint and isinstance(channel, SupportsEarlyExitHint):
-                hint = channel.early_exit_hint
+            hint = error.hint or getattr(self._channel, "early_exit_hint", None)
             if hint is None and isinstance(error, RequestFailed) and error.status is None:
-                hint = "is the server running, and is the address right?"
+                hint = "check that the server is running and that the address is correct"
             await self._close()
             known = error.peer in {None, self._name}
             why = error.message if known else f"{error.peer}: {error.message}"
-            raise ConnectFailed(f"no conversation came about: {why}", hint=hint, peer=self._name) from error
+            raise ConnectFailed(f"could not connect: {why}", hint=hint, peer=self._name) from error
         except BaseException:  # also a time-out from outside: nothing may stay open
             self.process_report = self._describe_process()  # now, because we end it
             await self._close()
             raise
-        if self._has_both_eras:  # what a client was told to speak is nothing that it has found out
-            REVISION_CACHE.put(self._connector.key, CachedRevision(opened.revision, opened.via_fallback))
+        supported = self._local_peer.supported
+        if all(find_newest(supported, era=era) is not None for era in ("session", "stateless")):
+            # The server decided the era. A revision that the user chose is not cached.
+            self._forget_revision()
+            if self._connector.key is not None:
+                if len(REVISION_CACHE) >= MAX_CACHED_REVISIONS:
+                    del REVISION_CACHE[next(iter(REVISION_CACHE))]
+                REVISION_CACHE[self._connector.key] = CachedRevision(opened.revision, opened.via_fallback)
         return opened
 
-    @property
-    def _has_both_eras(self) -> bool:
-        """Whether this client supports both eras, so that the server decides."""
-        supported = self._local_peer.supported
-        return all(find_newest(supported, era=era) is not None for era in ("session", "stateless"))
+    def _forget_revision(self) -> None:
+        """Remove a cached revision that has proven wrong, or may be old (VER-7)."""
+        if self._connector.key is not None:
+            REVISION_CACHE.pop(self._connector.key, None)
 
     async def _close(self) -> None:
         if self._dispatcher is not None:
@@ -192,31 +145,27 @@ class Handshake:
             self._dispatcher = None
 
     def _describe_process(self) -> str:
-        channel = self._channel
-        if not isinstance(channel, SupportsProcessStatus):
+        channel: Any = self._channel
+        if not hasattr(channel, "returncode"):
             return ""
         code, words = channel.returncode, channel.stderr_tail
-        text = "is still running" if code is None else f"has ended with code {code}"
-        junk = (
-            0
-            if self._dispatcher is None
-            else self._dispatcher.connection.dropped_counts.get("malformed message", 0)
-        )
-        if junk:
-            text += f" and has written {junk} line(s) on stdout that are no messages: does it print there?"
-        lines = ("; its last lines on stderr:", *words) if words else ("",)
+        text = "is still running" if code is None else f"exited with code {code}"
+        counts = {} if self._dispatcher is None else self._dispatcher.connection.dropped_counts
+        if junk := counts.get("malformed message", 0):
+            text += f" and wrote {junk} line(s) to stdout that are not messages: does it print there?"
+        lines = ("; last lines of stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)
 
     async def _open_channel(self, revision: Revision, *, via_fallback: bool = False) -> Dispatcher:
         """Open a new channel and start a dispatcher on it."""
         await self._close()
         connector = self._connector.fallback if via_fallback else self._connector
-        assert connector is not None, "there is a detour"
+        assert connector is not None, "there is a fallback"
         self._via_fallback = via_fallback
         try:
             self._channel = await connector.open()
         except OSError as error:
-            raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
+            raise ConnectFailed(f"could not connect: {error}", peer=self._name) from error
         self._dispatcher = self._start_dispatcher(self._channel, revision)
         return self._dispatcher
 
@@ -226,18 +175,18 @@ class Handshake:
             try:
                 self._connector = await self._connector.resolve()
             except OSError as error:
-                raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
+                raise ConnectFailed(f"could not connect: {error}", peer=self._name) from error
         if self._ignore_cache:
-            REVISION_CACHE.drop(self._connector.key)
+            self._forget_revision()
             return None
-        return REVISION_CACHE.find(self._connector.key) or self._cached
+        return REVISION_CACHE.get(self._connector.key or "", self._cached)
 
     async def _negotiate(self) -> OpenedConnection:
         known = await self._resolve_connector()
         session = find_newest(self._local_peer.supported, era="session")
         stateless = find_newest(self._local_peer.supported, era="stateless")
         if self._connector.session and session is None:
-            raise ConnectFailed("only sessions are held there, and this client holds none", peer=self._name)
+            raise ConnectFailed("the server requires a session, which this client rejects", peer=self._name)
         if session is None:
             # There is nothing to choose from, so there is nothing to find out.
             dispatcher = await self._open_channel(cast("Revision", stateless))
@@ -258,7 +207,7 @@ class Handshake:
         """Open a session as the last time; None if the server does not hold one any more (VER-7)."""
         via_fallback = known.via_fallback and self._connector.fallback is not None
         try:
-            # A server that has left the detour may keep us waiting there for ever, and not refuse.
+            # A server that no longer serves the fallback may leave us waiting instead of refusing.
             async with asyncio.timeout(self._probe_timeout if via_fallback else None):
                 return await self._initialize(await self._open_channel(session, via_fallback=via_fallback))
         except TimeoutError:
@@ -272,7 +221,7 @@ class Handshake:
         except ConnectFailed:
             if not via_fallback:
                 raise
-        REVISION_CACHE.drop(self._connector.key)
+        self._forget_revision()
         return None
 
     async def _probe(self, dispatcher: Dispatcher, session: Revision) -> OpenedConnection:
@@ -318,18 +267,13 @@ class Handshake:
             dispatcher.connection.switch_revision(stateless)
             return await self._discover(dispatcher)
         except ConnectFailed as error:  # not by the fallback either, so that it can only have been slow
-            return await self._retry_discover(stateless, error)
+            try:
+                dispatcher = await self._open_channel(stateless)
+                return await self._discover(dispatcher, CallLimits(timeout=self._probe_timeout))
+            except (RPCError, ProtocolError, TransportError):
+                raise error from None
         except ChannelClosed as error:
             return await self._initialize_on_new_channel(session, error)
-
-    async def _retry_discover(self, stateless: Revision, failed: ConnectFailed) -> OpenedConnection:
-        """Probe a stateless server again that was slow to start; raise `failed` if that fails too."""
-        try:
-            return await self._discover(
-                await self._open_channel(stateless), CallLimits(timeout=self._probe_timeout)
-            )
-        except (RPCError, ProtocolError, TransportError):
-            raise failed from None
 
     async def _initialize_on_new_channel(self, session: Revision, error: ChannelClosed) -> OpenedConnection:
         """Initialize a server that exited on the probe."""
@@ -352,7 +296,9 @@ class Handshake:
         try:
             result = await dispatcher.run(SESSION_ERA.open(dispatcher.connection))
         except (RequestFailed, RPCError) as error:
-            if self._via_fallback or self._connector.fallback is None or not _is_fallback_refusal(error):
+            is_status = isinstance(error, RequestFailed)
+            refused = error.status in _FALLBACK_STATUSES if is_status else error.code in _FALLBACK_CODES
+            if self._via_fallback or self._connector.fallback is None or not refused:
                 raise
             return await self._initialize_via_fallback(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
@@ -366,14 +312,11 @@ class Handshake:
         try:
             return await self._initialize(await self._open_channel(session, via_fallback=True))
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
-            # A server that cannot serve at all says the same both times.
-            first = (
-                ""
-                if error.message in second.message
-                else f"{error.message}; nor in the way of older servers: "
-            )
+            first = f"{error.message}; the fallback for older servers failed too: "
+            if error.message in second.message:  # a server that cannot serve at all fails alike both times
+                first = ""
             raise ConnectFailed(
-                f"no conversation came about: {first}{second.message}",
+                f"could not connect: {first}{second.message}",
                 hint=error.hint,
                 peer=self._name,
             ) from second
@@ -390,21 +333,12 @@ def _is_era_refusal(error: RequestFailed) -> bool:
     )
 
 
-def _is_fallback_refusal(error: RequestFailed | RPCError) -> bool:
-    """Return whether a server refused `initialize` because this is the wrong endpoint."""
-    return (
-        error.status in _FALLBACK_STATUSES
-        if isinstance(error, RequestFailed)
-        else error.code in _FALLBACK_CODES
-    )
-
-
 class _NoCommonStatelessRevision(RemoteProtocolError):
     """The server is stateless and lists its revisions, none of which is a stateless one of ours."""
 
     def __init__(self, listed: list[str], party: LocalPeer) -> None:
         super().__init__(
-            f"the server speaks {', '.join(listed) or 'no revision'}; we speak {', '.join(party.supported)}"
+            f"the server supports {', '.join(listed) or 'no revision'}; we use {', '.join(party.supported)}"
         )
         self.listed_revisions = listed
 

@@ -7,26 +7,23 @@ of a connection. Sending is left to the dispatcher.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context
 from math import inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.protocol.events import OutboundRequest
 from toolpost.types.base import RequestId, Result, Struct
 from toolpost.types.notifications import ProgressParams
 
-CHECK_INTERVAL_PER_CALL: Final = 1e-5
-"""Seconds between two checks of all requests, for each of them, so that checking stays cheap."""
+CHECK_INTERVAL_PER_CALL: Final = 1e-5  # seconds between two checks, per request in flight: keeps them cheap
 
 
 class DeadlineTimer:
     """One timer for all requests of a connection: a timer for each would dominate the cost of a request."""
 
-    __slots__ = ("_loop", "_timer", "_watched", "next")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[RequestId, "PendingCall"]) -> None:
-        self.next = inf
-        """When it fires; an earlier deadline has to be `set`."""
+        self.next = inf  # when it fires; an earlier deadline has to be `set`
         self._loop = loop
         self._watched = watched
         self._timer: asyncio.TimerHandle | None = None
@@ -54,25 +51,15 @@ class DeadlineTimer:
             self.set(max(first, now + CHECK_INTERVAL_PER_CALL * len(self._watched)))
 
 
-AsyncProgressCallback: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
-
-
 class CallLimits(NamedTuple):
-    """How long a request may take, and who hears of it in the meantime.
+    """How long a request may take, and where its progress goes. All times are in seconds."""
 
-    Args:
-        timeout: how long to wait; progress starts it anew. None waits for ever.
-        cap: how long to wait in all, whatever the progress.
-        progress: whom to tell about progress. What came before the answer is told before the answer.
-        extendable: ask for progress even if nobody wants to be told, so that it extends the time-out.
-        quiet: forget the request without telling the server, when it is given up.
-    """
-
-    timeout: float | None = None
-    cap: float | None = None
-    progress: AsyncProgressCallback | None = None
-    extendable: bool = False
-    quiet: bool = False
+    timeout: float | None = None  # restarted by progress; None waits without limit
+    cap: float | None = None  # in all, whatever the progress
+    # Gets all progress that came before the answer.
+    progress: Callable[[ProgressParams], Awaitable[object]] | None = None
+    extendable: bool = False  # requests progress even without a callback, to extend the time-out
+    quiet: bool = False  # sends no cancellation when the request is given up
 
     def subtract(self, spent: float) -> "CallLimits":
         """Return the limits after some seconds have passed."""
@@ -86,14 +73,7 @@ NO_LIMITS: Final = CallLimits()
 
 
 class PendingCall(Struct, eq=False):
-    """A request in flight. A struct, because one is made for every request.
-
-    Attributes:
-        timer: fires when it is late; the dispatcher sets it.
-        deadline: when it is late; infinite while it is paused.
-        due: the same, whether it is paused or not.
-        scope: around a wait for anything other than the answer.
-    """
+    """A request in flight. A struct, because one is made for every request."""
 
     id: RequestId
     outgoing: OutboundRequest
@@ -101,12 +81,13 @@ class PendingCall(Struct, eq=False):
     started: float
     answer: "asyncio.Future[Result]"
     timer: DeadlineTimer
-    deadline: float
-    due: float
+    deadline: float  # when it times out; infinite while it is paused
+    due: float  # the same, paused or not
     progress_queue: CallbackQueue | None = None
     late: bool = False
-    scope: asyncio.Timeout | None = None
+    scope: asyncio.Timeout | None = None  # around a wait for anything other than the answer
     sent: bool = False
+    context: Context | None = None  # the caller's context variables, for callbacks about the call
     pause_count: int = 0
     paused_at: float = 0.0
 

@@ -14,25 +14,18 @@ from typing import Final
 
 from toolpost.channel import is_unattended, mark_unattended
 from toolpost.client.connection.dispatcher import Dispatcher
-from toolpost.client.connection.negotiate import OpenedConnection
+from toolpost.client.connection.negotiate import Connector, OpenedConnection
 from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 
-MIN_BACKOFF: Final = 0.5
-"""Seconds before the first new try at least: a server that restarts quickly is back by then."""
+MIN_BACKOFF: Final = 0.5  # seconds before the first retry: a server that restarts quickly is back by then
+MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows; what lasts longer is a success
 
-MAX_BACKOFF: Final = 30.0
-"""Seconds to which the pause grows; what has stood for so long was a success."""
-
-BACKOFF_JITTER: Final = 0.5
-"""How much of a pause is added by chance. Many clients lose the same server at the same time, and must not
-come back as one."""
+BACKOFF_JITTER: Final = 0.5  # random part of a delay: clients of one server must not all come back at once
 
 
 class Backoff:
     """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
-
-    __slots__ = ("_next", "_stood", "tries")
 
     def __init__(self) -> None:
         self._stood: float | None = None
@@ -48,7 +41,7 @@ class Backoff:
         self._stood = now
 
     def next_delay(self, now: float) -> float:
-        """Return the seconds to wait from now on: the pause, and up to half of it more."""
+        """Return the seconds to wait: the current delay, and up to half of it more."""
         if self._stood is not None and now - self._stood >= MAX_BACKOFF:
             self.reset()
         self._stood = None
@@ -57,14 +50,8 @@ class Backoff:
         return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
 
 
-MAX_AUTO_RECONNECTS: Final = 5
-"""How often in a row a lost connection is opened again in the background."""
-
-MAX_RECONNECT_RETRY_AFTER: Final = 3600.0
-"""Seconds that a server can defer the next try by `Retry-After`, at most."""
-
-_CONNECT_HINT: Final = "use `async with client:`, or `await client.connect()`"
-_RECONNECT_HINT: Final = "`connect()` opens it again"
+MAX_AUTO_RECONNECTS: Final = 5  # attempts in a row to reopen a lost connection in the background
+MAX_RECONNECT_RETRY_AFTER: Final = 3600.0  # seconds by which `Retry-After` can defer a reconnect, at most
 
 
 class Reconnector:
@@ -74,41 +61,36 @@ class Reconnector:
         self,
         connect: Callable[[], Awaitable[OpenedConnection]],
         connection_state: ConnectionState,
-        *,
-        can_reopen: bool,
-        may_need_login: bool = False,
+        connector: Connector,
     ) -> None:
         self._connect = connect
-        self._may_need_login = may_need_login
+        self._connector = connector
         self._connection_state = connection_state
-        self._can_reopen = can_reopen
         self._backoff = Backoff()
         self._connect_task: asyncio.Task[OpenedConnection] | None = None
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._backoff_until = 0.0
         self._is_unattended = False
-        self.cause: Exception | None = None
-        """Why the connection was lost, until it is back."""
+        self.cause: Exception | None = None  # why the connection was lost, until it is back
         self._waiter_count = 0
         self._dispatcher: Dispatcher | None = None
         self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
-        self.is_closed = True
-        """Whether no connection is wanted: none was opened yet, or it was closed by us."""
-        self.last_connection: OpenedConnection | None = None
-        """The connection that was opened last."""
+        self.is_closed = True  # whether no connection is wanted: none was opened yet, or it was closed by us
+        self.last_connection: OpenedConnection | None = None  # the connection that was opened last
 
     # ----------------------------------------------------------------- the connection
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """The connection. Raises `ChannelClosed` if there is none; the hint tells how to open one."""
+        """The connection. Raises `ChannelClosed` if there is none, with a hint how to open one."""
         dispatcher = self._current_dispatcher()
         if dispatcher is None:
-            raise ChannelClosed("the client is not connected", sent=False, hint=_CONNECT_HINT)
+            hint = "use `async with client:`, or `await client.connect()`"
+            raise ChannelClosed("the client is not connected", sent=False, hint=hint)
         try:
             dispatcher.check_open()
         except ChannelClosed as error:
-            error.hint = error.hint or _RECONNECT_HINT
+            error.hint = error.hint or "call `connect()` to reopen it"
             raise
         return dispatcher
 
@@ -123,18 +105,18 @@ class Reconnector:
         dispatcher = self._dispatcher
         if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
             return dispatcher
-        self._current_dispatcher()  # keeps none that cannot go on
+        self._current_dispatcher()  # drops one whose loop was closed
         return None
 
     @property
     def can_reconnect(self) -> bool:
         """Whether there is a connection, or another one can be opened."""
-        return self.is_connected or (self._can_reopen and not self.is_closed)
+        return self.is_connected or (self._connector.can_reopen and not self.is_closed)
 
     async def ensure_connected(self) -> Dispatcher:
         """Return the connection; one that was lost is opened again first."""
         while not self.is_connected:
-            if self.is_closed or not self._can_reopen:
+            if self.is_closed or not self._connector.can_reopen:
                 return self.dispatcher
             alone = is_unattended()
             if (self._connect_task is None and self._reconnect_timer is None) or self._is_blocked_on_login(
@@ -202,7 +184,12 @@ class Reconnector:
 
     def _is_blocked_on_login(self, *, alone: bool) -> bool:
         """Whether an unattended attempt may need a login, and now a user is there to log in."""
-        return self._may_need_login and self._connect_task is not None and self._is_unattended and not alone
+        return (
+            self._connector.may_need_login
+            and self._connect_task is not None
+            and self._is_unattended
+            and not alone
+        )
 
     async def _run_connect(self) -> OpenedConnection:
         dispatcher = self._current_dispatcher()
@@ -244,7 +231,7 @@ class Reconnector:
     def _schedule_reconnect(self, cause: Exception) -> None:
         """Enter backoff, and try again in the background if that makes sense."""
         self.cause = cause
-        if not self._can_reopen:
+        if not self._connector.can_reopen:
             self._connection_state.enter(Transition("closed", cause))
             return
         loop = asyncio.get_running_loop()
@@ -258,7 +245,7 @@ class Reconnector:
             self._reconnect_timer = loop.call_later(
                 pause, partial(self._start_connecting, alone=True), context=Context()
             )
-        elif not self._is_unattended or not isinstance(cause, AuthError):  # else somebody may want to log in
+        elif not self._is_unattended or not isinstance(cause, AuthError):  # else a user may log in now
             self._backoff_until = loop.time() + pause
 
     def _check_backoff(self) -> None:
@@ -269,9 +256,8 @@ class Reconnector:
         if left <= 0:
             return
         raise ConnectFailed(
-            f"the connection was lost or refused {self._backoff.tries} times in a row, the last time because "
-            f"{self.cause}",
-            hint=f"it is tried again in {left:.0f} s; `connect()` tries it now",
+            f"the connection failed {self._backoff.tries} times in a row; last error: {self.cause}",
+            hint=f"next attempt in {left:.0f} s; call `connect()` to retry now",
         ) from self.cause
 
     def _cancel_timer(self) -> None:
@@ -303,7 +289,7 @@ class Reconnector:
 
 
 async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
-    """Cancel a task and wait for its end; its error is left to those who wait for it."""
+    """Cancel a task and wait for its end; its error belongs to the tasks that wait for it."""
     if not connecting.done():
         if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
             connecting.cancel()

@@ -1,8 +1,8 @@
 """The session with a server as the methods of a client need it: limits, retries, notifications.
 
-Owns what belongs to the current connection and is restored after a reconnect: the listener and the log level.
-Moving messages is left to `dispatcher`, finding the revision to `negotiate`, reconnecting to `reconnect`,
-lists and caches to `listing`, and rounds of input to `multi_round`.
+Runs each request over the connection, and again where `retry` allows it. Owns the state that is restored
+after a reconnect: the listener and the log level. Leaves messages to `dispatcher`, the revision to
+`negotiate`, reconnecting to `reconnect`, and lists and caches to `listing`.
 """
 
 import asyncio
@@ -10,20 +10,18 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
 
 from toolpost.channel import Channel, mark_unattended
 from toolpost.client.callbacks import RequestCallbacks
 from toolpost.client.changes import ChangeStream
 from toolpost.client.connection.dispatcher import Dispatcher
-from toolpost.client.connection.incoming import CallbackQueue
 from toolpost.client.connection.negotiate import CachedRevision, Connector, Handshake, OpenedConnection
-from toolpost.client.connection.pending import NO_LIMITS, CallLimits
+from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.reconnect import Reconnector
-from toolpost.client.connection.retry import RETRY_SAFE_METHODS, Retrier
-from toolpost.client.connection.status import ConnectionState, Stats
+from toolpost.client.connection.retry import RETRY_SAFE_METHODS, CircuitBreaker, RetryPolicy
+from toolpost.client.connection.status import ConnectionState, Stats, Transition
 from toolpost.client.listing import ServerReader
-from toolpost.client.multi_round import MultiRoundRunner
 from toolpost.client.options import ClientOptions, EventCallbacks, ProgressCallback, check_mapping
 from toolpost.client.subscriptions import ChangeListener
 from toolpost.errors import (
@@ -33,36 +31,32 @@ from toolpost.errors import (
     ConnectFailed,
     LocalProtocolError,
     MCPError,
+    RateLimited,
     RequestFailed,
+    RequestTimeout,
     RPCError,
     SessionLost,
+    TransportError,
 )
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.headers import UnsendableRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER, Row
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, Raw, Result, WireStruct
+from toolpost.types.base import JSON, Result, WireStruct
 from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
-DEFAULT_LOG_LEVEL: Final = "info"
-"""The level that a client with `on_log` requests from a stateless server, which else would send nothing."""
+DEFAULT_LOG_LEVEL: Final = "info"  # for `on_log`: a stateless server sends no log without a level
 
-STATE_CALLBACK_TIMEOUT: Final = 5.0
-"""Seconds to wait for `on_state` callbacks when the client is closed."""
 
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
+T = TypeVar("T")
+
 logger: Final = logging.getLogger("toolpost.client")
-
-
-class _DesiredState(NamedTuple):
-    """What the user has requested on a connection, to be restored on the next one."""
-
-    uris: frozenset[str] = frozenset()
-    level: LogLevel | None = None
 
 
 class ClientSession:
@@ -78,15 +72,15 @@ class ClientSession:
     ) -> None:
         self.stats = Stats()
         self.reader = ServerReader(self, self.stats, strict=options.strict, cache=options.cache)
-        self.multi_round = MultiRoundRunner(self, request_callbacks)
-        self.log_level: LogLevel | None = None
-        """The level that every request of the stateless era carries."""
+        self.log_level: LogLevel | None = None  # the level that every request of the stateless era carries
         self.listener: ChangeListener
-        self.change_streams: set[ChangeStream] = set()
-        """The open `listen` loops."""
+        # Convert the results of extensions.
+        self.result_resolvers: dict[type[Result], Callable[[Any], Awaitable[Result]]] = {}
+        self.change_streams: set[ChangeStream] = set()  # the open `listen` loops
+        self.name = connector.name  # the name of the server, whether it can be reached or not
         self._connector = connector
         self._local_peer = party
-        self._request_callbacks = request_callbacks
+        self.request_callbacks = request_callbacks
         request_callbacks.describe_server = self._describe_server
         self._event_callbacks = event_callbacks
         self._options = options
@@ -95,80 +89,54 @@ class ClientSession:
             for extendable in (False, True)
         )
         self._requested_log_level: LogLevel | None = None
-        self._state_to_restore: _DesiredState | None = None
-        tell = event_callbacks.state
+        self._state_to_restore: tuple[frozenset[str], LogLevel | None] | None = None
+        on_state = event_callbacks.state
         self.connection_state = ConnectionState(
-            None if tell is None else partial(request_callbacks.threads.run, tell)
+            None if on_state is None else partial(request_callbacks.threads.run, on_state)
         )
-        self._reconnector = Reconnector(
-            self._connect,
-            self.connection_state,
-            can_reopen=connector.can_reopen,
-            may_need_login=connector.may_need_login,
-        )
-        self.retrier = Retrier(
-            self._reconnector, self.connection_state, self.stats, connector.name, options.retries
-        )
-        self.run_with_retry = self.retrier.run
-        self.ensure_connected = self.retrier.ensure_connected
-        self.wait_connected = self.retrier.wait_connected
-        self._callback_queue: CallbackQueue
+        self.reconnector = Reconnector(self._connect, self.connection_state, connector)
+        self._breaker = CircuitBreaker()
         self._connect_scope: asyncio.Timeout | None = None
 
     # ----------------------------------------------------------------- the connection
 
     async def open(self) -> None:
         """Connect, unless connected."""
-        self.retrier.breaker.allow_next()
-        await self._reconnector.open()
+        self._breaker.allow_next()
+        await self.reconnector.open()
 
     async def close(self) -> None:
         """Close the connection. Requests in flight fail with `ChannelClosed`."""
         try:
             for changes in list(self.change_streams):
-                await changes.aclose(tell=False)
-            await self._reconnector.close()
+                await changes.aclose(unsubscribe=False)
+            await self.reconnector.close()
             self.reader.retry_safe_tools.clear()
-            await self.connection_state.wait_callbacks(STATE_CALLBACK_TIMEOUT)
+            await self.connection_state.wait_callbacks()
         finally:
-            self._request_callbacks.threads.close()
-
-    @property
-    def name(self) -> str:
-        """The name of the server, whether it can be reached or not."""
-        return self._connector.name
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection."""
-        return self._reconnector.active_dispatcher is not None
+            self.request_callbacks.threads.close()
 
     @property
     def dispatcher(self) -> Dispatcher:
         """The connection. Raises `ChannelClosed` if there is none."""
-        return self._reconnector.dispatcher
-
-    @property
-    def can_reconnect(self) -> bool:
-        """Whether there is a connection, or another one can be opened."""
-        return self._reconnector.can_reconnect
+        return self.reconnector.dispatcher
 
     @property
     def last_connection(self) -> OpenedConnection:
         """The current connection or the last one. Raises `LocalProtocolError` if there was none."""
-        opened = self._reconnector.last_connection
+        opened = self.reconnector.last_connection
         if opened is None:
-            raise LocalProtocolError("nothing is known about the server before the client has connected")
+            raise LocalProtocolError("the client has not connected yet")
         return opened
 
     async def _connect(self) -> OpenedConnection:
-        wait, last = self._options.connect_timeout, self._reconnector.last_connection
+        wait, last = self._options.connect_timeout, self.reconnector.last_connection
         known = None if last is None else CachedRevision(last.revision, last.via_fallback)
         forgotten = last is not None and isinstance(last.dispatcher.end_reason, SessionLost)
-        if self._reconnector.is_closed:
-            self._state_to_restore = _DesiredState()
+        if self.reconnector.is_closed:
+            self._state_to_restore = frozenset(), None
         elif self._state_to_restore is None:
-            self._state_to_restore = _DesiredState(self.listener.watched_uris, self._requested_log_level)
+            self._state_to_restore = self.listener.watched_uris, self._requested_log_level
         self.log_level = self._requested_log_level = None
         self.reader.reset()
         handshake = Handshake(
@@ -184,17 +152,17 @@ class ClientSession:
                 opened = await handshake.run()
         except TimeoutError:
             raise ConnectFailed(
-                f"no conversation came about within {wait:g} s{handshake.process_report}",
-                peer=self._connector.name,
+                f"could not connect within {wait:g} s{handshake.process_report}",
+                peer=self.name,
             ) from None
         try:
-            await self._restore_state(opened, self._state_to_restore)
-        except BaseException:  # the caller no longer waits: nobody would close it
+            await self._restore_state(opened, *self._state_to_restore)
+        except BaseException:  # also a cancellation: no caller is left to close it
             await opened.dispatcher.close()
             raise
         self._state_to_restore = None
         self.stats.connections += 1
-        self.retrier.breaker.record_success()
+        self._breaker.record_success()
         if self._options.heartbeat is not None:
             with mark_unattended():
                 opened.dispatcher.spawn(self._send_heartbeats(opened.dispatcher, self._options.heartbeat))
@@ -205,52 +173,51 @@ class ClientSession:
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._ping(dispatcher, CallLimits(timeout=pause))
+                await self.ping(dispatcher, CallLimits(timeout=pause))
             except (RPCError, AuthError):
                 pass  # that is an answer
             except MCPError as error:
                 if isinstance(error, RequestFailed) and error.status is not None:
                     continue  # so is this
-                dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+                dead = ChannelClosed(f"the server does not respond: {error.message}", peer=self.name)
                 logger.warning("%s", dead)
                 dispatcher.end(dead)
                 return
 
-    async def _restore_state(self, opened: OpenedConnection, desired: "_DesiredState") -> None:
+    async def _restore_state(
+        self, opened: OpenedConnection, uris: frozenset[str], level: LogLevel | None
+    ) -> None:
         """Subscribe to changes and set the log level, as on the connection that was lost (SUB-9)."""
         limits = CallLimits(timeout=self._options.probe_timeout)
         try:
-            await self.listener.start(limits, desired.uris)
+            await self.listener.start(limits, uris)
         except MCPError as error:
-            logger.warning("changes of lists are not heard of: %s", error)
+            logger.warning("could not subscribe to list changes: %s", error)
         if not has_capability(opened.result.capabilities, "logging"):
             return
-        level = self._requested_log_level = desired.level
+        self._requested_log_level = level
         if opened.revision.stateless:
             self.log_level = level or (DEFAULT_LOG_LEVEL if self._event_callbacks.log is not None else None)
         elif level is not None:
             try:
                 await opened.dispatcher.request(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits=limits)
             except MCPError as error:
-                logger.warning("the log level is not %s any more: %s", level, error)
+                logger.warning("could not restore the log level %s: %s", level, error)
 
     def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
-        connection = Connection(
-            self._local_peer, revision=revision, extra=self._request_callbacks.custom_rows
-        )
+        connection = Connection(self._local_peer, revision=revision)
         dispatcher = Dispatcher(
             channel,
             connection,
             self.stats,
-            on_client_request=self._answer_client_request,
+            on_client_request=self.request_callbacks.answer_request,
             on_notification=self._on_notification,
-            find_header_parameters=self.reader.header_parameters.find,
+            find_header_parameters=self.reader.header_parameters.get,
             on_login_pending=self._on_login_pending,
         )
         self.listener = ChangeListener(
             dispatcher, lists=self._event_callbacks.notification is not None, on_gap=self.record_gap
         )
-        self._callback_queue = dispatcher.callback_queue
         return dispatcher
 
     def _on_login_pending(self, waiting: bool) -> None:
@@ -268,11 +235,11 @@ class ClientSession:
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> CallLimits:
         """Return the limits of a request with this time-out and progress callback."""
-        tell = progress or self._event_callbacks.progress
-        if timeout is None and tell is None:
+        callback = progress or self._event_callbacks.progress
+        if timeout is None and callback is None:
             return self._default_limits[extendable]
         return self._options.make_limits(
-            timeout, tell, self._request_callbacks.threads, extendable=extendable
+            timeout, callback, self.request_callbacks.threads, extendable=extendable
         )
 
     def request(
@@ -285,7 +252,7 @@ class ClientSession:
         *,
         retry: bool | None = None,
     ) -> Awaitable[Result]:
-        """Send a request, with retries; return a result or an input-required result. See `Retrier.run`."""
+        """Send a request; return a result or an input-required result. See `run_with_retry` for `retry`."""
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
         return self.run_with_retry(
@@ -307,18 +274,81 @@ class ClientSession:
             meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
 
-    async def watch(self, uri: str, limits: CallLimits) -> None:
-        """Subscribe to a resource."""
-        await self.run_with_retry(lambda _, limits: self.listener.watch(uri, limits), limits, safe=True)
+    async def run_with_retry(
+        self,
+        work: Callable[[Dispatcher, CallLimits], Awaitable[T]],
+        limits: CallLimits,
+        *,
+        safe: bool | None = None,
+    ) -> T:
+        """Run some work over the connection, and again where `RetryPolicy` allows it, all within `limits`.
 
-    async def unwatch(self, uri: str, limits: CallLimits) -> None:
-        """Unsubscribe from a resource."""
-        await self.run_with_retry(lambda _, limits: self.listener.unwatch(uri, limits), limits, safe=True)
+        `safe` is whether it may be done again although the server may have got it. None means unknown: it is
+        repeated only if it was certainly not served. False means never.
+        """
+        loop, policy, left = asyncio.get_running_loop(), None, limits
+        first = started = loop.time()
+        while True:
+            if self._breaker.failures:
+                self._breaker.check(started, self.name)
+            try:
+                dispatcher = self.reconnector.active_dispatcher
+                if dispatcher is None:
+                    left = await self.wait_connected(left)
+                    dispatcher = self.dispatcher
+                result = await work(dispatcher, left)
+            except UnsendableRequest:
+                raise
+            except (TransportError, RateLimited) as error:
+                now = loop.time()
+                self._record_failure(error, started, now)
+                policy = policy or RetryPolicy(
+                    self._options.retries, safe=safe, started=first, timeout=limits.timeout
+                )
+                pause = policy.next_delay(error, now)
+                if pause is None or self.reconnector.is_closed:
+                    raise
+                left = limits.subtract(now - first + pause)
+                logger.info("%s: retrying in %.1f s: %s", self.name, pause, error)
+                self.stats.retries += 1
+                await asyncio.sleep(pause)
+                started = loop.time()
+            else:
+                if self._breaker.failures:
+                    self._breaker.record_success()
+                    self.connection_state.enter(Transition("ready"))
+                return result
+
+    async def wait_connected(self, limits: CallLimits) -> CallLimits:
+        """Wait for a connection; one that was lost is opened again. Return what is left of the limits."""
+        if self.reconnector.is_connected:
+            return limits
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(limits.timeout):
+                await self.reconnector.ensure_connected()
+        except TimeoutError:
+            self.stats.timeouts += 1
+            cause = self.reconnector.cause
+            raise RequestTimeout(
+                f"the connection was lost and not restored within {limits.timeout:.1f} s: {cause}",
+                sent=False,
+                peer=self.name,
+            ) from cause
+        return limits.subtract(loop.time() - started)
+
+    def _record_failure(self, error: MCPError, started: float, now: float) -> None:
+        """Count a request that has not reached the server although there is a connection."""
+        if isinstance(error, RequestFailed) and not error.sent and self.reconnector.is_connected:
+            pause = self._breaker.record_failure(started, now)
+            if pause is not None:
+                self.connection_state.enter(Transition("backoff", error, pause, self._breaker.failures))
 
     async def set_log_level(self, level: LogLevel, limits: CallLimits) -> None:
         """Request log messages of this level and above."""
 
-        async def tell(dispatcher: Dispatcher, limits: CallLimits) -> None:
+        async def apply(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
                 await self.send(LOGGING_SET_LEVEL, SetLevelParams(level=level), dispatcher, limits)
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
@@ -328,36 +358,21 @@ class ClientSession:
             else:
                 self.log_level = level  # every request carries it from here on
 
-        await self.run_with_retry(tell, limits, safe=True)
+        await self.run_with_retry(apply, limits, safe=True)
         self._requested_log_level = level
 
-    async def ping(self, limits: CallLimits) -> None:
+    async def ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         """Check that the server answers; in the stateless era by `server/discover`."""
-        await self.run_with_retry(self._ping, limits, safe=True)
-
-    async def _ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         stateless = dispatcher.connection.revision.stateless
         await self.send(SERVER_DISCOVER if stateless else PING, None, dispatcher, limits)
-
-    async def notify_if_session(self, method: str) -> None:
-        """Send a notification that the stateless era does not have, in a session only."""
-
-        async def tell(dispatcher: Dispatcher, _limits: CallLimits) -> None:
-            if not dispatcher.connection.revision.stateless:
-                await dispatcher.notify(method)
-
-        await self.run_with_retry(tell, NO_LIMITS)
 
     # ----------------------------------------------------------------- from the server
 
     def _describe_server(self) -> str:
         """Return the server's name for the user: ours, and the one it gives itself (ELIC-3)."""
-        opened = self._reconnector.last_connection
+        opened = self.reconnector.last_connection
         own = None if opened is None else opened.dispatcher.peer_name
         return self.name if own in {None, self.name} else f"{self.name} (it calls itself {own!r})"
-
-    async def _answer_client_request(self, incoming: InboundRequest) -> Result | Raw:
-        return await self._request_callbacks.answer_request(incoming.row.name, incoming.params, incoming.raw)
 
     def _on_notification(self, event: NotificationReceived) -> None:
         self.reader.handle_notification(event)
@@ -374,10 +389,11 @@ class ClientSession:
                 self._queue_callback(self._event_callbacks.notification, event.method, params)
 
     def _queue_callback(self, callback: Callable[..., object], *arguments: Any) -> None:
-        if not self._callback_queue.put(partial(self._request_callbacks.threads.run, callback, *arguments)):
-            self.stats.record_discard("notice that nobody has time for")
+        work = partial(self.request_callbacks.threads.run, callback, *arguments)
+        if not self.listener.dispatcher.callback_queue.put(work):
+            self.stats.record_discard("notification over the limit")
 
     def record_gap(self) -> None:
         """Record that changes may have been missed."""
         self.stats.gaps += 1
-        self.reader.clear_cache()
+        self.reader.cache.clear()

@@ -6,28 +6,29 @@ left to `reconnect`.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 from toolpost.client.connection.incoming import CallbackQueue
 
 State: TypeAlias = Literal["connecting", "ready", "backoff", "closed"]
 
-MAX_QUEUED_TRANSITIONS: Final = 100
-"""How many transitions wait for a reader that is slow; the oldest are dropped then."""
+STATE_CALLBACK_TIMEOUT: Final = 5.0  # seconds to wait for `on_state` callbacks when the client is closed
+MAX_QUEUED_TRANSITIONS: Final = 100  # for a slow reader; the oldest are dropped
 
 
 class Transition(NamedTuple):
-    """The connection has come into another state.
+    """A change of the state of the connection.
 
     Attributes:
-        state: "connecting"; "ready" for requests; "backoff", lost and to be tried again; or "closed".
-        cause: why the connection was lost or did not come about.
-        delay: in "backoff", the seconds until the next try.
-        attempts: in "backoff", how often it has failed in a row.
+        state: "connecting"; "ready" for requests; "backoff", lost and to be retried; or "closed".
+        cause: why the connection was lost or could not be opened.
+        delay: in "backoff", the seconds until the next attempt.
+        attempts: in "backoff", the number of failures in a row.
 
     Examples:
         >>> client = Client(["python", "server.py"], on_state=lambda transition: print(transition.state))
@@ -73,15 +74,14 @@ class ConnectionEvents:
 
 
 class ConnectionState:
-    """The state of one client. `tell` is called for each transition, one after the other."""
+    """The state of one client. `on_transition` is called for each transition, one after the other."""
 
-    def __init__(self, tell: Callable[[Transition], Awaitable[object]] | None = None) -> None:
+    def __init__(self, on_transition: Callable[[Transition], Awaitable[object]] | None = None) -> None:
         self.state: State = "closed"
-        self._on_transition = tell
-        self._callback_queue = CallbackQueue(self._spawn)
+        self._on_transition = on_transition
+        self._callback_queue = CallbackQueue(lambda work: asyncio.get_running_loop().create_task(work))
         self._watchers: WeakSet[ConnectionEvents] = WeakSet()
         self._next_transition: asyncio.Future[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def enter(self, transition: Transition) -> None:
         """Enter a state; the same one again only for another backoff."""
@@ -103,10 +103,12 @@ class ConnectionState:
             self._next_transition = loop.create_future()
         await asyncio.shield(self._next_transition)
 
-    async def wait_callbacks(self, patience: float) -> None:
+    async def wait_callbacks(self) -> None:
         """Wait until all callbacks have run, up to a time-out."""
-        if self._tasks and not self._callback_queue.is_in_callback:
-            await asyncio.wait(self._tasks, timeout=patience)
+        if not self._callback_queue.is_in_callback:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STATE_CALLBACK_TIMEOUT):
+                    await self._callback_queue.wait_idle()
 
     def watch(self) -> ConnectionEvents:
         """Return the transitions from now on."""
@@ -114,31 +116,24 @@ class ConnectionState:
         self._watchers.add(events)
         return events
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
 
 @dataclass(slots=True)
 class Stats:
     """The numbers of one client, over all its connections.
 
     Attributes:
-        requests: requests of ours that were handed to the channel.
+        requests: requests of the client that were handed to the channel.
         timeouts: those of them that got no answer in time.
-        retries: requests that were sent once more.
+        retries: requests that were sent again.
         connections: how often the client has connected.
-        client_requests: requests of the server's that were taken up.
-        notifications: notices of the server's.
-        skipped: items of lists that could not be read and were left out.
-        cached: requests that needed no sending, because the server lets its last answer be kept.
-        gaps: times that changes may have been missed, because a subscription or a connection was lost.
+        client_requests: requests of the server that were accepted.
+        notifications: notifications of the server.
+        skipped: items of lists that could not be decoded and were left out.
+        cached: requests that were answered from the cache.
+        gaps: how often changes may have been missed, because a subscription or a connection was lost.
         unchecked: structured results that were not validated, because jsonschema-rs is not installed.
-        discarded: messages that were thrown away, by reason: most meant nothing (any more), such as a "late
-            answer". A "message over the limit" did; the request that it answers, as far as that is known,
-            has failed.
+        discarded: discarded messages, by reason. Most had no use any more, such as a "late answer". If a
+            "message over the limit" answered a request that can be identified, the request has failed.
     """
 
     requests: int = 0

@@ -1,7 +1,7 @@
-"""`Ask`: dependency injection by asking the user: a question on a parameter, whose answer the function gets.
+"""`Ask`: dependency injection by asking the user: a parameter with a question gets the answer.
 
-`AskPlan` holds the questions of one function and their order, checked when it is registered. Questions that
-do not depend on each other are asked together. How a question is sent is `client_requests`' business.
+`AskPlan` holds the questions of one function and their order, checked at registration. Questions that do not
+depend on each other are asked together, by `client_requests`.
 """
 
 import inspect
@@ -13,40 +13,33 @@ from msgspec import UNSET, Struct, field
 
 from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
 from toolpost.protocol.methods import TOOLS_CALL
-from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
+from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, ElicitationForm
 from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.signature import inspection
 from toolpost.server.signature.errors import SignatureError, prefix_signature_errors
-from toolpost.server.signature.inspection import (
-    UNION_TYPES,
-    AnnotationScope,
-    describe_type,
-    resolve_alias,
-    unwrap_layers,
-)
+from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope, resolve_alias
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
 
 ResolverRunner: TypeAlias = Callable[[Callable[[Any], Any], "Context", bool], Awaitable[Any]]
-"""Calls a function with its kind of context; the flag says whether it is async."""
+"""Calls a function with its kind of context; the flag is whether the function is async."""
 
 _EMPTY: Final = inspect.Parameter.empty
-_ANSWER_TYPES: Final = (Accepted, Declined, Cancelled)
-_ANSWER_PHRASES: Final = {Declined: "said no", Cancelled: "gave no answer"}
 
 
 class Ask(Struct, frozen=True):
     """A mark that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
 
-    Such a parameter is no argument: clients do not see it. The function runs once there is an answer; where
-    the user says no, the call fails and says so. A parameter that wants to know that itself is annotated as
-    `Accepted[T] | Declined | Cancelled`; one with a default has it where the client has nobody to ask.
+    Clients do not see such a parameter. The function runs once there is an answer; if the user declines, the
+    call fails with that reason. To handle that itself, a function annotates the parameter as
+    `Accepted[T] | Declined | Cancelled`. A parameter with a default gets it if the client cannot ask a user.
 
     Attributes:
-        question: what to ask, with names of other parameters in braces. Or a function that finds out: it is
-            given the parameters that it names, and the context if it wants it, and returns the value; or,
-            if the user is to be asked after all, `Ask("the question")`. What it needs may be asked for in
-            the same way; each is found out once per run.
+        question: the question, with names of other parameters in braces. Or a resolver function: it gets the
+            parameters that it names, and the context if it takes one, and returns the value; or, to ask the
+            user after all, `Ask("the question")`. Its own parameters may have questions, too; each resolver
+            runs once per call.
 
     Examples:
         >>> from typing import Annotated
@@ -70,38 +63,30 @@ class AskedParameter(Struct, frozen=True):
     default: Any = UNSET
 
 
-class _CannotAsk(Struct):
-    """The value of a question that the client cannot be asked."""
-
-    error: CapabilityNotDeclared
-
-
 class _AskNode(Struct, eq=False):
     """One question, or one resolver function."""
 
     where: str
     question: str | Callable[..., Any]
     form: Any
-    answer_types: tuple[type, ...]
-    """The answer classes that the parameter takes; none if it takes the data only."""
-    inputs: "dict[str, str | _Answer]" = field(default_factory=dict[str, Any])
-    """What the question or resolver needs: arguments of the function by name, and other answers."""
+    answer_types: tuple[type, ...]  # the answer classes that the parameter takes; none if only the data
+    inputs: "dict[str, str | _Answer]" = field(default_factory=dict[str, Any])  # arguments, other answers
     context: str | None = None
     is_async: bool = False
 
 
 class _Answer(Struct):
-    """The value of a node; or the default, where the client cannot be asked."""
+    """The value of a node; or the default, if the client cannot ask a user."""
 
     node: _AskNode
     default: Any
 
     def get(self, found: Mapping[_AskNode, Any]) -> Any:
         value = found[self.node]
-        if not isinstance(value, _CannotAsk):
+        if not isinstance(value, CapabilityNotDeclared):
             return value
         if self.default is UNSET:
-            raise value.error
+            raise value
         return self.default
 
 
@@ -113,7 +98,7 @@ def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | Non
     others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
     if isinstance(default, Ask) or _contains_ask((kind, *others)):
         raise SignatureError(
-            "nobody would ask this question", hint='write Annotated[T, Ask("...")], with the Ask outermost'
+            "this Ask has no effect here", hint='write Annotated[T, Ask("...")], with the Ask outermost'
         )
     if ask is None:
         return None
@@ -123,7 +108,7 @@ def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | Non
 
 
 def _contains_ask(parts: Iterable[Any]) -> bool:
-    """Return whether there is a question somewhere in types, which may contain themselves."""
+    """Return whether there is a question somewhere in types, which may be recursive."""
     rest, names = [*parts], list[Any]()
     while rest:
         part = rest.pop()
@@ -149,21 +134,18 @@ class AskPlan:
         self._asked_parameters = wanted
         self._parameter_names = {*arguments, *wanted}
         self._is_context = is_context
-        self._nodes: dict[tuple[str | int, str], _AskNode | None] = {}
-        """The nodes by question and type; None while one is made."""
+        self._nodes: dict[tuple[str | int, str], _AskNode | None] = {}  # None while one is made
         self._order: list[_AskNode] = []
         self._answers: dict[str, _Answer] = {}
         for name in wanted:
             self._find_input(name)
 
-    # ----------------------------------------------------------------- at registration
-
     def _find_input(self, name: str) -> str | _Answer:
-        """Return where the value of a parameter comes from: its answer, or its name if it is an argument."""
+        """Return the source of a parameter: its answer, or its name if it is an argument."""
         if name not in self._parameter_names:
             raise SignatureError(
-                f"its question wants `{name}`, which is no parameter",
-                hint=f"there are {', '.join(sorted(self._parameter_names))}",
+                f"its question uses `{name}`, which is not a parameter",
+                hint=f"use one of {', '.join(sorted(self._parameter_names))}",
             )
         if name not in self._asked_parameters:
             return name
@@ -178,14 +160,14 @@ class AskPlan:
         with prefix_signature_errors(where):
             node = self._nodes.get(key)
             if node is None and key in self._nodes:
-                raise SignatureError("its question waits for its own answer", hint="ask one before the other")
+                raise SignatureError("its question depends on its own answer", hint="break the cycle")
             if node is None:
                 self._nodes[key] = None
                 node = _AskNode(where, question, *_split_answer_types(wanted.kind))
                 if callable(question):
                     needed = self._inspect_resolver(node, question)
                 else:
-                    get_form(node.form)
+                    ElicitationForm(node.form)  # checks it
                     needed = _parse_placeholders(question)
                 node.inputs |= {name: self._find_input(name) for name in needed}
                 self._nodes[key] = node
@@ -195,11 +177,11 @@ class AskPlan:
     def _inspect_resolver(self, node: _AskNode, fn: Callable[..., Any]) -> list[str]:
         """Find the inputs of a resolver; return those that are parameters of the function."""
         scope = AnnotationScope(fn)
-        node.is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
+        node.is_async = any(map(inspect.iscoroutinefunction, inspection.unwrap_layers(fn)))
         needed: list[str] = []
         for it in inspect.signature(fn).parameters.values():
             if it.kind is inspect.Parameter.POSITIONAL_ONLY:
-                raise SignatureError(f"its `{it.name}` cannot be given by name", hint="drop the `/`")
+                raise SignatureError(f"its `{it.name}` cannot be passed by name", hint="remove the `/`")
             if it.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
                 continue
             annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
@@ -211,8 +193,6 @@ class AskPlan:
             elif it.name in self._parameter_names or it.default is _EMPTY:
                 needed.append(it.name)
         return needed
-
-    # ----------------------------------------------------------------- for a call
 
     async def collect_answers(
         self, arguments: Mapping[str, Any], context: "Context", run: ResolverRunner
@@ -227,13 +207,13 @@ class AskPlan:
                     for name, source in node.inputs.items()
                 }
             except KeyError:
-                continue  # what it needs has no answer yet
+                continue  # one of its inputs has no answer yet
             try:
                 found[node] = await _resolve_node(node, given, context, run)
             except Unanswered:
                 missing = True
         if missing:
-            raise Unanswered("parameters are asked for, and have no answer yet")
+            raise Unanswered("the questions of the parameters have no answers yet")
         return {name: answer.get(found) for name, answer in self._answers.items()}
 
 
@@ -252,32 +232,33 @@ async def _resolve_node(
         if not isinstance(value, Ask):
             return value
         if callable(value.question):
-            raise TypeError(f"{node.where}: an Ask that a function returns has to be a text")
+            raise TypeError(f"{node.where}: an Ask that a function returns must have a string")
         message = value.question
     else:
         message = question.format_map(given)
     try:
         answer = await context.elicit(message, node.form)
     except CapabilityNotDeclared as error:
-        return _CannotAsk(error)
+        return error  # a parameter with a default needs no answer
     if isinstance(answer, node.answer_types):
         return answer
     if isinstance(answer, Accepted):
         return answer.data
-    text = f"The user {_ANSWER_PHRASES[type(answer)]}: {message}"
+    text = f"The user {'declined' if isinstance(answer, Declined) else 'did not answer'}: {message}"
     raise ToolError(text) if context.method == TOOLS_CALL else UserRejected(text)
 
 
 def _split_answer_types(kind: Any) -> tuple[Any, tuple[type, ...]]:
-    """Return the type that is asked for, and the answer classes that the parameter takes."""
+    """Return the type of the form, and the answer classes that the parameter takes."""
     parts = get_args(kind) if get_origin(kind) in UNION_TYPES else (kind,)
-    takes = tuple(origin for part in parts if (origin := get_origin(part) or part) in _ANSWER_TYPES)
+    answers = (Accepted, Declined, Cancelled)
+    takes = tuple(origin for part in parts if (origin := get_origin(part) or part) in answers)
     if not takes:
         return kind, ()
     forms = [get_args(part)[0] for part in parts if get_origin(part) is Accepted]
     if len(forms) != 1 or len(takes) != len(parts):
         raise SignatureError(
-            f"{describe_type(kind)} does not say what is asked for",
+            f"{inspection.describe_type(kind)} does not name the type of the answer",
             hint="write Accepted[T] | Declined | Cancelled",
         )
     return forms[0], takes
@@ -288,9 +269,9 @@ def _parse_placeholders(text: str) -> list[str]:
     try:
         gaps = [gap for _, gap, _, _ in Formatter().parse(text) if gap is not None]
     except ValueError as error:
-        raise SignatureError(f"the question {text!r} cannot be filled in: {error}") from error
+        raise SignatureError(f"the question {text!r} is not a valid format string: {error}") from error
     names = [gap.partition(".")[0].partition("[")[0] for gap in gaps]
     for name in names:
         if not name.isidentifier():
-            raise SignatureError(f"the question {text!r} has a gap without the name of a parameter")
+            raise SignatureError(f"the question {text!r} has a placeholder without a parameter name")
     return names

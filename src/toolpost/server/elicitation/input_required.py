@@ -1,36 +1,252 @@
-"""`InputRequired`: returned by a handler to ask questions with names, and to get a state back.
+"""Calls that need input from their client: the replay of a call without a session, and `InputRequired`.
 
-The explicit form of `ctx.elicit` and the like: how it is asked in each era, and what the handler finds when
-it is called again.
+A question finds its answer in the journal, or raises `Unanswered`; then the function runs again from the top
+when the client returns. `InputRequired` is the explicit form: returned by a handler, with named questions and
+a state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from inspect import isawaitable, iscoroutinefunction
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
 from toolpost import types
-from toolpost.errors import CapabilityNotDeclared, InternalError
+from toolpost.errors import (
+    CapabilityNotDeclared,
+    InternalError,
+    LocalProtocolError,
+    UrlElicitationRequired,
+    UserRejected,
+)
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.eras import find_missing_capability
-from toolpost.protocol.jsonrpc import InvalidJSONValue
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import ELICITATION_CREATE, ROOTS_LIST, SAMPLING_CREATE_MESSAGE
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
-from toolpost.protocol.revisions import Revision
-from toolpost.server.elicitation.journal import MAX_ROUNDS, ManualQuestion, ReplayJournal
+from toolpost.server.elicitation.forms import Accepted
+from toolpost.server.elicitation.journal import ManualQuestion, ReplayJournal
 from toolpost.server.runtime.eager import Unanswered
-from toolpost.types.base import JSON, UNSET, Raw, Result
+from toolpost.types.base import JSON, UNSET, InputRequiredResult, Raw, Result, WireStruct
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
+    from toolpost.server.handler import Handler
 
     QuestionParams: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.ClientRequestParams
 
+MAX_ROUNDS: Final = 100
+"""Rounds of questions of one call: more than any client allows, and a bound for an endless loop."""
+
+STEP_SHUTDOWN_TIMEOUT: Final = 5.0
+"""Seconds that running steps get to end at shutdown."""
+
+logger: Final = logging.getLogger("toolpost.server")
+
+
+class CallReplay:
+    """The questions and steps of earlier runs of one request; in a session, only its steps.
+
+    A running step is finished, even if a concurrent question ends the run, or the client disconnects.
+    """
+
+    def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
+        self._server = server
+        self._incoming = incoming
+        self._principal = principal
+        self.loaded_journal: ReplayJournal | None = None
+        self.input: tuple[Mapping[str, Result], JSON] | None = None  # of the last `InputRequired`
+        self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
+        self._is_over = False
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether questions go to the client in a result."""
+        incoming = self._incoming
+        return incoming is not None and incoming.row.can_require_input and incoming.peer.revision.stateless
+
+    async def load_journal(self) -> ReplayJournal:
+        """Return the journal. Raises InvalidParams if the client's state is not valid."""
+        if self.loaded_journal is None:
+            incoming = self._incoming
+            if self.is_stateless and incoming is not None:
+                self.loaded_journal = await self._server.request_states.open(incoming, self._principal)
+            else:
+                self.loaded_journal = ReplayJournal()
+        return self.loaded_journal
+
+    def get_input(self) -> tuple[Mapping[str, Result], JSON]:
+        """Return the answers to an `InputRequired` of this request, and its state."""
+        if self.input is None:
+            self.input = {}, None
+            if self.loaded_journal is not None and self._incoming is not None:
+                self.input = self.loaded_journal.read_input(self._incoming.peer.revision)
+        return self.input
+
+    async def get_answer(
+        self, connection: Connection, method: str, params: WireStruct, key: str | None
+    ) -> Result:
+        """Return the client's answer to a question. Raises Unanswered if it was not asked before."""
+        self._check_running()
+        incoming = self._incoming
+        assert incoming is not None, "this era sends questions only within a request"
+        asked = STATELESS_ERA.make_client_request(connection, incoming, method, params)
+        journal = await self.load_journal()
+        return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
+
+    def _check_running(self) -> None:
+        """Raise if the run is over: tasks of it that still run must ask nothing more."""
+        if self._is_over:
+            raise Unanswered("this run of the function is over; it runs again from the start")
+
+    # ----------------------------------------------------------------- steps
+
+    def check_not_in_step(self, action: str = "ask the client") -> None:
+        """Raise LocalProtocolError inside a step of this call."""
+        if _CURRENT_STEP_OWNER.get() is self:
+            raise LocalProtocolError(
+                f"a step cannot {action}: only its own result is stored",
+                hint="do it in the function, before or after the step",
+            )
+
+    async def step(self, name: str, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
+        """Return the value of a function, from this run or an earlier one; `call` calls it."""
+        key, written = await self._begin_step(name)
+        if written is None:
+            # In a task: a concurrent question may end the function, but the step is finished and recorded.
+            work = self._run_step(key, name, call, is_async=iscoroutinefunction(fn))
+            task = asyncio.get_running_loop().create_task(work)
+            self._server.running_steps.add(task)
+            self._running_steps[name] = task
+            task.add_done_callback(self._server.running_steps.discard)
+            task.add_done_callback(lambda _: self._running_steps.pop(name))
+            done = await asyncio.shield(task)
+            if isinstance(done, BaseException):
+                raise done
+            written = done
+        return _decode_step_value(name, written, fn)
+
+    def step_in_thread(
+        self, wait: Callable[[Any], Any], name: str, fn: Callable[..., Any], call: Callable[[], Any]
+    ) -> Any:
+        """Run a step in the current thread; `wait` runs a coroutine on the loop."""
+        key, written = wait(self._begin_step(name))
+        if written is None:
+            before = _CURRENT_STEP_OWNER.set(self)
+            try:
+                written = wait(self._record_step(key, name, call()))
+            finally:
+                _CURRENT_STEP_OWNER.reset(before)
+        return _decode_step_value(name, written, fn)
+
+    async def _begin_step(self, name: str) -> tuple[str, Raw | None]:
+        self._check_running()
+        journal = await self.load_journal()
+        self.check_not_in_step("run another step")
+        if name in self._running_steps:
+            raise LocalProtocolError(
+                f"two steps named {name!r} run at the same time, so their results are ambiguous",
+                hint="give each step a unique name",
+            )
+        return journal.look_up_step(name)
+
+    async def _run_step(
+        self, key: str, name: str, call: Callable[[], Any], *, is_async: bool
+    ) -> Raw | BaseException:
+        """Return the value of a step, or its exception: some exceptions would end the loop if raised."""
+        _CURRENT_STEP_OWNER.set(self)
+        try:
+            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
+            return await self._record_step(key, name, value)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller of the step
+            return error
+
+    async def _record_step(self, key: str, name: str, value: Any) -> Raw:
+        value = await value if isawaitable(value) else value
+        try:
+            written = Raw(jsonrpc.encode(value))
+        except LocalProtocolError as error:
+            text = f"the result of step {name!r} cannot be stored: {error.message}"
+            raise LocalProtocolError(text) from error
+        (await self.load_journal()).record.steps[key] = written
+        return written
+
+    async def build_input_required(self, method: str) -> InputRequiredResult:
+        """Return the open questions, and the state that the client sends with the answers."""
+        while self._running_steps:
+            await asyncio.wait(self._running_steps.values())
+        self._is_over = True
+        journal = await self.load_journal()
+        if journal.record.rounds >= MAX_ROUNDS:
+            raise InternalError(f"{method} has no result after {MAX_ROUNDS} rounds of questions")
+        assert self._incoming is not None, "only a request can ask"
+        # The rest of the questions is for the next round.
+        journal.open_questions = dict(islice(journal.open_questions.items(), MAX_INPUT_RESPONSES))
+        if unused := journal.count_unused_answers():
+            text = "%s: %d answers were not used; a question must be the same in each run"
+            logger.info(text, method, unused)
+        state = await self._server.request_states.seal(journal, self._incoming, self._principal)
+        return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
+
+    def give_up(self) -> None:
+        """End the run: the request was cancelled. Running steps are finished."""
+        self._is_over = True
+
+
+_CURRENT_STEP_OWNER: ContextVar[CallReplay | None] = ContextVar("_CURRENT_STEP_OWNER", default=None)
+
+
+async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
+    """Wait for the running steps of a server, `STEP_SHUTDOWN_TIMEOUT` at most, then cancel them."""
+    _, late = await asyncio.wait(steps, timeout=STEP_SHUTDOWN_TIMEOUT)
+    for task in late:
+        task.cancel()
+    if late:
+        await asyncio.wait(late)
+
+
+def _decode_step_value(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
+    """Return the value of a step, as the type that its function declares."""
+    try:
+        kind = get_type_hints(fn).get("return", Any)
+    except (TypeError, NameError):  # there is none, or it cannot be resolved
+        kind = Any
+    try:
+        return msgspec.json.decode(written, type=kind)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise LocalProtocolError(
+            f"the result of step {name!r} does not match its return type: {error}"
+        ) from error
+
+
+async def request_url_visits(context: "Context", wanted: UrlElicitationRequired) -> None:
+    """Ask the user to visit the URLs without which the request cannot be served.
+
+    A user who has agreed before has not been there yet, or the URL would not be required: so ask again.
+    Raises `wanted` if there is no URL, or if middleware always agrees.
+    """
+    asked = False
+    for each in wanted.elicitations:
+        try:
+            for _ in range(MAX_ROUNDS):
+                if not isinstance(await context.elicit_url(each["message"], each["url"]), Accepted):
+                    raise UserRejected(f"The user declined to visit the URL: {each['message']}")
+                await asyncio.sleep(0)  # middleware may answer at once: let others run
+        except Unanswered:
+            asked = True
+    if not asked:
+        raise wanted
+
+
+# --------------------------------------------------------------------- questions by hand
 
 STATE_RETRY_DELAY: Final = 0.1
-"""Seconds before a method is called again that asked nothing, but wants its state back."""
+"""Seconds before the next call of a method that returned a state but no question."""
 _QUESTION_METHODS: Final[dict[type, str]] = {
     types.ElicitParams: ELICITATION_CREATE,
     types.CreateMessageParams: SAMPLING_CREATE_MESSAGE,
@@ -44,17 +260,17 @@ class InputRequired:
     """Returned by a handler instead of its result: these questions have to be answered first.
 
     The method is then called again: it finds the answers in `ctx.input_responses`, and the state in
-    `ctx.request_state`. In a session the client is asked at once, and the method is called again by the same
-    request; a stateless client asks again with the answers, perhaps another worker, and what it carries is
-    sealed.
+    `ctx.request_state`. In a session the client is asked at once, and the method is called again within the
+    same request. A stateless client sends a new request with the answers and the sealed state, perhaps to
+    another worker.
 
     Args:
-        questions: what to ask, by a name for each: the user, the model, or, by a plain
-            `ClientRequestParams()`, which places are open.
-        state: what to bring back: anything that JSON can hold.
+        questions: the questions by name: for the user, for the model, or, as a plain
+            `ClientRequestParams()`, for the roots.
+        state: any JSON value, for the next call.
 
     Raises:
-        TypeError: one of the questions is none.
+        TypeError: a question has the wrong type.
         ValueError: there is neither a question nor a state, or there are more questions than a client may
             answer at once.
 
@@ -67,44 +283,22 @@ class InputRequired:
     __slots__ = ("questions", "state")
 
     def __init__(self, questions: "Mapping[str, QuestionParams] | None" = None, state: JSON = None) -> None:
-        self.questions = {
-            key: (_method_of_question(key, asked), asked) for key, asked in (questions or {}).items()
-        }
+        self.questions: dict[str, tuple[str, QuestionParams]] = {}
+        for key, asked in (questions or {}).items():
+            if type(asked) not in _QUESTION_METHODS:
+                raise TypeError(
+                    f"question {key!r} must be an ElicitParams, a CreateMessageParams or a plain "
+                    f"ClientRequestParams (for roots), not a {type(asked).__name__}"
+                )
+            self.questions[key] = _QUESTION_METHODS[type(asked)], asked
         self.state = state
         if not self.questions and state is None:
-            raise ValueError("there is neither a question nor a state: nothing would change the next time")
+            raise ValueError("InputRequired needs at least one question or a state")
         if len(self.questions) > MAX_INPUT_RESPONSES:
-            raise ValueError(
-                f"a client may answer {MAX_INPUT_RESPONSES} questions at once, not {len(self.questions)}"
-            )
+            raise ValueError(f"too many questions: {len(self.questions)} (limit: {MAX_INPUT_RESPONSES})")
 
     def __repr__(self) -> str:
         return f"InputRequired({', '.join(self.questions)})"
-
-
-def _method_of_question(key: str, question: object) -> str:
-    if type(question) not in _QUESTION_METHODS:
-        raise TypeError(
-            f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "
-            "CreateMessageParams, or a plain ClientRequestParams for the roots"
-        )
-    return _QUESTION_METHODS[type(question)]
-
-
-def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
-    """Yield the answers to an `InputRequired`, as far as they can be read (MRTR-13, MRTR-15)."""
-    for key, asked in journal.record.by_hand.items():
-        row = revision.input_requests.get(asked.method)
-        answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
-        if row is not None and answer is not None:
-            with suppress(InvalidJSONValue):
-                yield asked.name, row.results["complete"](answer)
-
-
-def read_state(journal: ReplayJournal) -> JSON:
-    """Return the state of the last `InputRequired`."""
-    state = journal.record.state
-    return None if state is UNSET else msgspec.json.decode(state)
 
 
 async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
@@ -117,11 +311,10 @@ async def resolve_input_required(context: "Context", serve: Callable[[], Awaitab
             await _record_questions(context, value)
         else:
             await _ask_in_session(context, value)
-    raise InternalError(f"{context.method} has asked {MAX_ROUNDS} times, and still has no result")
+    raise InternalError(f"{context.method} has no result after {MAX_ROUNDS} rounds of questions")
 
 
 async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
-    """Ask in a session, and keep the answers for the next call."""
     incoming = context.incoming
     assert incoming is not None, "only a request has a handler"
     rows = incoming.peer.revision.requests["server"]
@@ -132,14 +325,14 @@ async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
             text = f"the client does not offer {missing!r}, which {method} needs"
             raise CapabilityNotDeclared(missing, text)
     if not wanted.questions:
-        await asyncio.sleep(STATE_RETRY_DELAY)  # it wants to be called again, but hardly at once
+        await asyncio.sleep(STATE_RETRY_DELAY)
     state = msgspec.json.decode(jsonrpc.encode(wanted.state))
     given = {key: await context.ask(method, params) for key, (method, params) in wanted.questions.items()}
-    context.set_input_responses(given, state)
+    context.replay.input = given, state
 
 
 async def _record_questions(context: "Context", wanted: InputRequired) -> NoReturn:
-    """Note the questions in the journal, where there is no session."""
+    """Record the questions in the journal."""
     journal = await context.replay.load_journal()
     journal.begin_manual_questions(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
     for name, (method, params) in wanted.questions.items():
@@ -152,4 +345,4 @@ async def _record_questions(context: "Context", wanted: InputRequired) -> NoRetu
         else:  # by middleware: the client need not be asked
             answered = ManualQuestion(name, method, Raw(jsonrpc.encode(answer)))
             journal.record.by_hand[f"{name} (answered)"] = answered
-    raise Unanswered("what was asked by hand has no answer yet")
+    raise Unanswered("the questions have no answers yet")

@@ -1,13 +1,13 @@
 """One endpoint for all revisions: a plain ASGI application that needs no framework.
 
-Routes paths and HTTP methods, starts and stops the worker behind them, and turns errors into responses. What
-a message means is left to `post`, event streams to `streams` and `sse`.
+Routes paths and HTTP methods, starts and stops the worker behind them, and turns errors into responses.
+Messages are left to `post`, event streams to `streams` and `sse`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
@@ -17,43 +17,29 @@ from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.server.handler import Handler
-from toolpost.server.http.authorization import (
-    Authenticator,
-    ResourceMetadataApp,
-    make_authenticator,
-    strip_trailing_slash,
-)
+from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
 from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.request import (
+    CLOSE_CONNECTION,
     ASGIReceive,
     ASGIScope,
     ASGISend,
-    BodyTooLarge,
-    BodyTooSlow,
     ClientDisconnected,
     HttpExchange,
+    HTTPRefusal,
     ResponseAborted,
 )
-from toolpost.server.http.security import (
-    EVENTS,
-    JSON,
-    RETRY_AFTER,
-    HTTPRefusal,
-    RequestGuard,
-    check_get,
-    check_post,
-    read_body,
-)
+from toolpost.server.http.security import EVENTS, JSON, RequestGuard, check_get, check_post, read_body
+from toolpost.server.http.sessions import Session, has_sessions
 from toolpost.server.http.sse import post_message, serve_sse
-from toolpost.server.http.streams import GENERAL, GeneralStream, resume_stream
+from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
 from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")
 
-MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[None]]
+MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[object]]
 
-_CLOSE_CONNECTION: Final = (b"connection", b"close")
 _OPTION_MINIMUMS: Final = {
     "max_body": 1,
     "max_calls": 1,
@@ -65,61 +51,46 @@ _OPTION_MINIMUMS: Final = {
 }
 
 
-def make_endpoint(handler: Handler, options: HttpOptions) -> "Endpoint":
-    """Return a server as an ASGI application. Raises ValueError, with its name, if an option cannot work."""
-    for name, least in _OPTION_MINIMUMS.items():
-        value = getattr(options, name)
-        if not least <= value < inf:
-            raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
-    guard = RequestGuard(
-        public_url=options.public_url,
-        allowed_hosts=options.allowed_hosts,
-        allowed_origins=options.allowed_origins,
-        cors=options.cors,
-    )
-    return Endpoint(handler, options, guard, make_authenticator(handler, options))
-
-
 class Endpoint:
-    """A server as an ASGI application."""
+    """A server as an ASGI application. Raises ValueError, with its name, if an option cannot work."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        settings: HttpOptions,
-        guard: RequestGuard,
-        authenticator: Authenticator | None,
-    ) -> None:
-        self._authenticator = authenticator
-        self._metadata = ResourceMetadataApp(authenticator)
+    def __init__(self, handler: Handler, settings: HttpOptions) -> None:
+        for name, least in _OPTION_MINIMUMS.items():
+            value = getattr(settings, name)
+            if not least <= value < inf:
+                raise ValueError(f"{name} must be a finite number of at least {least:g}, not {value!r}")
+        if handler.auth is not None and settings.principal is not None:
+            raise ValueError("principal= and auth= are mutually exclusive; pass one of them")
+        self._guard = RequestGuard(settings)
+        self._authenticator = None if handler.auth is None else Authenticator(handler, handler.auth, settings)
+        documents = {} if self._authenticator is None else self._authenticator.metadata_documents
+        self._metadata = ResourceMetadataApp(documents)
         self._handler = handler
         self.settings = settings
-        self._guard = guard
-        self._has_sessions = not settings.stateless and handler.local_peer.has_sessions
-        sse_path = None if settings.sse is None else strip_trailing_slash(settings.sse)
-        self._has_sse_at_path = sse_path == strip_trailing_slash(settings.path)
-        self._paths = self._build_routes()
+        sse, path = settings.sse, strip_trailing_slash(settings.path)
+        self._has_sse_at_path = sse is not None and strip_trailing_slash(sse) == path
+        self._paths = self._build_routes(documents)
         # Health checks use our address, not our name; and published documents are for everyone.
-        self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.send_document})
+        self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.serve})
         self._tokenless = self._unguarded | {self._answer_preflight}  # browsers send no token there
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._worker: Worker | None = None
 
-    def _build_routes(self) -> dict[str, dict[str, MethodFunction]]:
+    def _build_routes(self, documents: Mapping[str, bytes]) -> dict[str, dict[str, MethodFunction]]:
         """Return path → HTTP method → function; raise ValueError for an impossible path."""
         chosen = self.settings
         paths: dict[str, dict[str, MethodFunction]] = {}
 
         def add(name: str, path: str, **verbs: MethodFunction) -> None:
             if not path.startswith("/"):
-                raise ValueError(f"{name} is {path!r}; a path starts with /")
+                raise ValueError(f"{name} must start with '/', not {path!r}")
             served = paths.setdefault(strip_trailing_slash(path), {})
             if served.keys() & verbs:
-                raise ValueError(f"{name} is {path!r}, where something else is served already")
+                raise ValueError(f"{name}: {path!r} is already in use")
             served.update(verbs)
 
         add("path", chosen.path, POST=self._post)
-        if self._has_sessions:
+        if has_sessions(self._handler, chosen):
             add("path", chosen.path, GET=self._get, DELETE=self._delete)
             if chosen.sse is not None:
                 if not self._has_sse_at_path:
@@ -129,9 +100,9 @@ class Endpoint:
             ready = f"{strip_trailing_slash(chosen.health)}/ready"
             add("health", chosen.health, GET=self._answer_live, HEAD=self._answer_live)
             add("health", ready, GET=self._answer_ready, HEAD=self._answer_ready)
-        for path in () if self._authenticator is None else self._authenticator.metadata_documents:
+        answer = self._metadata.serve
+        for path in documents:
             if path not in paths:
-                answer = self._metadata.send_document
                 add("auth", path, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
 
@@ -141,19 +112,22 @@ class Endpoint:
             if scope["type"] == "lifespan":
                 await self._run_lifespan(receive, send)
             else:
-                await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
+                await send({"type": "websocket.close", "code": 1003, "reason": "WebSocket is not supported"})
             return
         exchange = HttpExchange(scope, receive, send)
         try:
             verb = self._find_method(exchange)
             if self._authenticator is not None and verb not in self._tokenless:
                 exchange.principal = await self._authenticator.authenticate(exchange)
+            elif self.settings.principal is not None and verb not in self._tokenless:
+                found = self.settings.principal(scope)
+                exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
             await verb(exchange)
         except asyncio.CancelledError:
             if self._worker is not None and self._worker.is_over:
                 await self._answer_failure(exchange, ResponseAborted())
             elif exchange.streaming:
-                # An ASGI server that stops cancels streams, and would log what we raise.
+                # An ASGI server that stops cancels streams, and would log the exception.
                 await exchange.end_stream()
             else:
                 raise
@@ -161,38 +135,20 @@ class Endpoint:
             await self._answer_failure(exchange, error)
 
     async def _answer_failure(self, exchange: HttpExchange, error: Exception) -> None:
-        """Answer a request that could not be served."""
-        if isinstance(error, BodyTooLarge):
-            limit = self.settings.max_body
-            text = f"The body has more than {limit} bytes; the server can allow more: max_body=."
-            try:
-                if error.more:  # a client that still sends would not read our answer
-                    await exchange.discard_body(2 * limit)
-                error = HTTPRefusal(413, text, [(b"connection", b"close")])
-            except ClientDisconnected as gone:
-                error = gone
-        elif isinstance(error, BodyTooSlow):
-            error = HTTPRefusal(408, "The body did not come in time.", [(b"connection", b"close")])
-        if isinstance(error, HTTPRefusal):
-            await exchange.send_json(error.status, error.body, error.headers)
-        elif isinstance(error, ClientDisconnected):
-            logger.debug("%s %s: the client has gone", exchange.method, exchange.path)
-            await exchange.finish_disconnected()
-        elif isinstance(error, ResponseAborted):
-            text = "The request was given up: the server, or one of its workers, stops."
-            await self._abort_response(exchange, 503, text)
-        else:
+        if isinstance(error, ResponseAborted):
+            text = "The request was aborted: the server or a worker is shutting down."
+            error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
+        elif not isinstance(error, HTTPRefusal | ClientDisconnected):
             logger.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
             text = "Internal error: the request could not be served"
-            await self._abort_response(exchange, 500, text)
-
-    async def _abort_response(self, exchange: HttpExchange, status: int, error: str) -> None:
-        """End a response without an answer."""
-        if exchange.streaming:
+            error = HTTPRefusal(500, body=jsonrpc.encode_error(None, InternalError(text)))
+        if isinstance(error, ClientDisconnected):
+            logger.debug("%s %s: the client disconnected", exchange.method, exchange.path)
+            await exchange.finish_disconnected()
+        elif exchange.streaming:
             await exchange.end_stream()
         else:
-            later = [(b"retry-after", RETRY_AFTER[status])] if status in RETRY_AFTER else ()
-            await exchange.send_json(status, jsonrpc.encode_error(None, InternalError(error)), later)
+            await exchange.respond(error.status, error.body, error.headers)
 
     def _find_method(self, exchange: HttpExchange) -> MethodFunction:
         """Return the function that serves a request, after the checks of host and origin."""
@@ -202,10 +158,10 @@ class Endpoint:
             here, chosen = exchange.root + self.settings.path, self.settings
             sse_paths = {strip_trailing_slash(chosen.sse or ""), chosen.messages}
             if chosen.stateless and strip_trailing_slash(path) in sse_paths:
-                why = "HTTP+SSE needs sessions, which stateless=True switches off"
+                why = "HTTP+SSE needs sessions, which stateless=True disables"
             else:
-                why = "There is nothing at this path"
-            raise HTTPRefusal(404, f"{why}; MCP is at {here}.")
+                why = "Not found"
+            raise HTTPRefusal(404, f"{why}; the MCP endpoint is {here}.")
         verb = verbs.get(exchange.method)
         if verb is None:
             self._guard.check(exchange)
@@ -215,18 +171,14 @@ class Endpoint:
         return verb
 
     async def _answer_preflight(self, exchange: HttpExchange) -> None:
-        """Answer the preflight request of a browser."""
         allowed = self._guard.get_preflight_headers(exchange)
-        if allowed is None:
-            await self._refuse_method(exchange)
-        else:
-            await exchange.send_empty(204, allowed)
+        await (self._refuse_method(exchange) if allowed is None else exchange.respond(204, headers=allowed))
 
     async def _refuse_method(self, exchange: HttpExchange) -> None:
         verbs = self._paths[strip_trailing_slash(exchange.path)]
-        hint = " If a web page asks, set cors=True." if exchange.method == "OPTIONS" else ""
+        hint = " For requests from web pages, set cors=True." if exchange.method == "OPTIONS" else ""
         allowed = [(b"allow", ", ".join(verbs).encode())]
-        raise HTTPRefusal(405, f"{exchange.method} is not served here.{hint}", allowed)
+        raise HTTPRefusal(405, f"Method {exchange.method} is not allowed here.{hint}", allowed)
 
     # ----------------------------------------------------------------- messages
 
@@ -236,7 +188,7 @@ class Endpoint:
     async def _post(
         self,
         exchange: HttpExchange,
-        serve: Callable[[Worker, HttpExchange, JSONRPCMessage | None, bytes], Awaitable[None]] = serve_post,
+        serve: Callable[[Worker, HttpExchange, JSONRPCMessage | None, bytes], Awaitable[object]] = serve_post,
         answer_types: tuple[str, ...] | None = None,
     ) -> None:
         """Read the message of a POST, and serve it."""
@@ -245,7 +197,7 @@ class Endpoint:
         if not isinstance(data, bytes):
             data = await data
         message = read_body(data)
-        worker, task = self._worker, asyncio.current_task()
+        worker, task = self._worker, exchange.task
         assert task is not None, "a request is served in a task"
         if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():
             worker = await self._get_worker(exchange)
@@ -254,8 +206,6 @@ class Endpoint:
         if not worker.timer.is_checking:
             worker.timer.start()
         try:
-            if self.settings.principal is not None:
-                await self._resolve_principal(exchange)
             await serve(worker, exchange, message, data)
         finally:
             del worker.running[exchange]
@@ -266,21 +216,18 @@ class Endpoint:
             await self._serve_sse(exchange)
             return
         check_get(exchange)
-        self._check_revision(exchange)
         worker = await self._get_worker(exchange)
         worker.add_stream(exchange)
         timer: asyncio.TimerHandle | None = None
         try:
-            await self._resolve_principal(exchange)
             timer = worker.end_with_token(exchange)
-            session = await worker.sessions.find(_get_session_id(exchange), exchange.principal)
+            session = await self._find_session(worker, exchange)
             last = exchange.headers.get(headers.LAST_EVENT) or None
             if last is not None and last.partition(".")[0] != GENERAL:
-                await resume_stream(worker, exchange, session, last)
+                await ResumedStream(worker, exchange, session, last).run()
             else:
-                server = await worker.get_server(session, exchange)
-                lifespan = worker.lifespan if session.server is None else session.server[1]
-                await GeneralStream(worker, exchange, session, server, lifespan).run(last)
+                await worker.choose_server(session, exchange)
+                await GeneralStream(worker, exchange, session).run(last)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -290,34 +237,29 @@ class Endpoint:
         check_get(exchange)
         worker = await self._get_worker(exchange)
         worker.add_stream(exchange)
-        worker.listening.discard(exchange)  # it carries answers, too, and ends when they are sent
+        worker.listening.discard(exchange)  # drained separately: it also carries answers, which go first
         try:
-            await self._resolve_principal(exchange)
             await serve_sse(worker, exchange)
         finally:
             worker.remove_stream(exchange)
 
     async def _delete(self, exchange: HttpExchange) -> None:
-        self._check_revision(exchange)
         worker = await self._get_worker(exchange)
-        await self._resolve_principal(exchange)
-        session = await worker.sessions.find(_get_session_id(exchange), exchange.principal)
-        await worker.sessions.end(session)
-        await exchange.send_empty(200)
+        await worker.sessions.end(await self._find_session(worker, exchange))
+        await exchange.respond(200)
 
-    def _check_revision(self, exchange: HttpExchange) -> None:
-        """Refuse a request without a message that names a revision that we do not speak (HTTPL-33)."""
+    async def _find_session(self, worker: Worker, exchange: HttpExchange) -> Session:
+        """Return the session of a GET or DELETE; refuse an unsupported revision (HTTPL-33)."""
         named = exchange.headers.get(headers.VERSION)
         local_peer = self._handler.local_peer
         if named is not None and named.strip(" \t") not in local_peer.supported:
             raise HTTPRefusal(400, local_peer.make_unsupported_error(named).message)
-
-    async def _resolve_principal(self, exchange: HttpExchange) -> None:
-        """Ask the function of the user, if there is one, on whose behalf a request speaks."""
-        find = self.settings.principal
-        if find is not None:
-            found = find(exchange.scope)
-            exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
+        session_id = exchange.headers.get(headers.SESSION)
+        if session_id is None:
+            raise HTTPRefusal(400, MISSING_SESSION_TEXT)
+        if not headers.is_valid_session_id(session_id):
+            raise HTTPRefusal(400, "The session id is too long or contains invalid characters.")
+        return await worker.sessions.find(session_id, exchange.principal)
 
     # ----------------------------------------------------------------- metadata
 
@@ -335,81 +277,63 @@ class Endpoint:
     # ----------------------------------------------------------------- health
 
     async def _answer_live(self, exchange: HttpExchange) -> None:
-        await exchange.send_json(200, b'{"status":"alive"}')
+        await exchange.respond(200, b'{"status":"alive"}')
 
     async def _answer_ready(self, exchange: HttpExchange) -> None:
-        try:
-            is_ready = not (await self._get_worker(exchange)).is_draining
-        except HTTPRefusal:
-            is_ready = False
-        if is_ready:
-            await exchange.send_json(200, b'{"status":"ready"}')
-        else:
-            await exchange.send_json(503, b'{"status":"stopping"}', [(b"retry-after", RETRY_AFTER[503])])
+        worker: Worker | None = None
+        with suppress(HTTPRefusal):
+            worker = await self._get_worker(exchange)
+        if worker is None or worker.is_draining:
+            raise HTTPRefusal(503, body=b'{"status":"stopping"}')
+        await exchange.respond(200, b'{"status":"ready"}')
 
     # ----------------------------------------------------------------- lifetime
 
-    async def _get_worker(self, exchange: HttpExchange) -> Worker:
-        """Return the worker for a request; the first request starts it."""
-        worker = self._worker
-        if worker is None or not worker.is_open or worker.loop is not asyncio.get_running_loop():
-            worker = await self._ensure_started()
-        if worker.is_draining:
-            exchange.extra = (*exchange.extra, _CLOSE_CONNECTION)
-        return worker
-
-    async def _ensure_started(self) -> Worker:
-        """Return the worker in this loop, once it is ready."""
+    async def _get_worker(self, exchange: HttpExchange | None = None) -> Worker:
+        """Return the worker in this loop, once it is ready; the first request starts it."""
         worker = self._worker
         if worker is None or worker.loop is not asyncio.get_running_loop():
             worker = self._worker = Worker(self._handler, self.settings, self._authenticator)
         if worker.is_over:
-            raise HTTPRefusal(503, "The server stops, and takes no new requests.")
+            raise HTTPRefusal(503, "The server is shutting down and accepts no new requests.")
         try:
-            await worker.wait_until_ready()
+            await asyncio.shield(worker.ready)
         except Exception:  # a lifespan of the user
             if self._worker is worker:
                 self._worker = None  # the next request tries again
             raise
+        if worker.is_draining and exchange is not None:
+            exchange.extra = (*exchange.extra, CLOSE_CONNECTION)
         return worker
 
     async def _run_lifespan(self, receive: ASGIReceive, send: ASGISend) -> None:
-        """The lifespan protocol of ASGI."""
-        while True:
-            event = await receive()
-            if event["type"] == "lifespan.startup":
-                try:
-                    await self.start()
-                except Exception as error:
-                    logger.exception("the server could not be started")
-                    await send({"type": "lifespan.startup.failed", "message": str(error)})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                try:
-                    await self.stop()
-                except Exception as error:
-                    logger.exception("the server could not be stopped in order")
-                    await send({"type": "lifespan.shutdown.failed", "message": str(error)})
-                    return
-                await send({"type": "lifespan.shutdown.complete"})
+        for phase, run, failure in (
+            ("startup", self.start, "server startup failed"),
+            ("shutdown", self.stop, "server shutdown failed"),
+        ):
+            await receive()
+            try:
+                await run()
+            except Exception as error:
+                logger.exception(failure)
+                await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
                 return
+            await send({"type": f"lifespan.{phase}.complete"})
 
     async def start(self) -> None:
         """Start the endpoint; otherwise the first request does it."""
         if self._worker is not None and self._worker.is_draining:
             self._worker = None
-        await self._ensure_started()
+        await self._get_worker()
 
     async def drain(self) -> None:
-        """End streams, and let running requests finish for a while; new ones are served, then closed."""
+        """End streams, and wait for running requests; new ones are served, and their connections closed."""
         worker = self._worker
         if worker is not None and worker.loop is asyncio.get_running_loop() and not worker.is_draining:
-            self._handler.end_subscriptions()
             await worker.drain(self.settings.drain)
 
     async def stop(self) -> None:
-        """Drain, then refuse new requests and cancel what still runs."""
+        """Drain, then refuse new requests and cancel those that still run."""
         await self.drain()
         worker = self._worker
         if worker is not None and worker.loop is asyncio.get_running_loop():
@@ -423,12 +347,3 @@ class Endpoint:
             yield
         finally:
             await self.stop()
-
-
-def _get_session_id(exchange: HttpExchange) -> str:
-    session_id = exchange.headers.get(headers.SESSION)
-    if session_id is None:
-        raise HTTPRefusal(400, MISSING_SESSION_TEXT)
-    if not headers.is_valid_session_id(session_id):
-        raise HTTPRefusal(400, "The session id has characters that it may not have.")
-    return session_id

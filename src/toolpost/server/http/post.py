@@ -1,12 +1,13 @@
-"""POST: reads a message, finds out which era and session it belongs to, serves it, and sends the response.
+"""POST: finds the era and the session of a message, serves it, and sends the response.
 
-A request is served in the ASGI task. Without a session it ends with its client; in a session it goes on, and
-the client may come back for its answer.
+A request is served in the ASGI task. Without a session it ends with its client; in a session it continues:
+the client may reconnect for its response.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable
+from contextlib import nullcontext, suppress
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -23,14 +24,7 @@ from toolpost.protocol import headers, jsonrpc, receive
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
-from toolpost.protocol.http_routing import (
-    RejectedRoute,
-    SessionRoute,
-    StatelessRoute,
-    classify,
-    get_http_status,
-    verify_headers,
-)
+from toolpost.protocol.http_routing import StatelessRoute, classify, get_http_status, verify_headers
 from toolpost.protocol.jsonrpc import (
     InvalidJSONValue,
     JSONReader,
@@ -41,181 +35,242 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCResponse,
 )
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
-from toolpost.protocol.revisions import Revision
+from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
-from toolpost.server.http.capacity import MAX_SUBSCRIPTIONS
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
-from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.request import (
+    RETRY_AFTER,
+    ClientDisconnected,
+    HttpExchange,
+    HTTPRefusal,
+    ResponseAborted,
+)
 from toolpost.server.http.sessions import Session, make_unknown_session
 from toolpost.server.http.streams import SessionStream
-from toolpost.server.http.worker import make_stream_limit_refusal
+from toolpost.server.http.worker import MAX_SUBSCRIPTIONS, run_logged
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.request import serve_request, to_rpc_error
+from toolpost.types.base import RequestId
 from toolpost.types.notifications import CancelledParams
 
 if TYPE_CHECKING:
-    from toolpost.server.handler import Handler
     from toolpost.server.http.worker import Worker
 
 logger: Final = logging.getLogger("toolpost.http")
 
 _SESSION_HEADER: Final = headers.SESSION.encode()
 MISSING_SESSION_TEXT: Final = (
-    f"The header {headers.SESSION} is missing: send `initialize` first, and then the id that it gives."
+    f"Missing header {headers.SESSION}: send `initialize` first, then the session id from its response."
 )
+_ALREADY_WORKING: Final = nullcontext()  # for an item of a batch: the batch has already entered the exchange
 _CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
 
 
-class RPCRefusal(HTTPRefusal):
-    """Refuses a request with this JSON-RPC error."""
-
-    def __init__(self, status: int, data: bytes) -> None:
-        super().__init__(status, "")
-        self._data = data
-
-    @property
-    def body(self) -> bytes:
-        """The answer."""
-        return self._data
+_Answer: TypeAlias = tuple[bytes | None, RPCError | None]  # the response, if any; the error in it, if any
 
 
 class _ClientLimitExceeded(InternalError):
-    """A client has more requests in flight than it may."""
+    """A client has too many requests in flight."""
 
 
-async def serve_post(
+def serve_post(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes
-) -> None:
-    """Serve a POST; `message` is None for a batch."""
-    handler, counts = worker.handler, worker.counts
+) -> Awaitable[object]:
+    """Return the awaitable that serves a POST; `message` is None for a batch."""
+    counts = worker.counts
     is_new = message is None or isinstance(message, JSONRPCRequest)
-    if is_new and counts.calls >= counts.max_calls:  # answers and cancellations let calls end
+    if is_new and counts.calls >= counts.max_calls:  # responses and cancellations let calls end
         raise HTTPRefusal(
-            503, f"{counts.max_calls} requests are being served, and no more can be (max_calls=)."
+            503, f"Server busy: the limit is {counts.max_calls} concurrent requests (max_calls=)."
         )
-    route = classify(exchange.headers, message, handler.local_peer, handler.extra_methods)
-    if isinstance(route, RejectedRoute):
-        raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
+    try:
+        route = classify(exchange.raw_headers, message, worker.handler.local_peer)
+    except RPCError as error:
+        # The id of a posted response is one of ours, so an error must not carry it.
+        request_id = message.id if isinstance(message, JSONRPCRequest) else None
+        raise HTTPRefusal(400, body=jsonrpc.encode_error(request_id, error)) from error
     if isinstance(route, StatelessRoute):
         if isinstance(message, JSONRPCRequest):
-            await _serve_stateless(worker, exchange, message, route)
-        else:
-            assert isinstance(message, JSONRPCNotification), "anything else was refused"
-            await _take_notification(worker, handler, exchange, message, None)
-            await exchange.send_empty(202)
-    elif not worker.has_sessions:
-        await _serve_without_session(worker, exchange, message, data, route.revision)
-    elif route.session is None:
-        if not route.is_initialize:
-            raise HTTPRefusal(400, MISSING_SESSION_TEXT)  # HTTPL-26
-        assert isinstance(message, JSONRPCRequest), "`initialize` is a request"
-        await _initialize(worker, exchange, message)
-    else:
-        await _serve_in_session(worker, exchange, message, data, route)
-
-
-def _get_peer(exchange: HttpExchange, session: Session | None = None) -> str:
-    """Return for whom a request counts: a principal in all its sessions; else the session, or the address."""
-    if exchange.principal is not None:
-        return exchange.principal.key
-    return exchange.address if session is None else session.id
+            return _serve_stateless(worker, exchange, message, route)
+        return _serve_without_session(worker, exchange, message, data, LATEST)  # a notification
+    if not worker.has_sessions:
+        return _serve_without_session(worker, exchange, message, data, route.revision)
+    if route.session is not None:
+        return _serve_in_session(worker, exchange, message, data, route.session)
+    if not route.is_initialize:
+        raise HTTPRefusal(400, MISSING_SESSION_TEXT)  # HTTPL-26
+    assert isinstance(message, JSONRPCRequest), "`initialize` is a request"
+    return _initialize(worker, exchange, message)
 
 
 # --------------------------------------------------------------------- without a session
 
 
-def _connect(handler: "Handler", peer: Peer | None = None) -> Connection:
-    return Connection(handler.local_peer, peer=peer, extra=handler.extra_methods, limit=handler.max_in_flight)
-
-
-async def _serve_stateless(
+def _serve_stateless(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCRequest, route: StatelessRoute
-) -> None:
-    """Serve a request of the stateless era."""
+) -> Awaitable[object]:
     handler = worker.handler
-    connection = Connection(handler.local_peer, extra=handler.extra_methods, limit=handler.max_in_flight)
+    connection = Connection(handler.local_peer, limit=handler.max_in_flight)
     event = receive.handle_request(connection, message, route.decoded)
     if isinstance(event, InvalidMessageReceived):
         status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
-        raise RPCRefusal(status, event.data or b"")
-    assert isinstance(event, InboundRequest), "a request is accepted or refused"
-    _check_headers(handler, event, exchange)
-    if event.row.name == SUBSCRIPTIONS_LISTEN:
-        timer = worker.end_with_token(exchange)
-        try:
-            data, error = await _run_in_asgi_task(worker, exchange, connection, event)
-        finally:
-            if timer is not None:
-                timer.cancel()
-    else:
-        data, error = await _run_in_asgi_task(worker, exchange, connection, event)
-    if exchange.streaming:
-        await exchange.send_event(data)
-        await exchange.end_stream()
-    elif error is None:
-        await exchange.send_json(200, data)
-    elif isinstance(error, MissingScopes):
-        await _send_missing_scopes(worker, exchange, error.scopes, data)
-    elif isinstance(error, RateLimited | _ClientLimitExceeded):
-        await exchange.send_json(429, data, [(b"retry-after", _format_retry_after(error))])
-    else:
-        await exchange.send_json(get_http_status(event.peer.revision.translate_code(error.code)), data)
-
-
-def _check_headers(handler: "Handler", event: InboundRequest, exchange: HttpExchange) -> None:
-    """Refuse a request whose headers do not repeat what the body says."""
-    row, params = event.row, event.params
+        raise HTTPRefusal(status, body=event.data)
+    row, annotated = event.row, None
+    if row.name == TOOLS_CALL and handler.has_header_parameters:
+        annotated = handler.find_header_parameters(event.params.name)
     try:
         if row.named is not None:
-            headers.check_name(exchange.headers.get(headers.NAME), getattr(params, row.named))
-        if row.name == TOOLS_CALL and handler.has_header_parameters:
-            verify_headers(exchange.headers, event, handler.find_header_parameters(params.name))
+            verify_headers(exchange.raw_headers, event, annotated)
     except HeaderMismatch as error:
-        raise RPCRefusal(get_http_status(error.code), jsonrpc.encode_error(event.id, error)) from error
+        body = jsonrpc.encode_error(event.id, error)
+        raise HTTPRefusal(get_http_status(error.code), body=body) from error
+    if row.name == SUBSCRIPTIONS_LISTEN:
+        return _serve_listen(worker, exchange, connection, event)
+    return _run_request(worker, exchange, connection, event)
 
 
-async def _run_in_asgi_task(
+async def _serve_listen(
     worker: "Worker", exchange: HttpExchange, connection: Connection, incoming: InboundRequest
-) -> tuple[bytes, RPCError | None]:
-    """Serve a request that ends with its client; return the response, and the error in it if it is one."""
+) -> None:
+    """Serve a subscription. It counts as a stream, and ends with the token of its client."""
     counts, principal = worker.counts, exchange.principal
-    peer = exchange.address if principal is None else principal.key
-    is_listen = incoming.row.name == SUBSCRIPTIONS_LISTEN
-    if is_listen:
-        if counts.streams >= counts.max_streams:
-            raise make_stream_limit_refusal(counts.max_streams)
-        # One address may stand for many people; a principal is one.
-        most = counts.limit if principal is None else MAX_SUBSCRIPTIONS
-        refused = counts.open_subscription(peer, most)
-    else:
-        refused = counts.begin(peer)
+    peer, limit = exchange.address, counts.limit
+    if principal is not None:  # one address may have many users; a principal is one
+        peer, limit = principal.key, MAX_SUBSCRIPTIONS
+    refused = counts.open_subscription(peer, limit)
     if refused is not None:
         error = _ClientLimitExceeded(refused)
-        return connection.fail(incoming.id, error) or b"", error
-    reply = HttpReply(worker, connection, exchange)
-    reply.is_quiet = worker.options.json_only and not is_listen
-    context = Context(
-        worker.handler,
-        reply,
-        incoming.row.name,
-        incoming,
-        lifespan=worker.lifespan,
-        principal=principal,
-    )
+        answer, revision = connection.fail(incoming.id, error), incoming.peer.revision
+        await _send_answer(worker, exchange, answer, error, revision=revision)
+        return
+    timer = worker.end_with_token(exchange)
     try:
-        data, error = await exchange.run_while_connected(serve_request(context), unwanted=connection.close)
-    except BaseException:  # also a cancellation
-        connection.close()  # cancels the context of a function in a thread
-        raise
+        await _run_request(worker, exchange, connection, incoming, is_listen=True)
     finally:
-        (counts.close_subscription if is_listen else counts.end)(peer)
-    return data or b"", error
+        counts.close_subscription(peer)
+        if timer is not None:
+            timer.cancel()
+
+
+async def _run_request(
+    worker: "Worker",
+    exchange: HttpExchange,
+    connection: Connection,
+    incoming: InboundRequest,
+    stream: SessionStream | None = None,
+    *,
+    is_listen: bool = False,
+    is_in_batch: bool = False,
+    is_held: bool = False,
+) -> _Answer:
+    """Serve a request in the current task and send its answer, unless it is in a batch or held back.
+
+    The request ends with its client, unless it has the stream of a session.
+    """
+    session, principal = None if stream is None else stream.session, exchange.principal
+    peer = principal.key if principal is not None else exchange.address if session is None else session.id
+    refused = None if is_listen else worker.counts.begin(peer)
+    if refused is not None:
+        error: RPCError | None = _ClientLimitExceeded(refused)
+        answer = connection.fail(incoming.id, error)
+    else:
+        reply = HttpReply(worker, connection, exchange, session, stream)
+        reply.is_quiet = worker.options.json_only and not is_listen
+        context = _prepare_call(worker, exchange, reply, incoming, is_in_batch=is_in_batch)
+        try:
+            with _ALREADY_WORKING if is_in_batch else exchange:
+                answer, error = await serve_request(context)
+        except BaseException as raised:
+            ended = None if stream is None else _end_call(stream, reply, incoming, raised)
+            if ended is None:
+                connection.close()  # cancels the context of a function in a thread
+                raise
+            answer, error = ended
+        finally:
+            if not is_listen:
+                worker.counts.end(peer)
+            if session is not None:
+                session.remove_call(incoming.id)
+    if error is None and answer is not None and not (exchange.streaming or is_in_batch or is_held):
+        await exchange.respond(200, answer)
+    elif not (is_in_batch or is_held):
+        await _send_answer(worker, exchange, answer, error, revision=incoming.peer.revision, stream=stream)
+    return answer, error
+
+
+def _prepare_call(
+    worker: "Worker", exchange: HttpExchange, reply: HttpReply, incoming: InboundRequest, *, is_in_batch: bool
+) -> Context:
+    """Return the context of a call. In a session, other requests find it, and it outlasts a disconnect."""
+    handler, lifespan, session = worker.handler, worker.lifespan, reply.session
+    if session is None:
+        exchange.unwanted = reply.connection.close
+    else:
+        handler, lifespan = worker.get_server(session)
+        task = asyncio.current_task() if is_in_batch else exchange.task
+        assert task is not None, "a request is served in a task"
+        reply.task = task
+        reply.cancel = task.cancel if is_in_batch else exchange.abort
+        session.calls = session.calls or {}
+        session.calls[incoming.id] = reply
+        exchange.pulse, exchange.is_detached = session.touch, True
+    principal = exchange.principal
+    return Context(handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=principal)
+
+
+def _end_call(
+    stream: SessionStream, reply: HttpReply, incoming: InboundRequest, raised: BaseException
+) -> _Answer | None:
+    """Return the answer to a call of a session that was interrupted; None if there is none to send."""
+    connection = reply.connection
+    is_aborted = isinstance(raised, ClientDisconnected | ResponseAborted)
+    if not is_aborted and not isinstance(raised, asyncio.CancelledError):
+        return None
+    if connection.incoming.get(incoming.id) is not incoming:
+        return None, None  # the client has cancelled it
+    if not stream.is_open and (is_aborted or stream.worker.is_over):
+        return None
+    if is_aborted:
+        error: RPCError = InternalError("The request was aborted: the server or a worker is shutting down.")
+    else:  # the function has cancelled its own task
+        assert reply.task is not None, "set before the call began"
+        reply.task.uncancel()
+        error = to_rpc_error(incoming, raised)
+    return connection.fail(incoming.id, error), error
+
+
+async def _send_answer(
+    worker: "Worker",
+    exchange: HttpExchange,
+    answer: bytes | None,
+    error: RPCError | None,
+    *,
+    revision: Revision,
+    stream: SessionStream | None = None,
+) -> None:
+    """Send the answer to one request: it may end a stream, and errors have their own status."""
+    if stream is not None and stream.is_open:
+        await stream.end(answer)
+    elif exchange.streaming:
+        await exchange.send_event(answer or b"")
+        await exchange.end_stream()
+    elif answer is None and stream is not None and stream.session.settings.is_ended:
+        raise make_unknown_session()
+    elif answer is None:
+        await exchange.respond(202)  # it was cancelled
+    elif isinstance(error, MissingScopes) and (stream is None or worker.needs_scopes):
+        challenge = build_step_up_headers(worker.authenticator, error.scopes, exchange.principal)
+        await exchange.respond(403, answer, challenge)
+    elif error is None or not revision.stateless:
+        await exchange.respond(200, answer)
+    elif isinstance(error, RateLimited | _ClientLimitExceeded):
+        await exchange.respond(429, answer, [(b"retry-after", _format_retry_after(error))])
+    else:
+        await exchange.respond(get_http_status(revision.translate_code(error.code)), answer)
 
 
 def _format_retry_after(error: RPCError) -> bytes:
-    """Return the `Retry-After` of a client that has sent too many requests."""
     if isinstance(error, _ClientLimitExceeded):
         return RETRY_AFTER[429]
     data: Any = error.data
@@ -224,23 +279,12 @@ def _format_retry_after(error: RPCError) -> bytes:
     return b"%d" % (max(1, ceil(seconds)) if known else 1)
 
 
-async def _send_missing_scopes(
-    worker: "Worker", exchange: HttpExchange, scopes: Sequence[str], data: bytes
-) -> None:
-    """Answer that the token lacks scopes, and which."""
-    challenge = build_step_up_headers(worker.authenticator, scopes, exchange.principal)
-    await exchange.send_json(403, data, challenge)
-
-
 async def _take_notification(
-    worker: "Worker",
-    handler: "Handler",
-    exchange: HttpExchange,
-    message: JSONRPCNotification,
-    session: Session | None,
+    worker: "Worker", exchange: HttpExchange, message: JSONRPCNotification, session: Session | None
 ) -> None:
-    """Pass a notification of a client to the handler. What that raises is logged."""
-    connection = _connect(handler) if session is None else worker.connect(handler, session)
+    """Pass a notification of a client to the handler, and log its exceptions."""
+    handler, lifespan = worker.get_server(session)
+    connection = worker.connect(session)
     if session is not None and message.method == INITIALIZED and not session.is_initialized:
         connection.lifecycle.state = "greeted"
         session.is_initialized = True
@@ -249,46 +293,45 @@ async def _take_notification(
         return
     reply = HttpReply(worker, connection, exchange, session)
     reply.is_quiet = session is None
-    lifespan = worker.lifespan if session is None or session.server is None else session.server[1]
     work = dispatch_notification(handler, reply, lifespan, event, exchange.principal)
-    if session is not None:
-        worker.take_in_background(_get_peer(exchange, session), work, event.method)
+    if session is None:
+        await run_logged(work, f"{event.method} could not be handled")
         return
-    try:
-        await work
-    except asyncio.CancelledError:
-        raise
-    except BaseException:  # an error in a function ends neither the request nor the process
-        logger.exception("%s could not be served", event.method)
+    peer, counts = session.id if exchange.principal is None else exchange.principal.key, worker.counts
+    if counts.begin(peer) is None:
+        worker.run_in_background(work).add_done_callback(lambda _: counts.end(peer))
+    else:
+        work.close()
+        logger.warning("dropped %s: too many messages of its client are being handled", event.method)
 
 
 # --------------------------------------------------------------------- old clients, without sessions
 
 
 async def _serve_without_session(
-    worker: "Worker",
-    exchange: HttpExchange,
-    message: JSONRPCMessage | None,
-    data: bytes,
-    revision: Revision,
+    worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes, revision: Revision
 ) -> None:
     """Answer a message of the session era, or a batch, without any session."""
-    scopes: Sequence[str] = ()
-    answers: list[bytes] = []
-    for item in _decode_batch(data) if message is None else (message,):
-        answer, error = await _serve_item_without_session(worker, exchange, item, revision)
-        answers += [answer] if answer else []
-        scopes = error.scopes if isinstance(error, MissingScopes) and message is not None else ()
+    if message is not None:
+        answer, error = await _answer_without_session(worker, exchange, message, revision)
+        await _send_answer(worker, exchange, answer, error, revision=revision)
+        return
+    serve, answers = _answer_without_session, list[_Answer]()
+    with exchange:
+        for item in _decode_batch(data):
+            answers.append(await serve(worker, exchange, item, revision, is_in_batch=True))
+    await _send_batch(exchange, [answer for answer, _ in answers if answer])
+
+
+async def _send_batch(exchange: HttpExchange, answers: list[bytes]) -> None:
     if exchange.streaming:
         for answer in answers:
             await exchange.send_event(answer)
         await exchange.end_stream()
-    elif not answers:
-        await exchange.send_empty(202)
-    elif scopes:
-        await _send_missing_scopes(worker, exchange, scopes, answers[0])
+    elif answers:
+        await exchange.respond(200, jsonrpc.encode_batch(answers))
     else:
-        await exchange.send_json(200, answers[0] if message is not None else jsonrpc.encode_batch(answers))
+        await exchange.respond(202)
 
 
 def _decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
@@ -298,23 +341,26 @@ def _decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
         raise HTTPRefusal(400, error.message) from error
 
 
-async def _serve_item_without_session(
+async def _answer_without_session(
     worker: "Worker",
     exchange: HttpExchange,
     message: JSONRPCMessage | RemoteProtocolError,
     revision: Revision,
-) -> tuple[bytes | None, RPCError | None]:
-    """Return the answer to one message, if it has any, and the error in it."""
+    *,
+    is_in_batch: bool = False,
+) -> _Answer:
+    """Return the answer to a message of a client that has no session."""
     if isinstance(message, RemoteProtocolError):
         return jsonrpc.encode_error(message.id, message.answer or InvalidRequest(message.message)), None
     if isinstance(message, JSONRPCNotification):
-        await _take_notification(worker, worker.handler, exchange, message, None)
+        await _take_notification(worker, exchange, message, None)
         return None, None
-    opening = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
-    connection = _connect(worker.handler, None if opening else Peer(revision))
+    is_initialize = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
+    connection = worker.connect(peer=None if is_initialize else Peer(revision))
     event = connection.receive_message(message)
     if isinstance(event, InboundRequest):
-        return await _run_in_asgi_task(worker, exchange, connection, event)
+        held = not is_in_batch
+        return await _run_request(worker, exchange, connection, event, is_in_batch=is_in_batch, is_held=held)
     return (event.data if isinstance(event, InvalidMessageReceived) else None), None
 
 
@@ -322,160 +368,71 @@ async def _serve_item_without_session(
 
 
 async def _initialize(worker: "Worker", exchange: HttpExchange, message: JSONRPCRequest) -> None:
-    """Open a session; its id goes out with the answer to the handshake, if that is no error."""
-    handler = worker.handler
-    connection = _connect(handler)
+    """Open a session; its id goes out with the answer to the handshake, unless that is an error."""
+    connection = worker.connect()
     event = receive.handle_request(connection, message)
     if isinstance(event, InvalidMessageReceived):
-        await exchange.send_json(200, event.data or b"")
+        await exchange.respond(200, event.data or b"")
         return
-    assert isinstance(event, InboundRequest), "a request is accepted or refused"
     session = await worker.sessions.open(event.peer, exchange.principal)
-    session.changes_seen = handler.broadcaster.position
+    session.changes_seen = worker.handler.broadcaster.position
     before = exchange.extra
     exchange.extra = (*before, (_SESSION_HEADER, session.id.encode()))
     stream = SessionStream(worker, session, exchange, event.id)
-    answer, error = await _run_call(worker, exchange, session, connection, event, stream=stream)
+    answer, error = await _run_request(worker, exchange, connection, event, stream, is_held=True)
     if error is not None or answer is None:
         exchange.extra = before
         await worker.sessions.discard(session)
-    await _send_answer(worker, exchange, session, answer, error)
+    await _send_answer(worker, exchange, answer, error, revision=event.peer.revision, stream=stream)
 
 
 async def _serve_in_session(
-    worker: "Worker",
-    exchange: HttpExchange,
-    message: JSONRPCMessage | None,
-    data: bytes,
-    route: SessionRoute,
+    worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes, session_id: str
 ) -> None:
-    """Serve a message or a batch of a session."""
     sessions, principal = worker.sessions, exchange.principal
-    assert route.session is not None, "checked before"
-    session = sessions.find_fresh(route.session, principal) or await sessions.find(route.session, principal)
+    session = sessions.find_fresh(session_id, principal) or await sessions.find(session_id, principal)
     if isinstance(message, JSONRPCRequest):
+        if worker.handler.is_per_client:
+            await worker.choose_server(session, exchange)
+        connection = worker.connect(session)
+        accepted = _accept_in_session(worker, session, connection, message)
+        if isinstance(accepted, bytes):
+            await exchange.respond(200, accepted)
+            return
         stream = SessionStream(worker, session, exchange, message.id)
-        answer, error = await _answer(worker, exchange, session, message, stream=stream)
-        await _send_answer(worker, exchange, session, answer, error)
+        await _run_request(worker, exchange, connection, accepted, stream)
     elif message is not None:
         await _take_message(worker, exchange, session, message)
-        await exchange.send_empty(202)
+        await exchange.respond(202)
     elif not session.peer.revision.batches:
-        raise HTTPRefusal(400, "A batch is not part of the protocol revision of this session.")
+        raise HTTPRefusal(400, "The protocol revision of this session does not support batches.")
     else:
         await _serve_batch(worker, exchange, session, data)
 
 
-async def _send_answer(
-    worker: "Worker", exchange: HttpExchange, session: Session, answer: bytes | None, error: RPCError | None
-) -> None:
-    """Send the response to one request, unless its event stream was the response."""
-    if exchange.streaming:
-        return
-    if answer is None and session.settings.is_ended:
-        raise make_unknown_session()
-    if answer is None:
-        await exchange.send_empty(202)  # it was cancelled
-    elif isinstance(error, MissingScopes) and worker.needs_scopes:
-        await _send_missing_scopes(worker, exchange, error.scopes, answer)
-    else:
-        await exchange.send_json(200, answer)
+def _make_id_in_use(request_id: RequestId) -> InvalidRequest:
+    shown = jsonrpc.shorten(repr(request_id))
+    return InvalidRequest(f"Invalid request: id {shown} is in use by another request")
 
 
-_Answer: TypeAlias = tuple[bytes | None, RPCError | None]
-"""The response to a request, None if it was cancelled; and the error in it, if it is one."""
-
-
-async def _answer(
-    worker: "Worker",
-    exchange: HttpExchange,
-    session: Session,
-    message: JSONRPCRequest,
-    *,
-    stream: SessionStream,
-    is_shared: bool = False,
-) -> _Answer:
-    """Serve a request of a session; a batch shares its stream."""
+def _accept_in_session(
+    worker: "Worker", session: Session, connection: Connection, message: JSONRPCRequest
+) -> InboundRequest | bytes:
+    """Return a request of a session, or the error response that refuses it."""
     error: RPCError | None = None
-    if session.early_cancellations and message.id in session.early_cancellations:
-        del session.early_cancellations[message.id]
-        error = InternalError("The request was cancelled before it came")
+    if worker.is_cancelled_early(session, message.id):
+        error = InternalError("The request was cancelled before it arrived")
     elif session.calls is not None and message.id in session.calls:
-        shown = jsonrpc.shorten(repr(message.id))
-        error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+        error = _make_id_in_use(message.id)
     if error is not None:
-        return jsonrpc.encode_error(message.id, error), error
-    handler = worker.handler
-    if session.server is not None or handler.is_per_client:
-        handler = await worker.get_server(session, exchange)
-    connection = worker.connect(handler, session)
+        return jsonrpc.encode_error(message.id, error)
     event = receive.handle_request(connection, message)
-    if isinstance(event, InvalidMessageReceived):
-        return event.data, None
-    assert isinstance(event, InboundRequest), "a request is accepted or refused"
-    return await _run_call(worker, exchange, session, connection, event, stream=stream, is_shared=is_shared)
-
-
-async def _run_call(
-    worker: "Worker",
-    exchange: HttpExchange,
-    session: Session,
-    connection: Connection,
-    incoming: InboundRequest,
-    *,
-    stream: SessionStream,
-    is_shared: bool = False,
-) -> _Answer:
-    """Serve a request of a session in the current task. It goes on when its client has gone."""
-    counts, peer = worker.counts, _get_peer(exchange, session)
-    refused = counts.begin(peer)
-    if refused is not None:
-        error = InternalError(refused)
-        return connection.fail(incoming.id, error), error
-    task = asyncio.current_task()
-    assert task is not None, "a request is served in a task"
-    reply = HttpReply(worker, connection, exchange, session, stream)
-    reply.is_quiet = worker.options.json_only
-    reply.task = task
-    reply.cancel = task.cancel if is_shared else exchange.abort
-    handler, lifespan = (worker.handler, worker.lifespan) if session.server is None else session.server[:2]
-    context = Context(
-        handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=exchange.principal
-    )
-    session.calls = session.calls or {}
-    session.calls[incoming.id] = reply
-    data, error = None, None
-    try:
-        work = serve_request(context)
-        data, error = await (
-            work if is_shared else exchange.run_while_connected(work, session.touch, is_detached=True)
-        )
-    except (ClientDisconnected, ResponseAborted):
-        if connection.incoming.get(incoming.id) is incoming:  # not cancelled by the client: the server stops
-            if not stream.is_open:
-                raise
-            error = InternalError("The request was given up: the server, or one of its workers, stops.")
-            data = connection.fail(incoming.id, error)
-    except asyncio.CancelledError as cancelled:
-        if connection.incoming.get(incoming.id) is incoming:  # the function has cancelled its own task
-            if worker.is_over and not stream.is_open:
-                raise
-            task.uncancel()
-            error = to_rpc_error(incoming, cancelled)
-            data = connection.fail(incoming.id, error)
-    finally:
-        counts.end(peer)
-        if session.calls.get(incoming.id) is reply:
-            del session.calls[incoming.id]
-    if stream.is_open and not is_shared:
-        await stream.end(data)
-    return data, error
+    return event if isinstance(event, InboundRequest) else event.data or b""
 
 
 async def _take_message(
     worker: "Worker", exchange: HttpExchange, session: Session, message: JSONRPCMessage
 ) -> None:
-    """Take a notification or an answer of a session."""
     if isinstance(message, JSONRPCResponse | JSONRPCErrorResponse):
         await worker.take_answer(session, message)
         return
@@ -483,67 +440,49 @@ async def _take_message(
     if message.method == INITIALIZED:
         await worker.sessions.complete_handshake(session)
     elif message.method == CANCELLED:
-        await _cancel(worker, session, message)
+        with suppress(InvalidJSONValue):
+            request_id = _CANCELLED_PARAMS(message.params).request_id
+            if request_id is not None and not worker.cancel_request(session.key, request_id):
+                await worker.announce("cancel", session.key, jsonrpc.encode(request_id))
         return
-    handler = await worker.get_server(session, exchange)
-    await _take_notification(worker, handler, exchange, message, session)
-
-
-async def _cancel(worker: "Worker", session: Session, message: JSONRPCNotification) -> None:
-    """Cancel a request of a session, on whichever worker it is served."""
-    try:
-        request_id = _CANCELLED_PARAMS(message.params).request_id
-    except InvalidJSONValue:
-        return
-    if request_id is not None and not worker.cancel_request(session, request_id):
-        session.cancel_early(request_id)
-        await worker.announce("cancel", worker.sessions.get_key(session), jsonrpc.encode(request_id))
+    await worker.choose_server(session, exchange)
+    await _take_notification(worker, exchange, message, session)
 
 
 async def _serve_batch(worker: "Worker", exchange: HttpExchange, session: Session, data: bytes) -> None:
     """Serve a batch: its requests at once, their answers together."""
-    requests: list[JSONRPCRequest] = []
     items = _decode_batch(data)
     for item in items:
         if isinstance(item, RemoteProtocolError):
             raise HTTPRefusal(400, item.message)
+    requests = [item for item in items if isinstance(item, JSONRPCRequest)]
     for item in items:
-        if isinstance(item, JSONRPCRequest):
-            requests.append(item)
-        elif not isinstance(item, RemoteProtocolError):
+        if not isinstance(item, JSONRPCRequest | RemoteProtocolError):
             await _take_message(worker, exchange, session, item)
-    answers = await _serve_batch_requests(worker, exchange, session, requests) if requests else []
-    if exchange.streaming:
+    ids = [*(session.calls or ()), *(request.id for request in requests)]
+    if not requests or len(set(ids)) < len(ids):
+        used = next((each for number, each in enumerate(ids) if each in ids[:number]), "")
+        error = _make_id_in_use(used)
+        await _send_batch(exchange, [jsonrpc.encode_error(each.id, error) for each in requests])
         return
-    if answers:
-        await exchange.send_json(200, jsonrpc.encode_batch(answers))
-    else:
-        await exchange.send_empty(202)
-
-
-async def _serve_batch_requests(
-    worker: "Worker", exchange: HttpExchange, session: Session, requests: list[JSONRPCRequest]
-) -> list[bytes]:
-    """Return the answers to the requests of a batch; none if they went out as events."""
-    used = set(session.calls or ())
-    for request in requests:
-        if request.id not in used:
-            used.add(request.id)
-            continue
-        shown = jsonrpc.shorten(repr(request.id))
-        error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
-        return [jsonrpc.encode_error(request.id, error) for request in requests]
     stream = SessionStream(worker, session, exchange, requests[0].id)
 
     async def answer(request: JSONRPCRequest) -> None:
-        data, _ = await _answer(worker, exchange, session, request, stream=stream, is_shared=True)
+        connection = worker.connect(session)
+        accepted = _accept_in_session(worker, session, connection, request)
+        if isinstance(accepted, bytes):
+            data: bytes | None = accepted
+        else:
+            data, _ = await _run_request(worker, exchange, connection, accepted, stream, is_in_batch=True)
         if data is not None:
             await stream.add_answer(data)
 
-    async def answer_all() -> None:
-        await asyncio.gather(*map(answer, requests))
+    await worker.choose_server(session, exchange)
 
-    await exchange.run_while_connected(answer_all(), session.touch, is_detached=True)
+    exchange.pulse, exchange.is_detached = session.touch, True
+    with exchange:
+        await asyncio.gather(*map(answer, requests))
     if stream.is_open:
         await stream.end(None)
-    return list(stream.answers)
+    else:
+        await _send_batch(exchange, list(stream.answers))

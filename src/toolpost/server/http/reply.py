@@ -1,12 +1,12 @@
 """`HttpReply`: the client of one HTTP request, as its context sees it.
 
-Messages before the response go to the event stream of the request. A request to the client goes the same way
-in a session; its answer comes by a POST of its own, perhaps to another worker.
+Messages and requests to the client go to the stream of its own request, or else to the general stream of the
+session. The response to such a request arrives in a separate POST, perhaps at another worker.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol.connection import Connection
@@ -15,6 +15,7 @@ from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.methods import Row
 from toolpost.server.http.request import HttpExchange
 from toolpost.server.http.sessions import Session
+from toolpost.server.http.streams import GeneralStream, SessionStream, send_general
 from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request
 from toolpost.server.state import State
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
@@ -26,31 +27,17 @@ if TYPE_CHECKING:
     from toolpost.server.http.worker import Worker
 
 
-class ReplyStream(Protocol):
-    """An event stream to the client: of a POST in a session, or the general one."""
-
-    async def send(self, data: bytes, /) -> None:
-        """Send a message."""
-        ...
-
-
 class HttpReply:
     """The client of one HTTP request, with or without a session."""
 
-    __slots__ = (
-        "_exchange",
-        "_pending_requests",
-        "_worker",
-        "cancel",
-        "connection",
-        "headers",
-        "is_quiet",
-        "session",
-        "stream",
-        "task",
-    )
-
     is_remote = True
+    is_quiet = False
+    """Whether nothing may be sent before the response."""
+    task: "asyncio.Task[Any] | None" = None
+    """The task that serves the request."""
+    cancel: Callable[[], object] | None = None
+    """Cancels the request."""
+    _pending_requests: PendingClientRequests | None = None
 
     def __init__(
         self,
@@ -58,21 +45,13 @@ class HttpReply:
         connection: Connection,
         exchange: HttpExchange | None,
         session: Session | None = None,
-        stream: ReplyStream | None = None,
+        stream: SessionStream | GeneralStream | None = None,
     ) -> None:
-        self._worker = worker
+        self._worker = self.endpoint = worker
         self._exchange = exchange
         self.connection = connection
-        self.headers: Mapping[str, str] = {} if exchange is None else exchange.headers
         self.session = session
         self.stream = stream
-        self.is_quiet = False
-        """Whether nothing may be sent before the response."""
-        self.task: asyncio.Task[Any] | None = None
-        """The task that serves the request."""
-        self.cancel: Callable[[], object] | None = None
-        """Cancels the request."""
-        self._pending_requests: PendingClientRequests | None = None
 
     @property
     def has_client(self) -> bool:
@@ -81,7 +60,7 @@ class HttpReply:
 
     @property
     def identity(self) -> object:
-        """What a rate is limited by, if the principal is not known: the session, or the address."""
+        """The key of rate limits if the principal is not known: the session, or the address."""
         if self.session is not None:
             return self.session.id
         return "" if self._exchange is None else self._exchange.address
@@ -89,13 +68,22 @@ class HttpReply:
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of the request."""
         del incoming
-        return self.headers
+        return {} if self._exchange is None else self._exchange.headers
 
     def open_session_state(self) -> State:
         """Return the state of the session; without one, a state that ends with the request."""
         if self.session is None:
             return State.in_memory()
-        return State(self._worker.store.records, f"state/{self._worker.sessions.get_key(self.session)}/")
+        return self._worker.sessions.open_state(self.session)
+
+    def cancel_request(self) -> None:
+        """Cancel the request: the client no longer wants a response."""
+        calls = (self.session and self.session.calls) or {}
+        for request_id in tuple(self.connection.incoming):
+            calls.pop(request_id, None)
+        self.connection.incoming.clear()
+        if self.cancel is not None:
+            self.cancel()
 
     # ----------------------------------------------------------------- the session
 
@@ -104,21 +92,22 @@ class HttpReply:
         """The resources that the session subscribes to."""
         return () if self.session is None else self.session.settings.uris
 
-    async def set_uris(self, uris: tuple[str, ...]) -> None:
-        """Change the resources that the session subscribes to."""
+    async def set_subscription(self, uri: str, *, is_active: bool) -> None:
+        """Subscribe the session to a resource, or unsubscribe it."""
         if self.session is not None:
-            await self._worker.sessions.set_uris(self.session, uris)
+            await self._worker.sessions.set_subscription(self.session, uri, is_active=is_active)
 
     async def set_log_level(self, level: LogLevel) -> None:
         """Change the log level of the session."""
         self.connection.log_level = level
         if self.session is not None:
-            await self._worker.sessions.change(self.session, log_level=level)
+            await self._worker.sessions.set_log_level(self.session, level)
 
     def add_url_elicitation(self, elicitation_id: str) -> None:
         """Remember an elicitation by URL: the client may be notified of its end."""
         if self.session is not None:
-            work = self._worker.sessions.add_url_elicitation(self.session, elicitation_id)
+            sessions = self._worker.sessions
+            work = sessions.set_url_elicitation(self.session, elicitation_id, is_pending=True)
             self._worker.run_in_background(work)
 
     async def hand_over(self, handler: "Handler") -> None:
@@ -129,12 +118,12 @@ class HttpReply:
     # ----------------------------------------------------------------- messages
 
     async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
-        """Send a message before the response; `outlives` if the client has to get it even after that."""
+        """Send a message before the response; `outlives` if the client must get it even after that."""
         if self.session is None:
             if not self.is_quiet and self._exchange is not None:
                 await self._exchange.send_event(data)
         elif self.stream is None or (outlives and not self._is_in_flight):
-            await self._worker.send_general(self.session, data)
+            await send_general(self._worker, self.session, data)
         elif related is None or (self._is_in_flight and not self.is_quiet):
             await self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
 
@@ -143,11 +132,10 @@ class HttpReply:
         return bool(self.connection.incoming)
 
     async def interrupt(self, incoming: InboundRequest) -> None:
-        """Let the client come back for the rest of the stream of this request."""
+        """Make the client reconnect for the rest of the stream of this request."""
         del incoming
-        interrupt = getattr(self.stream, "interrupt", None)
-        if interrupt is not None and not self.is_quiet:
-            await interrupt()
+        if isinstance(self.stream, SessionStream) and not self.is_quiet:
+            await self.stream.interrupt()
 
     # ----------------------------------------------------------------- requests to the client
 
@@ -163,32 +151,34 @@ class HttpReply:
         if self.session is None:
             outgoing = build_client_request(connection, context.incoming, method, params)
             connection.cancel(outgoing.id)
+            name = outgoing.row.name
             raise CapabilityNotDeclared(
-                outgoing.row.needs or outgoing.row.name,
-                f"{outgoing.row.name} cannot be asked: "
-                "there is no session over which the client could answer",
+                outgoing.row.needs or name,
+                f"cannot send {name}: there is no session in which the client could respond",
                 hint="serve with stateless=False",
             )
         if self._pending_requests is None:
             self._pending_requests = PendingClientRequests(self, self._worker.loop)
-        connection.next_id = request_id = self._worker.add_question(self)
+        worker = self._worker
+        connection.next_id = request_id = worker.number << 32 | (worker.next_number() & 0xFFFFFFFF)
+        worker.questions[request_id] = self
         try:
             return await self._pending_requests.send_request(context, method, params, timeout)
         finally:
-            self._worker.remove_question(request_id)
+            del worker.questions[request_id]
 
     async def send_client_request(self, data: bytes, related: RequestId | None) -> None:
         """Send a request to the client. Raises LocalProtocolError if no stream leads to it."""
         assert self.session is not None, "checked before"
         if related is not None and self.is_quiet:
             raise LocalProtocolError(
-                "the client cannot be asked: the server answers with plain JSON",
+                "cannot send a request to the client: the server responds with plain JSON",
                 hint="serve with json_only=False",
             )
         if related is not None and self.stream is not None:
             await self.stream.send(data)
         else:
-            await self._worker.send_general(self.session, data, is_request=True)
+            await send_general(self._worker, self.session, data, is_request=True)
 
     def resolve(self, message: JSONRPCResponse | JSONRPCErrorResponse) -> None:
         """Take the client's answer to a request."""

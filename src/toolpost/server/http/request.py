@@ -1,51 +1,24 @@
-"""One HTTP request and its response, as ASGI hands them to us: headers, body, plain answers, event streams.
+"""`HttpExchange`: one HTTP request and its response, as ASGI hands them over.
 
-Reads a body within its limits and time, and reports a disconnect. Which requests are allowed is the business
-of `security`.
+Reads a body within its limits and time, writes plain responses and event streams, and watches requests that
+take long for a disconnect. Which requests are allowed is left to `security`.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
-from contextvars import copy_context
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from contextvars import Context, copy_context
 from inspect import isawaitable
-from itertools import chain
-from types import CoroutineType
-from typing import Any, Final, TypeAlias, TypeVar
+from types import CoroutineType, TracebackType
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from toolpost.errors import ChannelClosed
+from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
-from toolpost.protocol import sse
-from toolpost.server.http.disconnect import (
-    CONNECTION_MONITOR,
-    DisconnectTimer,
-    DisconnectWatcher,
-    KeepAliveCallback,
-)
+from toolpost.protocol import jsonrpc, sse
+from toolpost.server.http.disconnect import CONNECTION_MONITOR, ConnectionMonitor
 from toolpost.server.runtime.eager import StartedCoroutine
-
-MAX_DIGITS: Final = 18
-"""Digits of a length that are read: as many as no body has, and to read thousands would take long."""
-
-
-def _strip_root(path: str, root: str) -> str:
-    """The path below the place where the application is mounted."""
-    if not root:
-        return path
-    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
-
-
-def _join_headers(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name: a list that was split over several lines is one list (RFC 9110 §5.3)."""
-    headers: dict[str, str] = {}
-    for name, value in given:
-        key, text = str(name, "latin-1"), str(value, "latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers
-
-
-# --------------------------------------------------------------------- request
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
@@ -53,9 +26,13 @@ ASGIReceive: TypeAlias = Callable[[], Awaitable[ASGIEvent]]
 ASGISend: TypeAlias = Callable[[ASGIEvent], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-T = TypeVar("T")
+logger: Final = logging.getLogger("toolpost.http")
 
-DISCARD_TIMEOUT: Final = 2.0  # seconds for which an unwanted body is read
+KEEP_ALIVE_INTERVAL: Final = 15.0  # seconds between two comments: proxies close streams after 30 silent ones
+RETRY_AFTER: Final = {429: b"5", 503: b"1"}  # the default of `Retry-After` in seconds, by status
+CLOSE_CONNECTION: Final = (b"connection", b"close")
+MAX_DIGITS: Final = 18  # digits of a length that are read: no body needs more
+DISCARD_TIMEOUT: Final = 2.0  # seconds to drain a rejected body, so that the client can read the response
 BODY_CHUNK_TIMEOUT: Final = 30.0  # seconds that a client may take for the next piece of a body
 MIN_BODY_RATE: Final = 16 * 1024  # bytes per second after the first `BODY_CHUNK_TIMEOUT` seconds
 _JSON_HEADER: Final = (b"content-type", b"application/json")
@@ -66,58 +43,57 @@ _EVENT_STREAM_HEADERS: Final = (
 )
 
 
-class BodyTooLarge(Exception):
-    """The body is too large; `more` says whether a part of it was not read."""
+class HTTPRefusal(Exception):
+    """Refuses a request with a status, a text with the remedy, and more headers if they are given.
 
-    def __init__(self, *, more: bool) -> None:
-        super().__init__()
-        self.more = more
+    `body` is a JSON-RPC error with that text, for no request in particular, unless another one is given.
+    """
 
-
-class BodyTooSlow(Exception):
-    """The body does not come in time."""
+    def __init__(
+        self, status: int, message: str = "", headers: Headers = (), *, body: bytes | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = tuple(headers)
+        self.body = jsonrpc.encode_error(None, InvalidRequest(message)) if body is None else body
+        if status in RETRY_AFTER and all(name != b"retry-after" for name, _ in self.headers):
+            self.headers += ((b"retry-after", RETRY_AFTER[status]),)
 
 
 class ClientDisconnected(ChannelClosed):
-    """The client has gone before its answer."""
+    """The client disconnected before its response."""
 
     def __init__(self) -> None:
-        super().__init__("the client has gone")
+        super().__init__("the client disconnected")
 
 
 class ResponseAborted(Exception):
-    """We have ended a response ourselves, because the server stops."""
+    """We ended a response, because the server is shutting down."""
 
 
 class HttpExchange:
     """One request and its response.
 
-    `extra` are more headers of the response; `principal` is set by authentication; `is_disconnected` says
-    that the client has gone while work went on.
+    `extra` are more headers of the response; `principal` is set by authentication; `is_disconnected` means
+    that the client disconnected during the work; `unwanted` is called before work is cancelled for that.
     """
 
-    __slots__ = (
-        "_body_wait_since",
-        "_context",
-        "_ended",
-        "_is_aborted",
-        "_is_detached",
-        "_pulse",
-        "_receive",
-        "_send",
-        "_task",
-        "_unwanted",
-        "_watcher",
-        "extra",
-        "headers",
-        "headers_size",
-        "is_disconnected",
-        "method",
-        "path",
-        "principal",
-        "scope",
-        "streaming",
+    extra: tuple[tuple[bytes, bytes], ...] = ()
+    principal: Principal | None = None
+    streaming = is_disconnected = False
+    unwanted: Callable[[], object] | None = None
+    pulse: Callable[[], Awaitable[object]] | None = (
+        None  # called every `KEEP_ALIVE_INTERVAL` seconds during the work
     )
+    is_detached = False  # whether work continues after a disconnect
+    _ended = _is_aborted = False
+    _body_wait_since: float | None = None  # when we first had to wait for the body
+    _working_task: "asyncio.Task[Any] | None" = None  # the task of the work that may be cancelled
+    _cancellations = 0  # of that task, from elsewhere
+    _keep_alive_timer: asyncio.TimerHandle | None = None  # while the client is watched
+    _keep_alive_task: "asyncio.Task[None] | None" = None
+    _disconnect_task: "asyncio.Task[None] | None" = None
+    _context: Context
 
     def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         self.scope: ASGIScope = scope
@@ -125,59 +101,47 @@ class HttpExchange:
         root: str = scope.get("root_path") or ""
         self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
         given: list[tuple[bytes, bytes]] = scope["headers"]
-        whole = b"\0".join(chain.from_iterable(given))  # all at once: name by name takes twice as long
-        parts = str(whole, "latin-1").split("\0")
-        read = dict(zip(parts[::2], parts[1::2], strict=False))
-        is_split = len(parts) != 2 * len(given) or len(read) < len(given)
-        self.headers: Mapping[str, str] = _join_headers(given) if is_split else read
-        self.headers_size = len(whole)
-        self.extra: tuple[tuple[bytes, bytes], ...] = ()
-        self.principal: Principal | None = None
-        self.streaming = self.is_disconnected = self._ended = self._is_aborted = self._is_detached = False
+        read = dict(given)
+        self.raw_headers = read if len(read) == len(given) else _join_headers(given)
+        client: tuple[str, int] | None = scope.get("client")
+        self.address = "" if client is None else client[0]
+        self.task = asyncio.current_task()
         self._receive = receive
         self._send = send
-        self._body_wait_since: float | None = None  # when we first had to wait for the body
-        self._task: asyncio.Task[Any] | None = None
-        self._pulse: KeepAliveCallback | None = None
-        self._unwanted: Callable[[], object] | None = None
-        self._watcher: DisconnectWatcher | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers as strings, by their names in lower case."""
+        return {str(name, "latin-1"): str(value, "latin-1") for name, value in self.raw_headers.items()}
 
     @property
     def has_ended(self) -> bool:
-        """Whether the response has ended, or the client has gone."""
+        """Whether the response has ended, or the client has disconnected."""
         return self._ended or self.is_disconnected
 
     @property
     def root(self) -> str:
         """The path where the application is mounted; empty if it has the server for itself."""
         root: str = self.scope.get("root_path", "").rstrip("/")
-        # Some frameworks remove what they have matched from the path, and do not say so.
-        whole = unquote((self.scope.get("raw_path") or b"").decode("latin-1")).rstrip("/")
+        raw_path: bytes = self.scope.get("raw_path") or b""
+        if not root and raw_path == self.path.encode():
+            return ""
+        # Some frameworks remove the prefix that they matched from the path, but do not set `root_path`.
+        whole = unquote(raw_path.decode("latin-1")).rstrip("/")
         local = self.path.rstrip("/")
         before = whole[: len(whole) - len(local)]
         return before if whole.endswith(local) and len(before) > len(root) else root
 
-    @property
-    def query(self) -> bytes:
-        """The query string."""
-        return self.scope.get("query_string", b"")
-
-    @property
-    def address(self) -> str:
-        """The address of the client, as the ASGI server reports it."""
-        client = self.scope.get("client")
-        return "" if client is None else client[0]
-
     # ----------------------------------------------------------------- reading
 
     def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
-        """Return the whole body if it has come, as it nearly always has, else a coroutine that returns it.
+        """Return the whole body if it was received, as nearly always, else a coroutine that returns it.
 
-        Both may raise BodyTooLarge; the coroutine also ClientDisconnected and BodyTooSlow.
+        It may raise ClientDisconnected, and HTTPRefusal if the body is too large or too slow.
         """
-        length = self.headers.get("content-length", "")
-        if length.isdecimal() and int(length[:MAX_DIGITS]) > limit:
-            raise BodyTooLarge(more=True)
+        length = self.raw_headers.get(b"content-length", b"")
+        if length.isdigit() and int(length[:MAX_DIGITS]) > limit:
+            return self._refuse_large_body(limit, has_more=True)
         event: Any = self._receive()
         if event.__class__ is CoroutineType:
             try:
@@ -187,8 +151,8 @@ class HttpExchange:
                 if event["type"] == "http.request" and not event.get("more_body"):
                     data: Any = event.get("body", b"")
                     if len(data) > limit:
-                        raise BodyTooLarge(more=False) from None
-                    return data if type(data) is bytes else bytes(data)  # some servers give a bytearray
+                        return self._refuse_large_body(limit, has_more=False)
+                    return data if type(data) is bytes else bytes(data)  # some servers pass a bytearray
         return self._receive_parts(event, limit)
 
     async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
@@ -204,13 +168,13 @@ class HttpExchange:
             size += len(parts[-1])
             more = bool(event.get("more_body"))
             if size > limit:
-                raise BodyTooLarge(more=more)
+                await self._refuse_large_body(limit, has_more=more)
             if not more:
                 return b"".join(parts)
             event = self._receive()
 
     async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
-        """Return the next event of a body of which `size` bytes have come, or raise BodyTooSlow."""
+        """Return the next event of a body, if it arrives in time; `size` bytes were received so far."""
         now = asyncio.get_running_loop().time()
         self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
         deadline = min(now, self._body_wait_since + size / MIN_BODY_RATE) + BODY_CHUNK_TIMEOUT
@@ -218,46 +182,38 @@ class HttpExchange:
             async with asyncio.timeout_at(deadline):
                 return await begun
         except TimeoutError:
-            raise BodyTooSlow from None
+            raise HTTPRefusal(408, "The request body was not received in time.", [CLOSE_CONNECTION]) from None
 
-    async def discard_body(self, limit: int) -> None:
-        """Read on for so many bytes: a client that still sends would not read our answer."""
+    async def _refuse_large_body(self, limit: int, *, has_more: bool) -> bytes:
+        """Refuse a body. Read on for a while: a client that still sends would not read our answer."""
+        # A client that sends `expect` waits for us.
+        rest = 2 * limit if has_more and b"expect" not in self.raw_headers else 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_TIMEOUT):
-                while limit > 0 and "expect" not in self.headers:  # with it, the client waits for us
+                while rest > 0:
                     event = await self._receive()
                     if event["type"] != "http.request":
                         raise ClientDisconnected
-                    if not event.get("more_body"):
-                        return
-                    limit -= len(event.get("body", b""))
-
-    async def wait_for_disconnect(self) -> None:
-        """Wait until the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+                    rest = rest - len(event.get("body", b"")) if event.get("more_body") else 0
+        text = f"The request body exceeds {limit} bytes (max_body=)."
+        raise HTTPRefusal(413, text, [CLOSE_CONNECTION])
 
     # ----------------------------------------------------------------- answering
 
-    async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Answer with one JSON body."""
+    async def respond(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
+        """Send a whole response, with a JSON body or without one."""
         self._ended = True
-        sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER, *headers, *self.extra]
+        sent = [(b"content-length", b"%d" % len(body)), *headers, *self.extra]
+        if body:
+            sent.append(_JSON_HEADER)
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def send_empty(self, status: int, headers: Headers = ()) -> None:
-        """Answer without a body."""
-        self._ended = True
-        sent = [(b"content-length", b"0"), *headers, *self.extra]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
-        await self._send({"type": "http.response.body", "body": b""})
-
     async def finish_disconnected(self) -> None:
-        """Answer a client that has gone: a middleware may insist on an answer."""
+        """Send an empty 400 after a disconnect: some ASGI middleware requires a response."""
         if not (self.streaming or self._ended):
-            with contextlib.suppress(Exception):  # other ones insist on none
-                await self.send_empty(400)
+            with contextlib.suppress(Exception):  # other middleware refuses one
+                await self.respond(400)
 
     async def open_stream(self) -> None:
         """Begin an event stream, unless it has begun."""
@@ -268,7 +224,7 @@ class HttpExchange:
 
     def release_headers(self) -> None:
         """Drop the headers, to save memory: an open stream does not need them."""
-        self.headers, self.scope = {}, {CONNECTION_MONITOR: self.scope.get(CONNECTION_MONITOR)}
+        self.raw_headers, self.scope = {}, {CONNECTION_MONITOR: self.scope.get(CONNECTION_MONITOR)}
 
     async def send_event(
         self,
@@ -279,12 +235,12 @@ class HttpExchange:
         retry: int | None = None,
     ) -> None:
         """Send an event, which begins the stream."""
-        await self.open_stream()
-        await self._send_chunk(sse.encode_event(data, event=kind, id=id, retry=retry))
-
-    async def send_comment(self) -> None:
-        """Send a comment on the stream, which clients skip."""
-        await self._send_chunk(sse.encode_comment())
+        if not self.streaming:
+            await self.open_stream()
+        if self.is_disconnected:
+            raise ClientDisconnected
+        body = sse.encode_event(data, event=kind, id=id, retry=retry)
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end_stream(self) -> None:
         """End the event stream, unless it has ended."""
@@ -300,70 +256,102 @@ class HttpExchange:
 
     # ----------------------------------------------------------------- working while the client waits
 
-    async def run_while_connected(
-        self,
-        work: Awaitable[T],
-        pulse: KeepAliveCallback | None = None,
-        unwanted: Callable[[], object] | None = None,
-        *,
-        is_detached: bool = False,
-    ) -> T:
-        """Run work in this task, and return its result; cancel it if the client disconnects.
+    def __enter__(self) -> None:
+        """Start work in this task. It is cancelled if the client disconnects, unless it `is_detached`.
 
-        `pulse` is called every `KEEP_ALIVE_INTERVAL` seconds meanwhile; `unwanted` is called before the work
-        is cancelled because the client has gone. Detached work goes on when the client has gone.
-
-        Raises:
-            ClientDisconnected: the client has gone.
-            ResponseAborted: `abort` was called.
+        The end raises ClientDisconnected after a disconnect, ResponseAborted if `abort` was called.
         """
-        task = self._task = asyncio.current_task()
+        task = self._working_task = self.task
         assert task is not None, "a request is served in a task"
-        others = task.cancelling()
-        self._pulse, self._unwanted, self._is_detached = pulse, unwanted, is_detached
+        self._cancellations = task.cancelling()
         self._context = copy_context()
-        try:
-            result = await work
-        except asyncio.CancelledError:
-            if not self._is_aborted or task.cancelling() > others + 1:  # cancelled from elsewhere
-                raise
-            raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
-        finally:
-            self._task = None
-            if self._watcher is not None:
-                self._watcher.end()
-                self._watcher = None
-            if self._is_aborted:
-                self._is_aborted = False
-                task.uncancel()
-        if self.is_disconnected and not is_detached:
-            raise ClientDisconnected  # the work has ignored the cancellation
-        return result
 
-    def start_watching(self, timer: DisconnectTimer) -> bool:
-        """Watch for a disconnect; return False if no work is running yet."""
-        if self._task is not None and self._watcher is None:
-            self._watcher = DisconnectWatcher(self, timer, self._pulse, self._context)
-        return self._watcher is not None
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._working_task = self._working_task, None
+        if self._keep_alive_timer is not None:
+            self._stop_watching(self._keep_alive_timer)
+        if self._is_aborted:
+            self._is_aborted = False
+            assert task is not None, "it was cancelled"
+            is_ours = task.uncancel() <= self._cancellations
+            if is_ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+                raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
+        if self.is_disconnected and not self.is_detached and error is None:
+            raise ClientDisconnected  # the work has ignored the cancellation
+
+    def start_watching(self) -> bool:
+        """Watch for a disconnect, and send keep-alive comments; return False if no work is running yet."""
+        if self._working_task is not None and self._keep_alive_timer is None:
+            self._schedule_keep_alive()
+            monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
+            if monitor is None or not monitor.watch_disconnect(self):
+                loop = asyncio.get_running_loop()
+                self._disconnect_task = loop.create_task(self._wait_for_disconnect(), context=self._context)
+        return self._keep_alive_timer is not None
+
+    def _stop_watching(self, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        self._keep_alive_timer = None
+        monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
+        if monitor is not None:  # it is removed after a disconnect
+            monitor.unwatch_disconnect(self)
+        for task in (self._disconnect_task, self._keep_alive_task):
+            if task is not None:
+                task.cancel()
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.on_disconnect()
 
     def on_disconnect(self) -> None:
-        """Note that the client has gone, and cancel the work unless it is detached."""
+        """Note the disconnect, and cancel the work unless it is detached."""
         self.is_disconnected = True
-        if self._is_detached or self._is_aborted:
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+        if self.is_detached or self._is_aborted:
             return
         try:
-            if self._unwanted is not None:
-                self._unwanted()
+            if self.unwanted is not None:
+                self.unwanted()
         finally:
             self.abort()
 
     def abort(self) -> None:
-        """Cancel the work of `run_while_connected`, if any."""
-        if self._task is not None and not self._is_aborted:
+        """Cancel the work, if any."""
+        if self._working_task is not None and not self._is_aborted:
             self._is_aborted = True
-            self._task.cancel()
+            self._working_task.cancel()
 
-    async def send_keep_alive(self) -> None:
-        """Send a comment if a stream is open."""
-        if self.streaming and not (self.is_disconnected or self._ended):
-            await self.send_comment()
+    def _schedule_keep_alive(self) -> None:
+        self._keep_alive_timer = asyncio.get_running_loop().call_later(
+            KEEP_ALIVE_INTERVAL, self._on_keep_alive, context=self._context
+        )
+
+    def _on_keep_alive(self) -> None:
+        self._schedule_keep_alive()
+        if self._keep_alive_task is None or self._keep_alive_task.done():  # else the last is still being sent
+            self._keep_alive_task = asyncio.get_running_loop().create_task(self._send_keep_alive())
+
+    async def _send_keep_alive(self) -> None:
+        try:
+            if self.streaming and not self.has_ended:
+                await self._send_chunk(sse.encode_comment())
+            if self.pulse is not None:
+                await self.pulse()
+        except Exception:  # the writer of the stream will report it
+            logger.debug("could not send a keep-alive", exc_info=True)
+
+
+def _strip_root(path: str, root: str) -> str:
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+
+
+def _join_headers(given: Headers) -> dict[bytes, bytes]:
+    """Return headers by name: a list that was split over several lines is one list (RFC 9110 §5.3)."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in given:
+        headers[name] = b"%b, %b" % (headers[name], value) if name in headers else value
+    return headers

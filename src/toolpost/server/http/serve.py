@@ -1,6 +1,7 @@
-"""Serves an endpoint on uvicorn: in the loop of the caller, in one of its own, or in worker processes.
+"""Serves an endpoint on uvicorn: in the loop of the caller, in a new one, or in worker processes.
 
-Owns the listening socket, signals and the end of the process. Connections and workers are in `uvicorn`.
+Owns the listening socket, signals and the end of the process. Workers are started together, replaced when one
+dies, and ended together. Connections are in `uvicorn`.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ import signal
 import socket
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Generator
 from functools import partial
 from types import FrameType
@@ -20,8 +23,9 @@ from msgspec.structs import replace
 
 from toolpost.errors import MCPError
 from toolpost.server.handler import Handler
-from toolpost.server.http.app import Endpoint, make_endpoint
-from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
+from toolpost.server.http.app import Endpoint
+from toolpost.server.http.sessions import has_sessions
+from toolpost.server.http.uvicorn import make_bounded_protocol
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
 from toolpost.stores.memory import MemoryStore
@@ -35,15 +39,17 @@ LISTEN_BACKLOG: Final = 2048  # connections that may wait to be accepted
 KEEP_ALIVE_TIMEOUT: Final = 75  # seconds for which an idle connection is kept: longer than by proxies
 PROCESS_EXIT_TIMEOUT: Final = 5.0  # seconds for the process to end, beyond those for running requests
 LINGER: Final = 0.5  # seconds for which kept connections may still send a request when the server stops
-LINGER_POLL_INTERVAL: Final = 0.02  # seconds between two looks at the connections
+LINGER_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the connections
+MIN_WORKER_LIFETIME: Final = 1.0  # seconds; a worker that dies sooner would die again, and is not replaced
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 async def serve_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP in this loop, until a signal or a cancellation stops us."""
     if options.workers != 1:
-        raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
-    app = make_endpoint(handler, _add_public_url(handler, address, options))
+        raise ValueError("workers= starts processes: use `server.run(http=…, workers=…)`")
+    app = Endpoint(handler, _add_public_url(handler, address, options))
     server = _make_uvicorn_server(app)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
         _print_address(handler, listening, options.path)
@@ -53,22 +59,21 @@ async def serve_http(handler: Handler, address: str, options: HttpOptions) -> No
 def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP until a signal stops us."""
     _check_no_loop_for_http()
-    workers = options.workers
-    _check_workers(handler, workers, stateless=options.stateless)
-    app = make_endpoint(handler, _add_public_url(handler, address, options))
+    _check_workers(handler, options)
+    app = Endpoint(handler, _add_public_url(handler, address, options))
     over = threading.Event()
-    told = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
-    server = _make_uvicorn_server(app, told)  # before we bind: uvicorn may not be installed
+    on_stop = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
+    server = _make_uvicorn_server(app, on_stop)  # before we bind: uvicorn may not be installed
     with _bind_socket(address) as listening:
         _print_address(handler, listening, options.path)
-        if workers == 1:
+        if options.workers == 1:
             try:
                 _run_endpoint(app, server, listening)
             finally:
                 over.set()
             return
         handler.prepare()
-        WorkerProcesses(workers, lambda: _run_endpoint(app, server, listening)).run()
+        WorkerProcesses(options.workers, lambda: _run_endpoint(app, server, listening)).run()
 
 
 def _check_no_loop_for_http() -> None:
@@ -77,7 +82,7 @@ def _check_no_loop_for_http() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "a loop is running here: write `await server.serve_http(…)` instead of `server.run(…)`"
+        "an event loop is already running: use `await server.serve_http(…)` instead of `server.run(…)`"
     )
 
 
@@ -86,67 +91,62 @@ def is_single_process(handler: Handler) -> bool:
     return handler.is_in_memory or isinstance(handler.store, MemoryStore)
 
 
-def _check_workers(handler: Handler, workers: int, *, stateless: bool) -> None:
+def _check_workers(handler: Handler, options: HttpOptions) -> None:
+    workers = options.workers
     if workers < 1:
-        raise ValueError(f"workers is {workers}; give 1 or more")
+        raise ValueError(f"workers must be at least 1, not {workers}")
     if workers > 1 and not hasattr(os, "fork"):
-        raise ValueError("workers= needs processes that fork, which this system has not")
+        raise ValueError("workers= needs os.fork, which this system does not have")
     alone = is_single_process(handler)
-    if workers > 1 and alone and handler.local_peer.has_sessions and not stateless:
+    if workers > 1 and alone and has_sessions(handler, options):
         raise ValueError(
-            f"{workers} workers cannot share sessions that live in the memory of one: "
-            "pass stateless=True to serve old clients without sessions, or a store that is shared"
+            f"{workers} workers cannot share sessions in memory: "
+            "pass stateless=True to serve old clients without sessions, or a shared store"
         )
     if workers > 1 and alone and handler.answer_once:
         raise ValueError(
-            f"{workers} workers cannot know which answers count no more, if each remembers only its own: "
-            "pass a store that is shared, or no answer_once"
+            f"answer_once needs a store that all {workers} workers share: "
+            "pass a shared store, or remove answer_once"
         )
 
 
 def _add_public_url(handler: Handler, address: str, options: HttpOptions) -> HttpOptions:
-    """Return the options; where tokens have to name the server, and it is on this machine, with its URL."""
+    """Return the options, with the URL of a local server added if tokens have to name it."""
     if handler.auth is None or handler.auth.resource or options.public_url:
         return options
     host, port = _split_address(address)
     if host not in _LOCAL_HOSTS or port in {"", "0"}:
-        return options  # what is missing is told where it is missed
+        return options  # the endpoint reports what is missing
     return replace(options, public_url=f"http://{address}")
 
 
 def _split_address(address: Any) -> tuple[str, str]:
-    """Split an address such as "127.0.0.1:8000" into host and port."""
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("/", "", "")
     if "/" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
+        raise ValueError(f"invalid address {address!r}; expected host:port, such as '127.0.0.1:8000'")
     return host, port
 
 
-@contextlib.contextmanager
-def _bind_socket(address: str) -> Generator[socket.socket]:
-    """Listen at an address."""
+def _bind_socket(address: str) -> socket.socket:
     host, port = _split_address(address)
     host = host.strip("[]") or "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, int(port)), family=family, backlog=LISTEN_BACKLOG)
+        return socket.create_server((host, int(port)), family=family, backlog=LISTEN_BACKLOG)
     except OSError as error:
-        raise OSError(error.errno, f"cannot serve at {address}: {error.strerror or error}") from error
-    with listening:
-        yield listening
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 def _print_address(handler: Handler, listening: socket.socket, path: str) -> None:
-    """Print for people where the server is."""
     host, port, *_ = listening.getsockname()
     shown = f"[{host}]" if ":" in host else host
     print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
 
 
-def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
-    """Return the uvicorn server for an application; `told` is called when a signal stops it."""
+def _make_uvicorn_server(app: Endpoint, on_stop: Callable[[], object] | None = None) -> "uvicorn.Server":
+    """Return the uvicorn server for an application; `on_stop` is called when a signal stops it."""
     try:
-        import uvicorn  # noqa: PLC0415 - only who serves over HTTP needs it
+        import uvicorn  # noqa: PLC0415 - optional
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415 - as above
     except ImportError as error:
         raise MCPError("serving over HTTP needs uvicorn", hint="pip install 'toolpost[http]'") from error
@@ -160,31 +160,26 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
                 server.close()
             try:
                 await app.drain()
-                await _linger(self, min(LINGER, app.settings.drain))
+                # Serve the last request of each kept connection: its client may be sending it right now.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(LINGER, app.settings.drain)):
+                        while self.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+                            await asyncio.sleep(LINGER_POLL_INTERVAL)
                 await app.stop()
             finally:
                 await super().shutdown(sockets)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             super().handle_exit(sig, frame)
-            if told is not None:
-                told()
+            if on_stop is not None:
+                on_stop()
 
         @contextlib.contextmanager
         def capture_signals(self) -> Generator[None]:
-            heard = signal.SIGINT, signal.SIGTERM
-            try:
-                before = {number: signal.signal(number, self.handle_exit) for number in heard}
-            except ValueError:  # not the main thread
+            with _handle_stop_signals(self.handle_exit):
                 yield
-                return
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
 
-    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn has it
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as in uvicorn
     protocol = make_bounded_protocol(
         forwarded=ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted)
     )
@@ -203,14 +198,6 @@ def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None
     return EndpointUvicornServer(config)
 
 
-async def _linger(server: "uvicorn.Server", seconds: float) -> None:
-    """Serve the last request of each kept connection: its client may be sending it right now."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(LINGER_POLL_INTERVAL)
-
-
 async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
     """Serve in this loop, until a signal or a cancellation ends it."""
     with server.capture_signals():
@@ -227,7 +214,7 @@ async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: so
 
 
 def _run_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
-    """Serve in a loop of our own, with uvloop if it is installed."""
+    """Serve in a new event loop, with uvloop if it is installed."""
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve_endpoint(app, server, listening))
 
@@ -237,7 +224,102 @@ def _exit_after_timeout(over: threading.Event, patience: float) -> None:
 
     def wait_or_exit() -> None:
         if not over.wait(patience):
-            logger.error("the process does not end by itself within %g s, and is ended", patience)
+            logger.error("the process did not stop within %g s; exiting now", patience)
             os._exit(1)
 
     threading.Thread(target=wait_or_exit, name="toolpost-end", daemon=True).start()
+
+
+# --------------------------------------------------------------------- workers
+
+
+@contextlib.contextmanager
+def _handle_stop_signals(stop: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    """Call `stop` for signals that end the process. Do nothing outside the main thread."""
+    try:
+        before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class WorkerProcesses:
+    """Processes that fork from this one; each does `work` until SIGTERM stops it."""
+
+    def __init__(self, count: int, work: Callable[[], None]) -> None:
+        self._count = count
+        self._work = work
+        self._started_at: dict[int, float] = {}
+        self._stopping = False
+
+    def run(self) -> None:
+        """Run until a signal stops us; raise RuntimeError if a worker dies as soon as it is started."""
+        # A worker holds only the reading end, and so notices when this process dies.
+        self._pipe = os.pipe()
+        with _handle_stop_signals(self._stop):
+            try:
+                for _ in range(self._count):
+                    self._start()
+                self._replace_dead()
+            finally:
+                self._stop()
+                for pid in list(self._started_at):
+                    os.waitpid(pid, 0)
+                for end in self._pipe:
+                    os.close(end)
+
+    def _replace_dead(self) -> None:
+        while self._started_at:
+            pid, status = os.wait()
+            started = self._started_at.pop(pid, None)
+            if started is None or self._stopping:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if time.monotonic() - started < MIN_WORKER_LIFETIME:
+                raise RuntimeError(f"a worker exited with code {code} right after it was started")
+            logger.error("worker %d exited with code %d; starting a new one", pid, code)
+            self._start()
+
+    def _start(self) -> None:
+        # A signal now would reach a process that does not yet know whether it is the worker.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        pid = os.fork()
+        if pid:
+            self._started_at[pid] = time.monotonic()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            if self._stopping:
+                self._stop()
+            return
+        code = 1
+        try:
+            for number in _STOP_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+            os.close(self._pipe[1])
+            threading.Thread(target=_exit_with_parent, args=(self._pipe[0],), daemon=True).start()
+            self._work()
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:  # noqa: BLE001 - must not reach the code of the parent
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+        for pid in self._started_at:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _exit_with_parent(pipe: int) -> None:
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGTERM)

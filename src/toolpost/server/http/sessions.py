@@ -1,21 +1,24 @@
 """Sessions that no process owns: the facts of the handshake are sealed into the session id.
 
-Any worker with the keys serves any request of a session. What changes later (log level, subscriptions, the
-end) is a record in the store, written only when it is used. A worker caches what it has opened.
+Any worker with the keys serves any request of a session. Later changes (log level, subscriptions, the end)
+are a record in the store, written only when it is used. A worker caches the sessions that it has opened.
 """
 
 import hmac
+import logging
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from toolpost.errors import InvalidSeal
 from toolpost.principal import Principal
@@ -24,156 +27,138 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.client_requests import MAX_URL_ELICITATIONS
-from toolpost.server.http.security import HTTPRefusal
+from toolpost.server.http.request import HTTPRefusal
 from toolpost.server.options import HttpOptions
+from toolpost.server.state import State
+from toolpost.stores.store import RecordStore
 from toolpost.types.base import RequestId, Struct
 from toolpost.types.initialize import ClientCapabilities, Implementation, LogLevel
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
     from toolpost.server.http.reply import HttpReply
-    from toolpost.server.http.streams import GeneralStream
 
-MAX_CACHED_SESSIONS: Final = 50_000
-"""Sessions that a worker remembers. One that it has forgotten is opened from its id again."""
+logger: Final = logging.getLogger("toolpost.http")
 
-EVICTION_TRIES: Final = 8
-"""Sessions that are looked at to find one that may be forgotten; those in use may not."""
-
-MAX_FACTS_BYTES: Final = 2048
-"""Facts that an id carries; larger ones stay in the store, and the id is their handle."""
-
-MAX_STORED_FACTS_BYTES: Final = 64 * 1024
-"""Facts that the store keeps for a session."""
-
-MAX_SHARED_PEERS: Final = 256
-"""Clients that describe themselves alike share one description, to save memory."""
-
-MAX_EARLY_CANCELLATIONS: Final = 64
-"""Cancellations of one session whose requests may still be on their way."""
-
-MAX_ENDED_SESSIONS: Final = 100_000
-"""Ended sessions that a worker remembers, to refuse them; the store remembers them for all workers."""
-
-MAX_NOTE_INTERVAL: Final = 60.0
-"""Seconds after which the use of a session is noted in the store again, for other workers."""
-
-FRESH_SECONDS: Final = 1.0
-"""How old the settings of a session may be before a worker reads them again."""
-
+MAX_CACHED_SESSIONS: Final = 50_000  # that a worker remembers; it opens others from their ids again
+MAX_CACHED_FACTS_BYTES: Final = 16 * 1024 * 1024  # of all these; decoded they take ten times as much
+EVICTION_TRIES: Final = 8  # sessions to look at for one that may be forgotten; those in use may not
+MAX_FACTS_BYTES: Final = 2048  # facts that an id carries; larger ones stay in the store
+MAX_STORED_FACTS_BYTES: Final = 64 * 1024  # facts that the store keeps for a session
+MAX_SHARED_PEERS: Final = 256  # kinds of clients whose sessions share one description
+MAX_ENDED_SESSIONS: Final = 100_000  # idle ones that a worker remembers; the store has the others, for all
+MAX_NOTE_INTERVAL: Final = 60.0  # seconds after which the use of a session is noted for other workers again
+SEAL_LEEWAY: Final = 60.0  # seconds to keep records of a session after its seal has expired: clocks differ
+FRESH_SECONDS: Final = 1.0  # how old the settings of a session may be before a worker reads them again
 _STORED_MARK: Final = b"@"
-_UNKNOWN_SESSION_TEXT: Final = (
-    "There is no such session, or there is none any more: send `initialize` without a session id."
-)
 
 
 class _Facts(Struct, array_like=True, omit_defaults=True):
-    """What the handshake has settled. The nonce makes every id unique."""
+    """The facts of a handshake. The nonce makes every id unique."""
 
     nonce: bytes
     opened: int
-    revision: str
-    capabilities: ClientCapabilities | None = None
-    info: Implementation | None = None
+    client: bytes
+    """Its revision, capabilities and name, encoded."""
     scopes: tuple[str, ...] = ()
 
 
 class SessionSettings(Struct, frozen=True, omit_defaults=True):
-    """What has changed since the handshake."""
+    """The changes since the handshake."""
 
     is_ended: bool = False
     log_level: LogLevel | None = None
     uris: tuple[str, ...] = ()
-    """The resources that the session subscribes to."""
     url_elicitations: tuple[str, ...] = ()
     """The elicitations by URL whose end the client may be notified of, oldest first."""
+    state_keys: tuple[str, ...] = ()
+    """The keys of all values in `ctx.state`."""
 
 
 _DEFAULT_SETTINGS: Final = SessionSettings()
+_ENDED_SETTINGS: Final = SessionSettings(is_ended=True)
+_ENDED_RECORD: Final = jsonrpc.encode(_ENDED_SETTINGS)
 _FACTS_DECODER: Final = msgspec.msgpack.Decoder(_Facts)
+_CLIENT_DECODER: Final = msgspec.msgpack.Decoder(tuple[str, ClientCapabilities, Implementation | None])
 _FACTS_ENCODER: Final = msgspec.msgpack.Encoder()
 _SETTINGS: Final = JSONReader(SessionSettings)
 
 
-class Session:
-    """What a worker knows of one session."""
+def _read_client(encoded: bytes) -> Peer:
+    revision, capabilities, info = _CLIENT_DECODER.decode(encoded)
+    return Peer(REVISIONS[revision], capabilities, info)
 
-    __slots__ = (
-        "calls",
-        "changes_seen",
-        "checked_at",
-        "early_cancellations",
-        "id",
-        "is_initialized",
-        "is_ready",
-        "key",
-        "noted_at",
-        "opened_at",
-        "owner",
-        "peer",
-        "reader",
-        "resumed_count",
-        "scopes",
-        "server",
-        "settings",
-        "subscribed",
-        "used_at",
-    )
 
-    def __init__(
-        self, session_id: str, peer: Peer, owner: str, scopes: frozenset[str], opened: float
-    ) -> None:
-        self.id = session_id
-        self.key = ""
-        """Its name in the store, which does not reveal the id; empty until the store is used."""
-        self.peer = peer
-        self.owner = owner
-        """The principal and its client; empty if they are not known."""
-        self.scopes = scopes
-        """A request needs these scopes to be one of this session."""
-        self.opened_at = opened
-        self.used_at = time.monotonic()
-        self.noted_at = -inf
-        """The last use that is noted in the store."""
-        self.checked_at = -inf
-        self.is_ready = True
-        """Whether the handshake is complete, as far as this worker knows."""
-        self.is_initialized = False
-        """Whether this worker has received `notifications/initialized`."""
-        self.settings = _DEFAULT_SETTINGS
-        self.subscribed: tuple[str, ...] = ()
-        """The resources that it has subscribed to on this worker, where the hooks were called."""
-        self.calls: dict[RequestId, HttpReply] | None = None
-        """The requests that this worker serves."""
-        self.early_cancellations: dict[RequestId, None] | None = None
-        self.reader: GeneralStream | None = None
-        """The general stream, if this worker has it."""
-        self.resumed_count = 0
-        """Streams of this session that a client continues here."""
-        self.changes_seen: int | None = None
-        """The last change of a list or resource that the client was notified of."""
-        self.server: tuple[Handler, Any, AsyncExitStack] | None = None
-        """The server that was chosen for this client, its lifespan, and what holds that open."""
+_share_client: Final = lru_cache(MAX_SHARED_PEERS)(_read_client)
+"""Clients that describe themselves alike, and briefly, share one record, to save memory."""
+
+
+class Session(msgspec.Struct, eq=False):
+    """One session, as far as a worker knows it."""
+
+    id: str
+    key: str
+    """Its name in the store, which does not reveal the id."""
+    peer: Peer
+    owner: str
+    """The principal and its client; empty if they are not known."""
+    scopes: frozenset[str]
+    """A request needs these scopes to be one of this session."""
+    facts_size: int
+    """Size of the client's information in bytes."""
+    opened_at: float
+    used_at: float
+    noted_at: float = -inf
+    """The last use that is noted in the store."""
+    checked_at: float = -inf
+    is_ready: bool = True
+    """Whether the handshake is complete, as far as this worker knows."""
+    is_initialized: bool = False
+    """Whether this worker has received `notifications/initialized`."""
+    settings: SessionSettings = _DEFAULT_SETTINGS
+    subscribed: tuple[str, ...] = ()
+    """The resources that it has subscribed to on this worker, where the hooks were called."""
+    calls: "dict[RequestId, HttpReply] | None" = None
+    reader_count: int = 0
+    """Streams of this session that a client reads here by GET."""
+    changes_seen: int | None = None
+    """The last change of a list or resource that the client was notified of."""
+    server: "tuple[Handler, Any, AsyncExitStack] | None" = None
+    """The server that was chosen for this client, its lifespan, and the stack that holds it open."""
 
     async def touch(self) -> None:
-        """Note that the session is in use, for as long as a client waits."""
+        """Mark the session as used while a client waits."""
         self.used_at = time.monotonic()
+
+    def remove_call(self, request_id: RequestId) -> None:
+        """Remove a call that has ended. An empty table would cost memory in every idle session."""
+        if self.calls is not None:
+            self.calls.pop(request_id, None)
+            self.calls = self.calls or None
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a client waits: for an answer, or for what comes on a stream."""
-        return (
-            self.reader is not None
-            or self.resumed_count > 0
-            or any(reply.has_client for reply in (self.calls or {}).values())
-        )
+        """Whether a client waits for a response, or reads a stream."""
+        return self.reader_count > 0 or any(reply.has_client for reply in (self.calls or {}).values())
 
-    def cancel_early(self, request_id: RequestId) -> None:
-        """Remember a cancellation that has overtaken its request."""
-        early = self.early_cancellations = self.early_cancellations or {}
-        early[request_id] = None
-        if len(early) > MAX_EARLY_CANCELLATIONS:
-            del early[next(iter(early))]
+
+class SessionState(State):
+    """The state of a session. Its settings have the keys of its values, which are deleted with it."""
+
+    __slots__ = ("_session", "_sessions")
+
+    def __init__(self, records: RecordStore, sessions: "Sessions", session: Session) -> None:
+        super().__init__(records, f"state/{session.key}/")
+        self._sessions = sessions
+        self._session = session
+
+    async def _change_keys(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> bool:
+        before = self._session.settings.state_keys
+        if change(before) == before:
+            return not self._session.settings.is_ended
+        return await self._sessions.change(
+            self._session, lambda now: replace(now, state_keys=change(now.state_keys))
+        )
 
 
 class Sessions:
@@ -192,57 +177,47 @@ class Sessions:
         self._on_ended = on_ended
         self._audience = f"session of {handler.info.name}"
         self._cache: OrderedDict[str, Session] = OrderedDict()
-        self._by_key: dict[str, Session] = {}
-        self._ended: OrderedDict[bytes, None] = OrderedDict()
-        """Digests of sessions that have ended here."""
-        self._peers: dict[bytes, Peer] = {}
+        self._cached_bytes = 0
+        self.by_key: dict[str, Session] = {}
+        """The same sessions, by their names in the store."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Keys of idle sessions that have ended here."""
         self._name = secrets.token_bytes(8)
-
-    def __len__(self) -> int:
-        return len(self._cache)
 
     # ----------------------------------------------------------------- opening and finding
 
     async def open(self, peer: Peer, principal: Principal | None) -> Session:
         """Open a session for a client (HTTPL-22, HTTPL-23)."""
         info = peer.info and Implementation(peer.info.name, peer.info.version, title=peer.info.title)
-        capabilities = peer.capabilities if isinstance(peer.capabilities, ClientCapabilities) else None
+        client = _FACTS_ENCODER.encode((peer.revision.date, peer.capabilities or ClientCapabilities(), info))
         scopes = frozenset[str]()
         if principal is not None and self._handler.is_per_client:
             scopes = principal.scopes
-        facts = _Facts(
-            secrets.token_bytes(12),
-            int(time.time()),
-            peer.revision.date,
-            capabilities,
-            info,
-            tuple(sorted(scopes)),
-        )
+        facts = _Facts(secrets.token_bytes(12), int(time.time()), client, tuple(sorted(scopes)))
         payload = _FACTS_ENCODER.encode(facts)
         if len(payload) > MAX_STORED_FACTS_BYTES:
-            raise HTTPRefusal(
-                413, f"The client describes itself in more than {MAX_STORED_FACTS_BYTES} bytes."
-            )
-        if len(payload) > MAX_FACTS_BYTES:
-            handle = secrets.token_urlsafe(24)
-            await self._handler.store.records.put(f"facts/{handle}", payload, self._options.session_life)
-            payload = _STORED_MARK + handle.encode()
+            raise HTTPRefusal(413, f"The client information exceeds {MAX_STORED_FACTS_BYTES} bytes.")
+        stored = payload if len(payload) > MAX_FACTS_BYTES else None
+        if stored is not None:
+            payload = _STORED_MARK + facts.nonce
         keys, owner = await self._handler.request_states.get_keys(), get_owner(principal)
         expires = int(time.time() + self._options.session_life)
         session_id = keys.seal(payload, audience=self._audience, binding=[owner], expires=expires)
-        session = Session(session_id, self._share_peer(facts), owner, scopes, time.monotonic())
-        # With keys of their own, workers may share no store: another may take the end of the handshake.
+        session = _make_session(session_id, facts, owner)
+        if stored is not None:
+            records = self._handler.store.records
+            await records.put(f"facts/{session.key}", stored, self._options.session_life)
+        # Workers with configured keys may share no store: another one may get the end of the handshake.
         session.is_ready = self._handler.request_states.has_given_keys
-        session.noted_at = session.used_at
+        session.opened_at = session.noted_at = session.used_at  # the facts have whole seconds
         await self._remember(session)
-        self.get_key(session)  # other workers name it so
         return session
 
     def find_fresh(self, session_id: str, principal: Principal | None) -> Session | None:
         """Return a session that this worker knows, and whose settings it has read just now."""
         session = self._cache.get(session_id)
         now = time.monotonic()
-        if session is None or now - session.checked_at > FRESH_SECONDS or session.settings.is_ended:
+        if session is None or now - session.checked_at > FRESH_SECONDS:
             return None
         if session.owner or session.scopes or principal is not None:
             _check_owner(session, principal)
@@ -253,17 +228,21 @@ class Sessions:
         """Return a session. Raises HTTPRefusal(404) if it has ended, or belongs to another principal."""
         session = self._cache.get(session_id)
         if session is None:
-            if _digest(session_id) in self._ended:
+            if self._ended and _make_key(session_id) in self._ended:
                 raise make_unknown_session()
             session = await self._unseal(session_id, get_owner(principal))
-            await self._remember(session)
         _check_owner(session, principal)
-        now, options = time.monotonic(), self._options
-        await self.ensure_fresh(session)
-        if session.settings.is_ended:
+        if not await self.ensure_fresh(session):
             raise make_unknown_session()
+        if session_id not in self._cache:
+            await self._remember(session)
+        session = self._cache.get(session_id, session)  # another request may have been faster
+        now, options = time.monotonic(), self._options
         is_late = not session.is_ready and now - session.opened_at > options.handshake
         is_idle = now - session.used_at > options.idle
+        if now - session.opened_at >= options.session_life:  # its seal has expired; the cache skips the check
+            await self.end(session)
+            raise make_unknown_session()
         if not session.is_in_use and (is_late or (is_idle and not await self._is_used_elsewhere(session))):
             await self.end(session)
             raise make_unknown_session()
@@ -276,73 +255,58 @@ class Sessions:
         if not session.is_ready:
             session.is_ready = True
         elif not self._handler.request_states.has_given_keys:
-            await self._announce("ready", self.get_key(session))
+            await self._announce("changed", session.key)
 
     async def _unseal(self, session_id: str, owner: str) -> Session:
         keys = await self._handler.request_states.get_keys()
         try:
             payload = keys.open(session_id, audience=self._audience, binding=[owner], now=int(time.time()))
             if payload[:1] == _STORED_MARK:
-                found = await self._handler.store.records.get(f"facts/{payload[1:].decode()}")
-                payload = found or b""
+                payload = await self._handler.store.records.get(f"facts/{_make_key(session_id)}") or b""
             facts = _FACTS_DECODER.decode(payload)
-        except (InvalidSeal, msgspec.MsgspecError):
+            session = _make_session(session_id, facts, owner)
+        except (InvalidSeal, msgspec.MsgspecError, KeyError):  # KeyError: a revision of a newer release
             raise make_unknown_session() from None
-        if facts.revision not in self._handler.local_peer.supported:
+        if session.peer.revision.date not in self._handler.local_peer.supported:
             raise make_unknown_session()
-        age = max(0.0, time.time() - facts.opened)
-        return Session(
-            session_id, self._share_peer(facts), owner, frozenset(facts.scopes), time.monotonic() - age
-        )
-
-    def _share_peer(self, facts: _Facts) -> Peer:
-        """Return the description of a client; sessions of the same kind of client share one."""
-        key = _FACTS_ENCODER.encode((facts.revision, facts.capabilities, facts.info))
-        peer = self._peers.get(key)
-        if peer is None:
-            if len(self._peers) >= MAX_SHARED_PEERS:
-                self._peers.clear()
-            peer = Peer(REVISIONS[facts.revision], facts.capabilities or ClientCapabilities(), facts.info)
-            self._peers[key] = peer
-        return peer
+        return session
 
     async def _remember(self, session: Session) -> None:
-        self._cache[session.id] = session
+        self._cache[session.id] = self.by_key[session.key] = session
+        self._cached_bytes += session.facts_size
         for oldest in tuple(islice(self._cache.values(), EVICTION_TRIES)):
-            if len(self._cache) <= MAX_CACHED_SESSIONS:
+            if len(self._cache) <= MAX_CACHED_SESSIONS and self._cached_bytes <= MAX_CACHED_FACTS_BYTES:
                 return
             if oldest.calls or oldest.is_in_use:
                 self._cache.move_to_end(oldest.id)
             else:
                 self.forget(oldest)
-                await self._on_ended(oldest)  # it goes on, but holds nothing here
+                await self._on_ended(oldest)  # it continues, but holds nothing here
 
     def forget(self, session: Session) -> None:
         """Remove a session from the cache."""
-        self._cache.pop(session.id, None)
-        self._by_key.pop(session.key, None)
-
-    def get_key(self, session: Session) -> str:
-        """Return the name of a session in the store."""
-        if not session.key:
-            session.key = sha256(session.id.encode()).hexdigest()[:24]
-            self._by_key[session.key] = session
-        return session.key
-
-    def find_by_key(self, key: str) -> Session | None:
-        """Return the session with this name in the store, if this worker knows it."""
-        return self._by_key.get(key)
+        if self._cache.pop(session.id, None) is not None:
+            self._cached_bytes -= session.facts_size
+        self.by_key.pop(session.key, None)
 
     # ----------------------------------------------------------------- settings
 
-    async def ensure_fresh(self, session: Session) -> None:
-        """Read the settings of a session, unless this was done just now."""
+    async def ensure_fresh(self, session: Session) -> bool:
+        """Read the settings of a session, unless they are fresh; return whether it is still open."""
         now = time.monotonic()
         if now - session.checked_at <= FRESH_SECONDS:
-            return
-        found = await self._handler.store.records.get(f"session/{self.get_key(session)}")
+            return not session.settings.is_ended
+        try:
+            settings = _read_settings(await self._handler.store.records.get(f"session/{session.key}"))
+        except Exception:  # calls continue while a store fails, with the last known settings
+            logger.exception("could not read the settings of a session; using the last known ones")
+            settings = session.settings
+        if settings.is_ended:
+            await self.discard(session)
+            return False
         session.checked_at = now
-        self._apply(session, _DEFAULT_SETTINGS if found is None else _SETTINGS(found))
+        self._apply(session, settings)
+        return True
 
     @staticmethod
     def _apply(session: Session, settings: SessionSettings) -> None:
@@ -350,80 +314,72 @@ class Sessions:
         for reply in (session.calls or {}).values():
             reply.connection.log_level = settings.log_level
 
-    async def change(
-        self,
-        session: Session,
-        update: Callable[[SessionSettings], SessionSettings] = lambda settings: settings,
-        **changes: Any,
-    ) -> None:
-        """Change settings of a session, on all workers; `update` gets those that hold at this moment."""
-        records, key = self._handler.store.records, f"session/{self.get_key(session)}"
+    async def change(self, session: Session, update: Callable[[SessionSettings], SessionSettings]) -> bool:
+        """Change the current settings of a session, on all workers; return False if it has ended."""
+        records, key = self._handler.store.records, f"session/{session.key}"
         while True:
             found = await records.get(key)
-            settings = _DEFAULT_SETTINGS if found is None else _SETTINGS(found)
-            settings = msgspec.structs.replace(update(settings), **changes)
-            if await records.swap(key, found, jsonrpc.encode(settings), self._options.session_life):
+            settings = _read_settings(found)
+            if settings.is_ended:
+                return False
+            settings = update(settings)
+            if await records.swap(key, found, jsonrpc.encode(settings), self._get_life_left(session)):
                 break
         self._apply(session, settings)
         await self._announce("changed", session.key)
+        return True
 
-    async def set_uris(self, session: Session, uris: tuple[str, ...]) -> None:
-        """Change the resources that a session subscribes to; another worker may change others meanwhile."""
-        before = session.settings.uris
-        added = tuple(uri for uri in uris if uri not in before)
-        removed = frozenset(before).difference(uris)
+    def _get_life_left(self, session: Session) -> float:
+        """Return for how many seconds the seal of a session is valid, with some leeway."""
+        return max(0.0, session.opened_at + self._options.session_life - time.monotonic()) + SEAL_LEEWAY
+
+    async def set_log_level(self, session: Session, level: LogLevel) -> None:
+        """Change the log level of a session."""
+        await self.change(session, lambda settings: replace(settings, log_level=level))
+
+    async def set_subscription(self, session: Session, uri: str, *, is_active: bool) -> None:
+        """Subscribe a session to a resource, or unsubscribe it; the hook was called on this worker."""
+        if is_active != (uri in session.settings.uris):
+            await self.change(session, lambda now: replace(now, uris=_toggle(now.uris, uri, is_on=is_active)))
+        session.subscribed = _toggle(session.subscribed, uri, is_on=is_active)
+
+    async def set_url_elicitation(self, session: Session, elicitation_id: str, *, is_pending: bool) -> None:
+        """Remember or forget an elicitation by URL, of whose end the client may be notified."""
 
         def update(settings: SessionSettings) -> SessionSettings:
-            left = [uri for uri in settings.uris if uri not in removed and uri not in added]
-            return msgspec.structs.replace(settings, uris=(*left, *added))
-
-        await self.change(session, update)
-        session.subscribed = (*(uri for uri in session.subscribed if uri not in removed), *added)
-
-    async def add_url_elicitation(self, session: Session, elicitation_id: str) -> None:
-        """Remember an elicitation by URL: the client may be notified of its end."""
-
-        def update(settings: SessionSettings) -> SessionSettings:
-            ids = (*settings.url_elicitations, elicitation_id)[-MAX_URL_ELICITATIONS:]
-            return msgspec.structs.replace(settings, url_elicitations=ids)
+            ids = _toggle(settings.url_elicitations, elicitation_id, is_on=is_pending)
+            return replace(settings, url_elicitations=ids[-MAX_URL_ELICITATIONS:])
 
         session.settings = update(session.settings)
-        await self.change(session, update)
-
-    async def remove_url_elicitation(self, session: Session, elicitation_id: str) -> None:
-        """Forget an elicitation by URL."""
-
-        def update(settings: SessionSettings) -> SessionSettings:
-            ids = tuple(each for each in settings.url_elicitations if each != elicitation_id)
-            return msgspec.structs.replace(settings, url_elicitations=ids)
-
         await self.change(session, update)
 
     # ----------------------------------------------------------------- ending
 
     async def end(self, session: Session) -> None:
-        """End a session on all workers: from now on it is not found any more."""
-        await self.change(session, is_ended=True, uris=(), url_elicitations=(), log_level=None)
-        await self._announce("ended", session.key)
-        await self.forget_ended(session)
+        """End a session on all workers. The store remembers that until the seal of the session expires."""
+        records, key = self._handler.store.records, session.key
+        settings = _read_settings(await records.get(f"session/{key}"))
+        await records.put(f"session/{key}", _ENDED_RECORD, self._get_life_left(session))
+        await records.delete(f"facts/{key}")
+        session.settings = _ENDED_SETTINGS
+        for name in settings.state_keys:
+            await self.open_state(session).delete(name)
+        await self._announce("changed", key)
+        await self.discard(session)
 
     async def discard(self, session: Session) -> None:
-        """Forget a session whose handshake has failed."""
+        """Release the resources here of a session that has ended, or was never opened."""
         self.forget(session)
         await self._on_ended(session)
 
     async def close(self) -> None:
-        """Release what this worker holds for its sessions; they go on elsewhere, or after a restart."""
+        """Release the resources of all sessions here; they continue elsewhere, or after a restart."""
         for session in tuple(self._cache.values()):
             await self._on_ended(session)
 
-    async def forget_ended(self, session: Session) -> None:
-        """Release a session that has ended, and remember no more of it than that."""
-        self.forget(session)
-        self._ended[_digest(session.id)] = None
-        if len(self._ended) > MAX_ENDED_SESSIONS:
-            self._ended.popitem(last=False)
-        await self._on_ended(session)
+    def open_state(self, session: Session) -> SessionState:
+        """Return the values that functions have stored for a session."""
+        return SessionState(self._handler.store.records, self, session)
 
     async def end_idle(self) -> None:
         """Forget sessions that were not used for too long; note the use of the others for other workers."""
@@ -434,29 +390,50 @@ class Sessions:
                 session.used_at = now
             if session.used_at - session.noted_at > interval:
                 session.noted_at = session.used_at
-                await self._handler.store.records.put(
-                    self._get_use_key(session), self._name, idle + 2 * interval
-                )
+                key = f"session/{session.key}/used"
+                await self._handler.store.records.put(key, self._name, idle + 2 * interval)
             if now - session.used_at <= idle:
                 continue
             if await self._is_used_elsewhere(session):
                 session.used_at = now
-            elif session.settings != _DEFAULT_SETTINGS:
+            elif await self.ensure_fresh(session) and session.settings != _DEFAULT_SETTINGS:
                 await self.end(session)
             else:
-                await self.forget_ended(session)
-
-    def _get_use_key(self, session: Session) -> str:
-        return f"session/{self.get_key(session)}/used"
+                self._ended[session.key] = None
+                if len(self._ended) > MAX_ENDED_SESSIONS:
+                    self._ended.popitem(last=False)
+                await self.discard(session)
 
     async def _is_used_elsewhere(self, session: Session) -> bool:
-        """Return whether another worker has used a session of late, as far as the store knows."""
-        found = await self._handler.store.records.get(self._get_use_key(session))
+        """Return whether another worker has recently used a session, according to the store."""
+        found = await self._handler.store.records.get(f"session/{session.key}/used")
         return found is not None and found != self._name
 
 
-def _digest(session_id: str) -> bytes:
-    return sha256(session_id.encode()).digest()[:16]
+def has_sessions(handler: "Handler", options: HttpOptions) -> bool:
+    """Return whether an endpoint serves clients of the session era in sessions."""
+    return not options.stateless and handler.local_peer.has_sessions
+
+
+def _make_key(session_id: str) -> str:
+    return sha256(session_id.encode()).hexdigest()[:24]
+
+
+def _make_session(session_id: str, facts: _Facts, owner: str) -> Session:
+    scopes, now, size = frozenset(facts.scopes), time.monotonic(), len(facts.client)
+    peer = _share_client(facts.client) if size <= MAX_FACTS_BYTES else _read_client(facts.client)
+    opened_at = now - max(0.0, time.time() - facts.opened)
+    return Session(session_id, _make_key(session_id), peer, owner, scopes, size, opened_at, now)
+
+
+def _read_settings(record: bytes | None) -> SessionSettings:
+    return _DEFAULT_SETTINGS if record is None else _SETTINGS(record)
+
+
+def _toggle(values: tuple[str, ...], value: str, *, is_on: bool) -> tuple[str, ...]:
+    """Return the values with this one as the last, or without it."""
+    others = tuple(each for each in values if each != value)
+    return (*others, value) if is_on else others
 
 
 def get_owner(principal: Principal | None) -> str:
@@ -472,5 +449,5 @@ def _check_owner(session: Session, principal: Principal | None) -> None:
 
 
 def make_unknown_session() -> HTTPRefusal:
-    """Return the refusal of a session that is not there (HTTPL-27)."""
-    return HTTPRefusal(404, _UNKNOWN_SESSION_TEXT)
+    """Return the refusal of an unknown session (HTTPL-27)."""
+    return HTTPRefusal(404, "Session not found or expired: send `initialize` without a session id.")

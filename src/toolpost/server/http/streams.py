@@ -1,92 +1,79 @@
-"""Event streams of sessions: that of a POST, which a client may resume, and the general one, read by GET.
+"""Event streams of sessions: that of a POST, which a client may resume by GET, and the general one.
 
-Every event of a POST goes to its client and to a log, so that any worker can continue the stream. The id of
-an event names the worker, the stream, the request and the position (HTTPL-18 … HTTPL-21).
+Events of a POST go to a log, too, so that any worker can continue its stream. The id of an event names the
+worker, the stream, the request and the position. A stream that is read by GET has one reader on all workers:
+the latest (HTTPL-18 … HTTPL-21).
 """
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, cast
+import logging
+from typing import TYPE_CHECKING, Final, cast
 
 from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.protocol.methods import RESOURCES_UPDATED
-from toolpost.server.context import Context
-from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import ClientDisconnected, HttpExchange
-from toolpost.server.http.security import HTTPRefusal
+from toolpost.protocol.methods import RESOURCES_UPDATED, SERVER
+from toolpost.server.http.request import ClientDisconnected, HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session
-from toolpost.server.runtime.change_broadcast import LIST_CHANGED, KeptChange
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.stores.store import LogEntry, LogGap
 from toolpost.types.base import RequestId
-from toolpost.types.notifications import (
-    ElicitationCompleteParams,
-    NotificationParams,
-    ResourceUpdatedParams,
-)
+from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
-    from toolpost.server.handler import Handler
     from toolpost.server.http.worker import Worker
+
+logger: Final = logging.getLogger("toolpost.http")
 
 RETRY_MILLISECONDS: Final = 1000  # after which a client reconnects to a stream that we have interrupted
 RUNNING_RETENTION: Final = 3600.0  # seconds to keep the log of a stream while its request is served
 STREAM_RETENTION: Final = 300.0  # seconds for which a stream can be resumed after its last event
 DELIVERED_RETENTION: Final = 10.0  # seconds to keep a stream after its answer: the last bytes may be lost
-LEASE_TTL: Final = 45.0  # seconds until the lease of a silent reader ends: three times KEEP_ALIVE_INTERVAL
-POLL_INTERVAL: Final = 2.0  # seconds after which a stream of another worker is read again without a nudge
 MAX_NAMED_ID: Final = 64  # bytes of a request id that the name of its stream carries
 
-GENERAL: Final = "0"
-"""The name of the general stream, for messages that belong to no request."""
+MESSAGE_MARK, LAST_MARK, INTERRUPTED_MARK, END_MARK = b"!", b".", b"~", b"-"
+"""First byte of a log entry: a message, the last message, the client must reconnect, no response follows."""
+LEASE_TTL: Final = 45.0  # seconds until the lease of a silent reader ends: three times KEEP_ALIVE_INTERVAL
+POLL_INTERVAL: Final = 2.0  # seconds after which a stream of another worker is read again without a message
+GENERAL: Final = "0"  # the name of the general stream, for messages that belong to no request
+REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", RequestId))
+_DEAD_WORKER_TEXT: Final = "The worker that served this call died; the call may or may not have run."
 
-_MESSAGE, _LAST, _INTERRUPTED, _END = b"!", b".", b"~", b"-"
-"""How an entry of a log begins: a message, the last message, the client has to come back, no answer comes."""
 
-_REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", RequestId))
-_DEAD_WORKER_TEXT: Final = (
-    "The worker that served this call has died; whether the call was carried out is not known."
-)
+def get_log_name(session: Session, stream: str = GENERAL) -> str:
+    """Return the log of an event stream."""
+    return f"stream/{session.key}/{stream}"
+
+
+async def send_priming_event(exchange: HttpExchange, event_id: str) -> None:
+    """Send an event with an id and a delay only, to resume from (HTTPL-3, HTTPL-5)."""
+    await exchange.send_event(b"", id=event_id, retry=RETRY_MILLISECONDS)
+
+
+# --------------------------------------------------------------------- written by a POST
 
 
 class SessionStream:
     """The event stream of one POST in a session. It opens with its first event."""
 
-    __slots__ = (
-        "_exchange",
-        "_log",
-        "_number",
-        "_request_id",
-        "_session",
-        "_worker",
-        "answers",
-        "has_left",
-        "is_open",
-        "name",
-        "watchers",
-    )
-
     def __init__(
         self, worker: "Worker", session: Session, exchange: HttpExchange, request_id: RequestId
     ) -> None:
-        self._worker = worker
-        self._exchange = exchange
-        self._session = session
+        self.worker = worker
+        self.exchange = exchange
+        self.session = session
         self._request_id = request_id
         self.name = self._log = ""
         self._number = 0
         self.is_open = False
+        self._has_log = True
         self.has_left = False
-        """Whether the client has gone, or was sent away; it may come back by GET."""
+        """Whether the client has disconnected, on its own or on our request; it may reconnect by GET."""
         self.answers: tuple[bytes, ...] = ()
         """The answers of a batch that are there before the stream opens."""
-        self.watchers: frozenset[int] = frozenset()
-        """The workers on which the client has come back."""
-
-    async def send(self, data: bytes) -> None:
-        """Send a message, which opens the stream."""
-        await self._send(_MESSAGE, data)
+        self.watcher = 0
+        """The worker to which the client has reconnected."""
 
     async def add_answer(self, data: bytes) -> None:
         """Send the answer to one request of a batch, or keep it until the stream opens."""
@@ -97,256 +84,254 @@ class SessionStream:
 
     async def end(self, data: bytes | None) -> None:
         """Send the last answer, if there is one, and end the stream."""
-        await self._send(_END if data is None else _LAST, data or b"")
+        await self.send(data or b"", END_MARK if data is None else LAST_MARK)
         if not self.has_left:
-            await self._exchange.end_stream()
-        await self._worker.store.logs.touch(
-            self._log, STREAM_RETENTION if self.has_left else DELIVERED_RETENTION
-        )
-        self._worker.streams.pop(self.name, None)
+            await self.exchange.end_stream()
+        retention = STREAM_RETENTION if self.has_left else DELIVERED_RETENTION
+        self.worker.streams.pop(self._log, None)
+        if self._has_log:
+            try:
+                await self.worker.handler.store.logs.touch(self._log, retention)
+            except Exception as error:  # noqa: BLE001 - a store may fail in any way
+                self._lose_log(error)
 
     async def interrupt(self) -> None:
-        """Let the client come back for the rest, where its revision allows it."""
-        if not self._session.peer.revision.priming:
+        """Make the client reconnect for the rest, if its revision allows it."""
+        if not self.session.peer.revision.priming:
             return
         await self._open()
-        await self._append(_INTERRUPTED)
+        await self._append(INTERRUPTED_MARK)
         if not self.has_left:
             self.has_left = True
-            await self._exchange.end_stream()
+            await self.exchange.end_stream()
 
     async def _open(self) -> None:
-        if self.is_open or self._exchange.is_disconnected:
+        if self.is_open or self.exchange.is_disconnected:
             return
         self.is_open = True
-        worker, encoded = self._worker, jsonrpc.encode(self._request_id)
+        worker, encoded = self.worker, jsonrpc.encode(self._request_id)
         named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
         self.name = f"{worker.number:x}-{worker.next_number():x}-{named}"
-        self._log = _get_log_name(worker, self._session, self.name)
-        worker.streams[self.name] = self
-        await self._exchange.open_stream()
-        if self._session.peer.revision.priming:
-            await _send_priming_event(self._exchange, f"{self.name}.0")
+        self._log = get_log_name(self.session, self.name)
+        worker.streams[self._log] = self
+        await self.exchange.open_stream()
+        if self.session.peer.revision.priming:
+            await send_priming_event(self.exchange, f"{self.name}.0")
         for answer in self.answers:
             await self.send(answer)
 
-    async def _send(self, kind: bytes, data: bytes) -> None:
-        await self._open()
+    async def send(self, data: bytes, mark: bytes = MESSAGE_MARK) -> None:
+        """Send a message, which opens the stream, and write it to the log with a mark."""
         if not self.is_open:
-            return  # the client has gone before it knew that there is a stream
-        number = await self._append(kind + data)
-        if self.has_left or kind == _END or self._exchange.is_disconnected:
-            self.has_left = self.has_left or self._exchange.is_disconnected
+            await self._open()
+        if not self.is_open:
+            return  # the client disconnected before it knew of the stream
+        number = await self._append(mark + data)
+        if self.has_left or mark == END_MARK or self.exchange.is_disconnected:
+            self.has_left = self.has_left or self.exchange.is_disconnected
             return
         try:
-            await self._exchange.send_event(data, kind="message", id=f"{self.name}.{number}")
+            await self.exchange.send_event(data, kind="message", id=f"{self.name}.{number}")
         except ClientDisconnected:
             self.has_left = True
 
     async def _append(self, entry: bytes) -> int:
         self._number = number = self._number + 1
-        await self._worker.store.logs.append(self._log, entry, RUNNING_RETENTION, number=number)
-        for worker in self.watchers:
-            self._worker.nudge(worker, self.name)
+        if self._has_log:
+            try:
+                logs = self.worker.handler.store.logs
+                await logs.append(self._log, entry, RUNNING_RETENTION, number=number)
+            except Exception as error:  # noqa: BLE001 - a store may fail in any way
+                self._lose_log(error)
+        if self.watcher:
+            self.worker.wake_reader(self.watcher, self._log)
         return number
 
-
-def _get_log_name(worker: "Worker", session: Session, stream: str) -> str:
-    return f"stream/{worker.sessions.get_key(session)}/{stream}"
-
-
-async def _send_priming_event(exchange: HttpExchange, event_id: str) -> None:
-    """Send an event with an id and a delay only, to resume from (HTTPL-3, HTTPL-5)."""
-    await exchange.send_event(b"", id=event_id, retry=RETRY_MILLISECONDS)
+    def _lose_log(self, error: Exception) -> None:
+        """Continue without a log: the store failed, so the stream cannot be resumed."""
+        self._has_log = False
+        logger.error("an event stream can no longer be resumed: the store failed", exc_info=error)
 
 
-# --------------------------------------------------------------------- resuming
+# --------------------------------------------------------------------- read by GET
 
 
-async def resume_stream(worker: "Worker", exchange: HttpExchange, session: Session, event_id: str) -> None:
-    """Send the rest of a stream after this event; an earlier connection that resumed it is ended."""
-    resumed = _ResumedStream(worker, exchange, session, event_id)
-    entries = await resumed.read()
-    await exchange.open_stream()
-    if session.peer.revision.priming:
-        await _send_priming_event(exchange, event_id)
-    before = worker.resumed.get(resumed.log)
-    worker.resumed[resumed.log] = exchange
-    if before is not None:
-        before.abort()
-    session.resumed_count += 1
-    try:
-        await exchange.run_while_connected(resumed.relay(entries), session.touch)
-        await exchange.end_stream()
-    finally:
-        session.resumed_count -= 1
-        if worker.resumed.get(resumed.log) is exchange:
-            del worker.resumed[resumed.log]
+class StreamReader:
+    """A client that reads a stream by GET. Subclasses have the events: `_relay`."""
 
-
-class _ResumedStream:
-    """A stream that a client continues by GET."""
-
-    def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session, event_id: str) -> None:
+    def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session, name: str) -> None:
         self._worker = worker
         self._exchange = exchange
+        self._session = session
+        self._log = get_log_name(session, name)
+        self._lease = b"%d.%d" % (worker.number, worker.next_number())
+        self._has_taken = False  # whether our own message has arrived; the next is from a later reader
+        self._is_over = False  # whether the worker that wrote the stream has stopped writing
+        self.wakeup = asyncio.Event()  # set when there may be new events
+
+    async def _send_all(self, event_id: str) -> None:
+        """Send events, the first one with this id, until a disconnect or a new reader ends it."""
+        worker, session, exchange = self._worker, self._session, self._exchange
+        await exchange.open_stream()
+        if session.peer.revision.priming:
+            await send_priming_event(exchange, event_id)
+        exchange.release_headers()
+        before = worker.readers.get(self._log)
+        worker.readers[self._log] = self
+        session.reader_count += 1
+        if before is not None:
+            before.stop()
+        try:
+            exchange.pulse = self._keep_alive
+            with exchange:
+                await self._relay()
+            await exchange.end_stream()
+        finally:
+            session.reader_count -= 1
+            if worker.readers.get(self._log) is self:
+                del worker.readers[self._log]
+
+    async def _relay(self) -> None:
+        """Relay events until the response ends. Each kind of stream implements it."""
+        raise NotImplementedError
+
+    async def _keep_alive(self) -> None:
+        await self._session.touch()
+
+    def on_taken(self, lease: bytes) -> None:
+        """Stop for a later reader: one whose message arrives after ours. The order is the same everywhere."""
+        if lease == self._lease:
+            self._has_taken = True
+        elif self._has_taken:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the response."""
+        self._exchange.abort()
+
+    def on_over(self) -> None:
+        """Look for the last events: the worker that wrote the stream has stopped writing."""
+        self._is_over = True
+        self.wakeup.set()
+
+
+class ResumedStream(StreamReader):
+    """The rest of the stream of a POST, after an event that the client has."""
+
+    def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session, event_id: str) -> None:
         self._event_id = event_id
         self._is_complete = False
+        self._entries: list[LogEntry] = []
         self._name, _, number = event_id.rpartition(".")
         parts = self._name.split("-")
         try:
             self._at = int(number)
             self._writer = int(parts[0], 16)
-            self._request_id: RequestId | None = _REQUEST_ID(bytes.fromhex(parts[2])) if parts[2] else None
+            self._request_id: RequestId | None = REQUEST_ID(bytes.fromhex(parts[2])) if parts[2] else None
         except (ValueError, IndexError, InvalidJSONValue):
             raise self._refuse() from None
-        self.log = _get_log_name(worker, session, self._name)
-
-    async def read(self) -> list[LogEntry]:
-        """Return what has come since. Raises HTTPRefusal if the stream cannot be resumed any more."""
-        logs = self._worker.store.logs
-        try:
-            entries = await logs.read(self.log, max(0, self._at - 1))
-        except LogGap:
-            if self._at == 0 and (self._is_local or await self._watch_remote()):
-                return []  # nothing was sent yet
-            raise self._refuse() from None
-        if entries and entries[-1].number == self._at and entries[-1].data[:1] in {_LAST, _END}:
-            self._is_complete = True
-        return [entry for entry in entries if entry.number > self._at]
+        super().__init__(worker, exchange, session, self._name)
 
     def _refuse(self) -> HTTPRefusal:
         shown = headers.quote_value(self._event_id)
-        return HTTPRefusal(400, f"The stream of event {shown} cannot be resumed any more.")
+        return HTTPRefusal(400, f"The stream of event {shown} can no longer be resumed.")
 
-    async def relay(self, entries: list[LogEntry]) -> None:
-        """Send all events until the last one, as they come."""
-        is_first = is_alive = True
-        has_news = False  # whether it is known already that the writer is alive, and reports new events
+    async def run(self) -> None:
+        """Send the events. Raises HTTPRefusal if the stream can no longer be resumed."""
+        try:
+            entries = await self._worker.handler.store.logs.read(self._log, max(0, self._at - 1))
+        except LogGap:
+            if self._at or not await self._watch():
+                raise self._refuse() from None
+            entries = []  # nothing was sent yet
+        if entries and entries[-1].number == self._at and entries[-1].data[:1] in {LAST_MARK, END_MARK}:
+            self._is_complete = True
+        self._entries = [entry for entry in entries if entry.number > self._at]
+        await self._send_all(self._event_id)
+
+    async def _relay(self) -> None:
+        """Send all events as they arrive, up to the last one."""
+        await self._worker.announce("taken", self._log, self._lease)  # ends an earlier reader
+        entries, is_first, is_alive = self._entries, True, True
+        has_news = False  # whether the writer is known to be alive and to report new events
         while not self._is_complete:
             for entry in entries:
                 if await self._send(entry, can_interrupt=not is_first):
                     return
             is_first = False
             if not is_alive:
-                await self._send_dead_worker()
+                if self._request_id is not None:
+                    error = jsonrpc.encode_error(self._request_id, InternalError(_DEAD_WORKER_TEXT))
+                    await self._exchange.send_event(error, kind="message")
                 return
-            nudge = self._worker.expect_nudge(self._name)
-            try:
-                is_alive = has_news or self._watch_local() or await self._watch_remote()
+            self.wakeup.clear()
+            is_alive = not self._is_over and (has_news or await self._watch())
+            entries = await self._read_more()
+            if not entries and is_alive:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        await self.wakeup.wait()
                 entries = await self._read_more()
-                if not entries and is_alive:
-                    await asyncio.wait([nudge], timeout=POLL_INTERVAL)
-                    entries = await self._read_more()
-                has_news = is_alive and nudge.done()
-            finally:
-                self._worker.forget_nudge(self._name, nudge)
+            has_news = is_alive and self.wakeup.is_set()
+
+    async def _watch(self) -> bool:
+        """Let the worker that writes the stream report new events; return whether it still writes."""
+        worker = self._worker
+        if self._writer == worker.number:
+            return worker.watch_stream(self._log, worker.number)
+        return await worker.send(self._writer, "watch", self._log)
 
     async def _read_more(self) -> list[LogEntry]:
+        """Return new entries. A client that reads slowly loses the oldest, but gets its answer."""
+        logs = self._worker.handler.store.logs
         try:
-            return await self._worker.store.logs.read(self.log, self._at)
-        except LogGap:
-            return []
+            return await logs.read(self._log, self._at)
+        except LogGap as gap:
+            return [] if gap.kept_after is None else await logs.read(self._log, gap.kept_after)
 
     async def _send(self, entry: LogEntry, *, can_interrupt: bool) -> bool:
         """Send one entry; return whether the response ends with it."""
         self._at = entry.number
         kind, data = entry.data[:1], entry.data[1:]
-        if kind == _INTERRUPTED:
-            return can_interrupt  # else the client has come back already
-        if kind == _END:
+        if kind == INTERRUPTED_MARK:
+            return can_interrupt  # else the client has already reconnected
+        if kind == END_MARK:
             return True
         await self._exchange.send_event(data, kind="message", id=f"{self._name}.{entry.number}")
-        if kind == _LAST:
-            await self._worker.store.logs.touch(self.log, DELIVERED_RETENTION)
-        return kind == _LAST
-
-    @property
-    def _is_local(self) -> bool:
-        return self._name in self._worker.streams
-
-    def _watch_local(self) -> bool:
-        stream = self._worker.streams.get(self._name)
-        if stream is not None:
-            stream.watchers |= {self._worker.number}
-        return stream is not None
-
-    async def _watch_remote(self) -> bool:
-        """Ask the worker that writes the stream to report new events; return whether it is alive."""
-        if self._writer == self._worker.number:
-            return False
-        return await self._worker.send(self._writer, "watch", self._name)
-
-    async def _send_dead_worker(self) -> None:
-        if self._request_id is not None:
-            error = jsonrpc.encode_error(self._request_id, InternalError(_DEAD_WORKER_TEXT))
-            await self._exchange.send_event(error, kind="message")
+        if kind == LAST_MARK:
+            await self._worker.handler.store.logs.touch(self._log, DELIVERED_RETENTION)
+        return kind == LAST_MARK
 
 
-# --------------------------------------------------------------------- the general stream
+class GeneralStream(StreamReader):
+    """The stream of a session for messages that belong to no request."""
 
-
-class GeneralStream:
-    """The stream of a session for messages that belong to no request. A session has one reader at a time."""
-
-    def __init__(
-        self, worker: "Worker", exchange: HttpExchange, session: Session, server: "Handler", lifespan: Any
-    ) -> None:
-        self._worker = worker
-        self._exchange = exchange
-        self._session = session
-        self._server = server
-        self._lifespan = lifespan
-        self._reply = HttpReply(worker, worker.connect(server, session), exchange, session, self)
-        self._log = _get_log_name(worker, session, GENERAL)
-        self._lease = b"%d.%d" % (worker.number, worker.next_number())
-        self._broadcaster = server.broadcaster
+    def __init__(self, worker: "Worker", exchange: HttpExchange, session: Session) -> None:
+        super().__init__(worker, exchange, session, GENERAL)
+        self._broadcaster = worker.get_server(session)[0].broadcaster
         self._seen = self._broadcaster.position
         self._number = 0
-        self._wakeup = asyncio.Event()
+        self._records = worker.handler.store.records
+        self._key = f"reader/{session.key}"
 
     async def run(self, last_event_id: str | None) -> None:
-        """Send messages until the client goes, or another connection takes the stream over."""
-        worker, session, exchange = self._worker, self._session, self._exchange
-        records, key = worker.store.records, _get_reader_key(worker, session)
-        missed: list[KeptChange] | None = []
-        if last_event_id is None:
-            if not await records.swap(key, None, self._lease, LEASE_TTL):
-                raise HTTPRefusal(
-                    409, "This session has a stream open already; a second one would hear nothing."
-                )
-            if session.changes_seen is not None:
-                self._seen = session.changes_seen
-            self._number = int(await records.get(f"{key}/position") or 0)
-        else:
-            await records.put(key, self._lease, LEASE_TTL)
-            await worker.announce("taken", worker.sessions.get_key(session), self._lease)
+        """Send messages until the client disconnects, or another connection takes the stream over."""
+        if last_event_id is not None:
+            await self._records.put(self._key, self._lease, LEASE_TTL)
             self._parse_event_id(last_event_id)
-        missed = self._broadcaster.get_changes_after(self._seen)
-        if session.reader is not None:
-            session.reader.stop()
-        session.reader = self
+        elif await self._records.swap(self._key, None, self._lease, LEASE_TTL):
+            self._has_taken = True
+            if self._session.changes_seen is not None:
+                self._seen = self._session.changes_seen
+            self._number = int(await self._records.get(f"{self._key}/position") or 0)
+        else:
+            raise HTTPRefusal(409, "This session already has an open stream.")
         self._broadcaster.add_subscriber(self)
         try:
-            await exchange.open_stream()
-            if session.peer.revision.priming:
-                await _send_priming_event(exchange, self._event_id)
-            exchange.release_headers()
-            if missed is None:
-                await self._resync()
-            await exchange.run_while_connected(self._relay(), self._renew_lease)
-            await exchange.end_stream()
+            await self._send_all(self._event_id)
         finally:
             self._broadcaster.remove_subscriber(self)
-            if session.reader is self:
-                session.reader = None
-                session.changes_seen = self._seen
-            await records.swap(key, self._lease, None, None)
-
-    def stop(self, lease: bytes = b"") -> None:
-        """End the response, unless it holds this lease: another connection reads the stream now."""
-        if lease != self._lease:
-            self._exchange.abort()
+            await self._records.swap(self._key, self._lease, None, None)
 
     @property
     def _event_id(self) -> str:
@@ -355,7 +340,7 @@ class GeneralStream:
         return f"{GENERAL}.{self._worker.number:x}-{self._seen}.{self._number}"
 
     def _parse_event_id(self, event_id: str) -> None:
-        """Continue after an event; if its position is unknown here, all that may have changed is sent."""
+        """Continue after an event; if its position is unknown here, send everything that may have changed."""
         _, _, position = event_id.partition(".")
         changes, _, number = position.partition(".")
         writer, _, seen = changes.partition("-")
@@ -366,34 +351,36 @@ class GeneralStream:
     def on_change(self, method: str, params: NotificationParams) -> None:
         """Wake the relay, which reads the change."""
         del method, params
-        self._wakeup.set()
-
-    def wake(self) -> None:
-        """Look for a message for this client alone."""
-        self._wakeup.set()
+        self.wakeup.set()
 
     async def _relay(self) -> None:
+        if not self._has_taken:
+            await self._worker.announce("taken", self._log, self._lease)  # ends an earlier reader
+        if self._broadcaster.get_changes_after(self._seen) is None:
+            await self._resync()
+        self._session.changes_seen = self._seen
         while True:
-            self._wakeup.clear()
+            self.wakeup.clear()
             await self._worker.sessions.ensure_fresh(self._session)
             for change in self._broadcaster.get_changes_after(self._seen) or ():
                 await self._send_change(change.method, change.params, change.number)
             entries = await self._read_own()
             for entry in entries:
                 self._number = entry.number
-                await self._exchange.send_event(entry.data, kind="message", id=self._event_id)
+                await self.send(entry.data)
             if entries:
-                key = f"{_get_reader_key(self._worker, self._session)}/position"
-                await self._worker.store.records.put(key, b"%d" % self._number, STREAM_RETENTION)
-            await self._wakeup.wait()
+                await self._records.put(f"{self._key}/position", b"%d" % self._number, STREAM_RETENTION)
+            await self.wakeup.wait()
 
     async def _read_own(self) -> list[LogEntry]:
-        logs = self._worker.store.logs
+        logs = self._worker.handler.store.logs
         try:
             return await logs.read(self._log, self._number)
-        except LogGap:
+        except LogGap as gap:
+            if gap.kept_after is None and not self._number:
+                return []  # nothing was sent yet
             try:
-                return await logs.read(self._log) if self._number else []
+                return await logs.read(self._log, gap.kept_after or 0)
             except LogGap:
                 return []
 
@@ -401,41 +388,36 @@ class GeneralStream:
         """Send a change, if this client wants it."""
         self._seen = self._session.changes_seen = number
         settings = self._session.settings
+        if method not in self._session.peer.revision.notifications[SERVER]:
+            return  # of an extension
         if isinstance(params, ResourceUpdatedParams) and params.uri not in settings.uris:
             return
         if isinstance(params, ElicitationCompleteParams):
             if params.elicitation_id not in settings.url_elicitations:
                 return  # another client's (ELIC-16), or sent before
-            await self._worker.sessions.remove_url_elicitation(self._session, params.elicitation_id)
-        context = Context(
-            self._server, self._reply, method, lifespan=self._lifespan, principal=self._exchange.principal
-        )
-        with contextlib.suppress(CapabilityNotDeclared):  # the client was not told that there is such a list
+            sessions, elicitation_id = self._worker.sessions, params.elicitation_id
+            await sessions.set_url_elicitation(self._session, elicitation_id, is_pending=False)
+        context = self._worker.make_context(self._session, method, self._exchange, self)
+        with contextlib.suppress(CapabilityNotDeclared):  # we did not declare the list to the client
             await context.send_notification(method, params)
 
     async def _resync(self) -> None:
-        """Report all that may have changed while the client was away."""
+        """Report everything that may have changed while the client was disconnected."""
         self._seen = self._broadcaster.position
         for method in LIST_CHANGED.values():
             await self._send_change(method, NotificationParams(), self._seen)
         for uri in self._session.settings.uris:
             await self._send_change(RESOURCES_UPDATED, ResourceUpdatedParams(uri=uri), self._seen)
 
-    async def _renew_lease(self) -> None:
-        """Keep the session and the lease; stop if another reader has taken that."""
-        await self._session.touch()
-        key = _get_reader_key(self._worker, self._session)
-        if not await self._worker.store.records.swap(key, self._lease, self._lease, LEASE_TTL):
-            self._exchange.abort()
+    async def _keep_alive(self) -> None:
+        """Keep the session and the lease alive; stop if another reader has taken the lease."""
+        await super()._keep_alive()
+        if not await self._records.swap(self._key, self._lease, self._lease, LEASE_TTL):
+            self.stop()
 
     async def send(self, data: bytes) -> None:
         """Send a message on this stream."""
         await self._exchange.send_event(data, kind="message", id=self._event_id)
-
-
-def _get_reader_key(worker: "Worker", session: Session) -> str:
-    """Return the key of the lease of a general stream."""
-    return f"reader/{worker.sessions.get_key(session)}"
 
 
 async def send_general(worker: "Worker", session: Session, data: bytes, *, is_request: bool = False) -> None:
@@ -443,14 +425,13 @@ async def send_general(worker: "Worker", session: Session, data: bytes, *, is_re
 
     Raises LocalProtocolError if it is a request, and no client reads the stream.
     """
-    lease = await worker.store.records.get(_get_reader_key(worker, session))
+    lease = await worker.handler.store.records.get(f"reader/{session.key}")
     if lease is None and is_request:
         raise LocalProtocolError(
-            "the client cannot be asked: it does not listen, and no request of its own is being served",
-            hint="ask while you serve a request, through its own context",
+            "cannot send a request to the client: it has no open stream and no request in progress",
+            hint="send it while handling a request, through the context of that request",
         )
-    await worker.store.logs.append(_get_log_name(worker, session, GENERAL), data, STREAM_RETENTION)
-    if session.reader is not None:
-        session.reader.wake()
-    elif lease is not None:
-        await worker.send(int(lease.partition(b".")[0]), "general", worker.sessions.get_key(session))
+    log = get_log_name(session)
+    await worker.handler.store.logs.append(log, data, STREAM_RETENTION)
+    if lease is not None:
+        worker.wake_reader(int(lease.partition(b".")[0]), log)

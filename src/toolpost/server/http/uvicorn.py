@@ -1,27 +1,21 @@
-"""HTTP connections on uvicorn, and worker processes.
+"""HTTP connections on uvicorn.
 
 uvicorn's parser accepts heads of any size and at any pace, and drops the body of a request that offers an
 upgrade, as Java's HTTP client does: the protocol here bounds and repairs that, and closes connections whose
-client does not read. Workers are started together, replaced when one dies, and ended together.
+client does not read.
 """
 
 import contextlib
 import logging
-import os
 import re
-import signal
 import socket
-import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.protocol.framing import READ_SIZE
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher
-from toolpost.server.http.security import MAX_HEADERS, HTTPRefusal
+from toolpost.server.http.disconnect import CONNECTION_MONITOR
+from toolpost.server.http.request import HttpExchange, HTTPRefusal
+from toolpost.server.http.security import MAX_HEADERS
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("toolpost.http")
 
 HEAD_TIMEOUT: Final = 30.0  # seconds from the start of a connection or the end of a response to a whole head
-STALL_TIMEOUT: Final = 60.0  # seconds for which a client may read nothing of its response
+STALL_TIMEOUT: Final = 60.0  # seconds for which a client may stop reading its response
 MAX_PIPELINED: Final = 8  # how many pipelined requests are read on: without reading, no disconnect is noticed
 _HEAD_END: Final = b"\r\n\r\n"
 _UPGRADE_LINE: Final = b"\r\nupgrade:"
@@ -45,22 +39,20 @@ _REASON_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields 
 def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvicorn is installed
     head: float = HEAD_TIMEOUT, stalled: float = STALL_TIMEOUT, forwarded: Any = None
 ) -> "type[asyncio.Protocol] | None":
-    """Return the protocol for uvicorn; None without httptools: the other parser has a bound already.
+    """Return the protocol for uvicorn; None without httptools, as uvicorn's other parser is already bounded.
 
     `head` and `stalled` are the time-outs in seconds. `forwarded` is the application for requests with
     headers of a proxy, so that others need not check whether their sender is one.
     """
     try:
-        from uvicorn.protocols.http.httptools_impl import (  # noqa: PLC0415 - only who serves needs it
-            HttpToolsProtocol,
-        )
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415 - optional
     except ImportError:
         return None
 
     class BoundedHttpProtocol(HttpToolsProtocol):
         """Checks data before the parser does, and the time while no request is served."""
 
-        # With more than 30 attributes in all, each connection would have a dict of its own.
+        # With more than 30 attributes in all, each connection would need a dict.
         __slots__ = (
             "_direct",
             "_head_timer",
@@ -79,7 +71,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             self._head_timer: asyncio.TimerHandle | None = None
             self._stall_timer: asyncio.TimerHandle | None = None
             self._direct: Any = None
-            self._watcher: DisconnectWatcher | None = None
+            self._watcher: HttpExchange | None = None
             # The request that is served. With pipelined ones, `cycle` is the last of them, the only one to
             # which uvicorn reports a disconnect.
             self._served: RequestResponseCycle | None = None
@@ -101,22 +93,22 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 served.scope.pop(CONNECTION_MONITOR, None)  # breaks a reference cycle
                 served.disconnected = not served.response_complete
                 served.message_event.set()
-            guest, self._watcher = self._watcher, None
-            if guest is not None:
-                guest.on_disconnect()
+            watcher, self._watcher = self._watcher, None
+            if watcher is not None:
+                watcher.on_disconnect()
 
         # ------------------------------------------------------------- as in `ConnectionMonitor`
 
-        def watch_disconnect(self, guest: DisconnectWatcher) -> bool:
+        def watch_disconnect(self, exchange: HttpExchange) -> bool:
             served = self._served
             if served is None or served.more_body or served.body:
-                return False  # it has gone, or the rest of the body has to be read first
+                return False  # it has disconnected, or the rest of the body has to be read first
             self.flow.resume_reading()  # without reading, no disconnect is noticed
-            self._watcher = guest
+            self._watcher = exchange
             return True
 
-        def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
-            if self._watcher is guest:
+        def unwatch_disconnect(self, exchange: HttpExchange) -> None:
+            if self._watcher is exchange:
                 self._watcher = None
 
         # ------------------------------------------------------------- reading
@@ -130,7 +122,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 # A part of a head, or of an unwanted body: uvicorn has stopped its own timer.
                 self._head_timer = self.loop.call_later(head, self._on_head_timeout)
             if self._size > MAX_HEADERS and not self.transport.is_closing():
-                self._refuse(431, f"The headers have more than {MAX_HEADERS} bytes together.")
+                self._refuse(431, f"The request headers exceed {MAX_HEADERS} bytes.")
 
         def on_headers_complete(self) -> None:
             self._size, self._is_in_body = 0, True
@@ -152,15 +144,15 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             super().on_message_complete()
 
         def _on_head_timeout(self) -> None:
-            """Close the connection: no whole head has come in time."""
+            """Close the connection: the headers are not complete in time."""
             self._head_timer = None
             if self._size and not self.transport.is_closing():
-                self._refuse(408, f"The headers did not come within {head:g} s.")
+                self._refuse(408, f"The request headers were not received within {head:g} s.")
             else:
                 self._close_when_written()
 
         def _refuse(self, status: int, why: str) -> None:
-            """Close the connection; say why, unless an earlier request is still being answered."""
+            """Close the connection, with an error response unless an earlier request still has none."""
             if _is_idle(self.cycle):
                 body = HTTPRefusal(status, why).body
                 self.transport.write(
@@ -206,7 +198,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._watch_stall()
                 return
             self._stall_timer = None
-            logger.debug("a client has not read its response for %g s, and is cut off", stalled)
+            logger.debug("connection closed: the client has not read its response for %g s", stalled)
             self.transport.abort()
 
     return BoundedHttpProtocol
@@ -214,7 +206,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
 
 def _set_nodelay(transport: "asyncio.Transport") -> None:
     """Send each part of a response at once; asyncio does so for some sockets only."""
-    with contextlib.suppress(OSError):  # it may be gone already
+    with contextlib.suppress(OSError):  # it may be closed already
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -224,7 +216,6 @@ def _cancel_timer(timer: "asyncio.TimerHandle | None") -> None:
 
 
 def _is_idle(last: "RequestResponseCycle") -> bool:
-    """Return whether no request is being answered."""
     cycle = cast("RequestResponseCycle | None", last)  # None before the first request
     return cycle is None or cycle.response_complete
 
@@ -236,93 +227,3 @@ def _strip_upgrade(data: bytes) -> bytes:
         return data
     head, mark, rest = data.partition(_HEAD_END)
     return _UPGRADE_NAME.sub(_IGNORED_NAME, head) + mark + rest
-
-
-# --------------------------------------------------------------------- workers
-
-server_logger: Final = logging.getLogger("toolpost.server")
-
-MIN_WORKER_LIFETIME: Final = 1.0
-"""Seconds that a worker has to live: one that dies sooner would die again, so it is not replaced."""
-
-_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-class WorkerProcesses:
-    """Processes that fork from this one; each does `work` until SIGTERM stops it."""
-
-    def __init__(self, count: int, work: Callable[[], None]) -> None:
-        self._count = count
-        self._work = work
-        self._started_at: dict[int, float] = {}
-        self._stopping = False
-
-    def run(self) -> None:
-        """Run until a signal stops us; raise RuntimeError if a worker dies as soon as it is started."""
-        # A worker holds only the reading end, and so learns of our death, however sudden.
-        ours, theirs = os.pipe()
-        before = {number: signal.signal(number, self._stop) for number in _STOP_SIGNALS}
-        try:
-            for _ in range(self._count):
-                self._start(ours, theirs)
-            self._replace_dead(ours, theirs)
-        finally:
-            self._stop()
-            for pid in list(self._started_at):
-                os.waitpid(pid, 0)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(ours)
-            os.close(theirs)
-
-    def _replace_dead(self, ours: int, theirs: int) -> None:
-        """Replace workers that die, until all have stopped."""
-        while self._started_at:
-            pid, status = os.wait()
-            started = self._started_at.pop(pid, None)
-            if started is None or self._stopping:
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            if time.monotonic() - started < MIN_WORKER_LIFETIME:
-                raise RuntimeError(f"a worker has ended with code {code} as soon as it was started")
-            server_logger.error("worker %d has ended with code %d, and is replaced", pid, code)
-            self._start(ours, theirs)
-
-    def _start(self, ours: int, theirs: int) -> None:
-        # A signal now would reach a process that does not know yet whether it is the worker.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        pid = os.fork()
-        if pid:
-            self._started_at[pid] = time.monotonic()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-            if self._stopping:
-                self._stop()
-            return
-        code = 1
-        try:
-            for number in _STOP_SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-            os.close(theirs)
-            threading.Thread(target=_exit_with_parent, args=(ours,), daemon=True).start()
-            self._work()
-            code = 0
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
-        except BaseException:  # noqa: BLE001 - must not reach the code of the parent
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError):
-                sys.stderr.flush()
-            os._exit(code)
-
-    def _stop(self, *_: object) -> None:
-        self._stopping = True
-        for pid in self._started_at:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-
-
-def _exit_with_parent(ours: int) -> None:
-    os.read(ours, 1)
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
 """`Worker`: an endpoint in one event loop, from its first request to its last.
 
-Knows what is being served, receives messages of other workers, and ends everything in order. How a request is
-served is left to `post` and `streams`.
+Holds the requests and streams in flight and counts them, exchanges messages with other workers, and ends
+everything in order. How a request is served is left to `post` and `streams`.
 """
 
 import asyncio
@@ -11,30 +11,29 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from itertools import count
 from math import inf
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
 from toolpost.errors import InternalError, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.jsonrpc import JSONReader, JSONRPCErrorResponse, JSONRPCResponse
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.jsonrpc import JSONReader, JSONRPCErrorResponse, JSONRPCMessage, JSONRPCResponse
 from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.capacity import RequestCounts
 from toolpost.server.http.disconnect import DisconnectTimer
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange
-from toolpost.server.http.security import HTTPRefusal
-from toolpost.server.http.sessions import Session, Sessions
+from toolpost.server.http.request import HttpExchange, HTTPRefusal
+from toolpost.server.http.sessions import Session, Sessions, has_sessions
 from toolpost.server.http.sse import SseServerChannel, receive_post
-from toolpost.server.http.streams import SessionStream, send_general
+from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import ChangeKey, make_change_key
-from toolpost.stores.store import Store
 from toolpost.types.base import RequestId, Struct
 from toolpost.types.notifications import NotificationParams
 
@@ -43,11 +42,14 @@ logger: Final = logging.getLogger("toolpost.http")
 ABORT_TIMEOUT: Final = 1.0  # seconds for an aborted request to end before it is cancelled
 CANCEL_TIMEOUT: Final = 2.0  # seconds for cancelled calls to end
 MIN_STREAM_LIFETIME: Final = 30.0  # seconds for which a stream stays open, however soon its token expires
-SWEEP_INTERVAL: Final = 5.0  # seconds between two looks for idle sessions that hold something
+SWEEP_INTERVAL: Final = 5.0  # seconds between two checks for idle sessions that hold resources
+EARLY_CANCELLATION_TTL: Final = 5.0  # seconds for which a request may arrive after its cancellation
+MAX_SUBSCRIPTIONS: Final = 64  # subscriptions of one principal, which may have many clients
+MAX_EARLY_CANCELLATIONS: Final = 1024  # cancellations of all sessions whose requests may be on their way
 
 
 class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
-    """A message between workers; `about` is the key of a session or the name of a stream."""
+    """A message between workers; `about` is the key of a session or the log of a stream."""
 
     kind: str
     about: str
@@ -58,11 +60,70 @@ class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
 _MESSAGE_DECODER: Final = msgspec.msgpack.Decoder(_WorkerMessage)
 _MESSAGE_ENCODER: Final = msgspec.msgpack.Encoder()
 _CHANGE_KEY: Final = JSONReader(ChangeKey)
-_REQUEST_ID: Final[JSONReader[RequestId]] = JSONReader(cast("type[RequestId]", RequestId))
+
+
+class RequestCounts:
+    """Counts the `calls` and the open `streams` in flight.
+
+    `limit` is how many calls one peer may have. A peer is a principal, an address or a session.
+    """
+
+    def __init__(self, limit: int, max_calls: int, max_streams: int) -> None:
+        self.limit = limit
+        self.max_calls = max_calls
+        self.max_streams = max_streams
+        self.calls = self.streams = 0
+        self._peers: dict[str, int] = {}
+        self._listens: dict[str, int] = {}
+
+    def begin(self, peer: str) -> str | None:
+        """Count a new call of a peer; return the reason if there are too many."""
+        running = self._peers.get(peer, 0)
+        if running >= self.limit:
+            return f"Too many requests in flight: the limit is {self.limit} per client (max_in_flight=)"
+        if self.calls >= self.max_calls:
+            return f"Server busy: the limit is {self.max_calls} concurrent requests (max_calls=)"
+        self._peers[peer] = running + 1
+        self.calls += 1
+        return None
+
+    def end(self, peer: str) -> None:
+        """Note that a call of a peer has ended."""
+        self.calls -= 1
+        left = self._peers[peer] - 1
+        if left:
+            self._peers[peer] = left
+        else:
+            del self._peers[peer]
+
+    def open_stream(self) -> None:
+        """Count a stream. Raises HTTPRefusal if too many are open."""
+        if self.streams >= self.max_streams:
+            raise HTTPRefusal(
+                503,
+                f"Too many open streams: the limit is {self.max_streams} (max_streams=). Try again later.",
+            )
+        self.streams += 1
+
+    def open_subscription(self, peer: str, most: int) -> str | None:
+        """Count a subscription of a peer, which is a stream; return the reason if it has too many."""
+        running = self._listens.get(peer, 0)
+        if running >= most and self.streams < self.max_streams:
+            return f"Too many subscriptions: the limit is {most}"
+        self.open_stream()
+        self._listens[peer] = running + 1
+        return None
+
+    def close_subscription(self, peer: str) -> None:
+        """Note that a subscription of a peer has ended."""
+        self.streams -= 1
+        self._listens[peer] -= 1
+        if not self._listens[peer]:
+            del self._listens[peer]
 
 
 class Worker:
-    """What an endpoint holds in one loop.
+    """The state of an endpoint in one event loop.
 
     `running` are requests with their tasks, `listening` streams for notifications, `conversations` those of
     HTTP+SSE. While it `is_draining`, it serves on and closes connections; when it `is_over`, it refuses all.
@@ -75,7 +136,7 @@ class Worker:
         self.options = options
         self.authenticator = authenticator
         self.needs_scopes = authenticator is not None or options.principal is not None
-        self.has_sessions = not options.stateless and handler.local_peer.has_sessions
+        self.has_sessions = has_sessions(handler, options)
         self.lifespan: Any = None
         self.number = 0
         self.timer = DisconnectTimer(self.loop)
@@ -85,53 +146,45 @@ class Worker:
         self.listening: set[HttpExchange] = set()
         self.conversations: dict[str, SseServerChannel] = {}
         self.streams: dict[str, SessionStream] = {}
-        self.resumed: dict[str, HttpExchange] = {}
+        self.readers: dict[str, StreamReader] = {}
         self.is_draining = self.is_over = self.is_open = False
-        self._questions: dict[int, HttpReply] = {}
-        self._nudges: dict[str, set[asyncio.Future[None]]] = {}
+        self.questions: dict[int, HttpReply] = {}
+        """The requests to clients that wait for an answer, by id. The id names this worker."""
+        self.receipts: dict[str, Callable[[bytes], object]] = {}
+        """Called with another worker's report on whether it took an HTTP+SSE message; empty means no."""
+        self._early_cancellations: dict[tuple[str, RequestId], float] = {}
         self._background: set[asyncio.Task[Any]] = set()
-        self._next = secrets.randbits(24)  # at random: a number of an earlier worker is not reused
+        # At random, so that no number of an earlier worker is reused.
+        self.next_number = count(secrets.randbits(24)).__next__
         self._receivers: dict[str, Callable[[_WorkerMessage], object]] = {
-            "answer": self._on_answer,
-            "cancel": self._on_cancel,
+            "answer": lambda message: self._resolve(message.about, jsonrpc.decode(message.data)),
+            "cancel": lambda message: self.cancel_request(message.about, REQUEST_ID(message.data)),
             "change": self._on_change_elsewhere,
             "changed": self._on_changed,
-            "ended": self._on_ended,
-            "general": self._on_general,
-            "ready": self._on_ready,
-            "post": lambda message: receive_post(self, message.about, message.data),
-            "nudge": lambda message: self._on_nudge(message.about),
+            "over": self._on_over,
+            "post": lambda message: receive_post(self, message.sender, message.about, message.data),
+            "posted": lambda message: self.receipts.get(message.about, bool)(message.data),
             "taken": self._on_taken,
+            "wake": lambda message: self.wake_reader(self.number, message.about),
             "watch": self._on_watch,
         }
-        self._ready: asyncio.Future[None] = self.loop.create_future()
+        self.ready: asyncio.Future[None] = self.loop.create_future()
+        """Done when the lifespan of the server has started."""
         self._stop_requested = asyncio.Event()
         self._task = self.loop.create_task(self._run())
 
-    @property
-    def store(self) -> Store:
-        """Where data lives that outlasts a request."""
-        return self.handler.store
-
-    def next_number(self) -> int:
-        """Return a number that this worker has not used before."""
-        self._next += 1
-        return self._next
-
-    def connect(self, server: Handler, session: Session) -> Connection:
-        """Return a connection to the client of a session, for one of its requests."""
-        connection = Connection(
-            server.local_peer,
-            peer=session.peer,
-            extra=server.extra_methods,
-            limit=server.max_in_flight,
-        )
-        connection.log_level = session.settings.log_level
+    def connect(self, session: Session | None = None, peer: Peer | None = None) -> Connection:
+        """Return a connection for one message, to the client of a session if it belongs to one."""
+        server = self.handler if session is None or session.server is None else session.server[0]
+        peer = peer if session is None else session.peer
+        connection = Connection(server.local_peer, peer=peer, limit=server.max_in_flight)
+        if session is not None:
+            connection.log_level = session.settings.log_level
         return connection
 
     def run_in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
-        """Run a coroutine in a task that ends with the worker; what it raises is logged."""
-        task = self.loop.create_task(_run_logged(work))
+        """Run a coroutine in a task that ends with the worker, and log its exceptions."""
+        task = self.loop.create_task(run_logged(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         task.add_done_callback(lambda _: work.close())  # if it was cancelled before it started
@@ -139,60 +192,54 @@ class Worker:
 
     # ----------------------------------------------------------------- lifetime
 
-    async def wait_until_ready(self) -> None:
-        """Wait until the lifespan of the server has started."""
-        if not self._ready.done():
-            await asyncio.shield(self._ready)
-        self._ready.result()
-
     async def _run(self) -> None:
         try:
             async with AsyncExitStack() as stack:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
                 if self.has_sessions:
-                    self.number = await stack.enter_async_context(self.store.join(self._receive))
+                    self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
                     self.handler.broadcaster.add_subscriber(self)
                     stack.callback(self.handler.broadcaster.remove_subscriber, self)
                     sweep = self.loop.create_task(self._sweep())
                     stack.callback(sweep.cancel)
-                self._ready.set_result(None)
+                self.ready.set_result(None)
                 self.is_open = True
                 try:
                     await self._stop_requested.wait()
                 finally:
                     await self._close()
         except BaseException as error:
-            if self._ready.done():
+            if self.ready.done():
                 raise
             cancelled = isinstance(error, asyncio.CancelledError)
-            self._ready.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
-            self._ready.exception()  # marks it as retrieved, if no request waits
+            self.ready.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
+            self.ready.exception()  # marks it as retrieved, if no request waits
             if not isinstance(error, Exception):
                 raise
 
     async def _close(self) -> None:
-        """End what still runs, and release what sessions hold here."""
+        """End running work, and release the resources of sessions."""
         for task in self._background:
             task.cancel()
         if self._background:
             _, stuck = await asyncio.wait(self._background, timeout=CANCEL_TIMEOUT)
             for task in stuck:
-                logger.error("left behind, because it does not end when it is cancelled: %r", task)
+                logger.error("task did not stop when it was cancelled: %r", task)
         await self.sessions.close()
 
     async def drain(self, seconds: float) -> None:
-        """End streams, and let running requests finish for so many seconds. New ones are served meanwhile."""
+        """End streams, and wait this long for running requests. New requests are served meanwhile."""
         self.is_draining = True
+        self.handler.end_subscriptions(self)
         for exchange in tuple(self.listening):
             exchange.abort()
         until = self.loop.time() + seconds
-        await asyncio.gather(
-            *(_drain_conversation(channel, until) for channel in self.conversations.values())
-        )
+        channels = self.conversations.values()
+        await asyncio.gather(*(_drain_conversation(channel, until) for channel in channels))
         await self._wait(until - self.loop.time())
 
     async def end(self) -> None:
-        """Abort and cancel what is left."""
+        """Abort the remaining requests, then cancel them."""
         self.is_draining, self.is_over, self.is_open = True, True, False
         for exchange in (*self.running, *self.listening):
             exchange.abort()
@@ -211,12 +258,9 @@ class Worker:
 
     def add_stream(self, exchange: HttpExchange) -> None:
         """Count a stream as open until `remove_stream`. A context manager would take more memory."""
-        counts = self.counts
         if self.is_draining:
-            raise HTTPRefusal(503, "The server stops, and opens no new streams.")
-        if counts.streams >= counts.max_streams:
-            raise make_stream_limit_refusal(counts.max_streams)
-        counts.streams += 1
+            raise HTTPRefusal(503, "The server is shutting down and opens no new streams.")
+        self.counts.open_stream()
         self.listening.add(exchange)
         self.timer.fresh[exchange] = False
         if not self.timer.is_checking:
@@ -238,99 +282,107 @@ class Worker:
 
     # ----------------------------------------------------------------- sessions
 
-    async def get_server(self, session: Session, exchange: HttpExchange) -> Handler:
-        """Return the server of a session; where each client has its own, choose it from the same facts."""
-        if session.server is None and self.handler.is_per_client:
-            reply = HttpReply(self, self.connect(self.handler, session), exchange, session)
-            context = Context(
-                self.handler, reply, INITIALIZE, lifespan=self.lifespan, principal=exchange.principal
-            )
-            chosen = await self.handler.choose_server(context)
-            if session.server is None:  # another request may have been faster
-                await self.hand_over(session, chosen)
-        return self.handler if session.server is None else session.server[0]
+    def get_server(self, session: Session | None) -> tuple[Handler, Any]:
+        """Return the server of a session, and its lifespan."""
+        if session is None or session.server is None:
+            return self.handler, self.lifespan
+        return session.server[:2]
 
-    def take_in_background(self, peer: str, work: Coroutine[Any, Any, None], method: str) -> None:
-        """Serve a notification of a peer, unless too many are being served."""
-        if self.counts.begin(peer) is not None:
-            work.close()
-            logger.warning("dropped: %s, because too many messages of its client are being served", method)
-            return
-        self.run_in_background(work).add_done_callback(lambda _: self.counts.end(peer))
+    async def choose_server(self, session: Session, exchange: HttpExchange) -> None:
+        """Where each client has its own server, choose that of a session from the same facts."""
+        if session.server is None and self.handler.is_per_client:
+            context = self.make_context(session, INITIALIZE, exchange)
+            await self.hand_over(session, await self.handler.choose_server(context))
+
+    def make_context(
+        self,
+        session: Session,
+        method: str,
+        exchange: HttpExchange | None,
+        stream: GeneralStream | None = None,
+    ) -> Context:
+        """Return the context of a hook or of a notification, which belong to no request."""
+        handler, lifespan = self.get_server(session)
+        reply = HttpReply(self, self.connect(session), exchange, session, stream)
+        principal = None if exchange is None else exchange.principal
+        return Context(handler, reply, method, lifespan=lifespan, principal=principal)
 
     async def hand_over(self, session: Session, handler: Handler) -> None:
         """Let another server serve the later requests of a session on this worker."""
         stack = AsyncExitStack()
         lifespan = await stack.enter_async_context(handler.hold_lifespan())
+        if session.server is not None or session.settings.is_ended:  # another request was faster
+            await stack.aclose()
+            return
         session.server = handler, lifespan, stack
         session.changes_seen = handler.broadcaster.position
 
     async def _release_session(self, session: Session) -> None:
         """Cancel the calls of a session and end its stream; release its subscriptions and its server."""
         for reply in tuple((session.calls or {}).values()):
-            self.cancel_call(session, reply)
-        if session.reader is not None:
-            session.reader.stop()
-        handler, lifespan = (self.handler, self.lifespan) if session.server is None else session.server[:2]
-        uris, session.subscribed = session.subscribed, ()
-        for uri in uris:
-            reply = HttpReply(self, self.connect(handler, session), None, session)
-            context = Context(handler, reply, RESOURCES_UNSUBSCRIBE, lifespan=lifespan)
-            await _run_logged(handler.unsubscribe(uri, context))
+            reply.cancel_request()
+        reader = self.readers.get(get_log_name(session))
+        if reader is not None:
+            reader.stop()
+        await self._unsubscribe(session, session.subscribed)
         if session.server is not None:
             stack, session.server = session.server[2], None
             await stack.aclose()
 
-    def cancel_call(self, session: Session, reply: HttpReply) -> None:
-        """Cancel a call that this worker serves."""
-        calls = session.calls or {}
-        for request_id in tuple(reply.connection.incoming):
-            calls.pop(request_id, None)
-        reply.connection.incoming.clear()
-        if reply.cancel is not None:
-            reply.cancel()
+    async def _unsubscribe(self, session: Session, uris: tuple[str, ...]) -> None:
+        """Call the hook for resources that a session subscribed to on this worker, and no longer does."""
+        session.subscribed = tuple(uri for uri in session.subscribed if uri not in uris)
+        for uri in uris:
+            context = self.make_context(session, RESOURCES_UNSUBSCRIBE, None)
+            await run_logged(context.server.unsubscribe(uri, context))
 
-    async def send_general(self, session: Session, data: bytes, *, is_request: bool = False) -> None:
-        """Send a message on the general stream of a session."""
-        await send_general(self, session, data, is_request=is_request)
+    def cancel_request(self, key: str, request_id: RequestId) -> bool:
+        """Cancel a request of a session, and return whether this worker serves it.
+
+        Otherwise remember the cancellation for a while: it may have overtaken its request.
+        """
+        session = self.sessions.by_key.get(key)
+        reply = None if session is None else (session.calls or {}).get(request_id)
+        if reply is not None:
+            reply.cancel_request()
+            return True
+        early = self._early_cancellations
+        early.pop((key, request_id), None)
+        early[key, request_id] = self.loop.time() + EARLY_CANCELLATION_TTL
+        if len(early) > MAX_EARLY_CANCELLATIONS:
+            del early[next(iter(early))]
+        return False
+
+    def is_cancelled_early(self, session: Session, request_id: RequestId) -> bool:
+        """Return whether the cancellation of a request arrived before it."""
+        return self._early_cancellations.pop((session.key, request_id), 0.0) > self.loop.time()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(SWEEP_INTERVAL, self.options.idle / 4))
-            try:
-                await self.sessions.end_idle()
-            except Exception:  # a store may fail for a while
-                logger.exception("idle sessions could not be ended; trying again")
+            # A store may fail for a while.
+            await run_logged(self.sessions.end_idle(), "could not end idle sessions; will try again")
 
     # ----------------------------------------------------------------- questions
 
-    def add_question(self, reply: HttpReply) -> int:
-        """Return the id of a request to a client. It names this worker, so that its answer finds the way."""
-        request_id = self.number << 32 | (self.next_number() & 0xFFFFFFFF)
-        self._questions[request_id] = reply
-        return request_id
-
-    def remove_question(self, request_id: int) -> None:
-        """Forget a request to a client."""
-        self._questions.pop(request_id, None)
-
     async def take_answer(self, session: Session, message: JSONRPCResponse | JSONRPCErrorResponse) -> None:
-        """Bring a client's answer to the worker that has asked."""
+        """Pass a client's response to the worker that sent the request."""
         worker = message.id >> 32 if isinstance(message.id, int) and 0 <= message.id < 2**53 else 0
-        key = self.sessions.get_key(session)
         if worker == self.number:
-            self._resolve(key, message)
+            self._resolve(session.key, message)
             return
         if isinstance(message, JSONRPCResponse):
-            data = jsonrpc.encode_response(message.id, message.result)
+            data = jsonrpc.encode(message)
         else:
             error = RPCError(message.message, message.data, code=message.code)
             data = jsonrpc.encode_error(message.id, error)
-        if not worker or not await self.send(worker, "answer", key, data):
-            logger.debug("an answer came too late: what has asked is gone")
+        if not worker or not await self.send(worker, "answer", session.key, data):
+            logger.debug("dropped a late response: its request has ended")
 
-    def _resolve(self, key: str, message: JSONRPCResponse | JSONRPCErrorResponse) -> None:
-        reply = self._questions.get(message.id) if isinstance(message.id, int) else None
+    def _resolve(self, key: str, message: JSONRPCMessage) -> None:
+        if not isinstance(message, JSONRPCResponse | JSONRPCErrorResponse) or not isinstance(message.id, int):
+            return
+        reply = self.questions.get(message.id)
         if reply is not None and reply.session is not None and reply.session.key == key:
             reply.resolve(message)
 
@@ -339,62 +391,37 @@ class Worker:
     async def send(self, worker: int, kind: str, about: str, data: bytes = b"") -> bool:
         """Send a message to one worker; return whether it is alive."""
         message = _WorkerMessage(kind, about, self.number, data)
-        return await self.store.send(worker, _MESSAGE_ENCODER.encode(message))
+        return await self.handler.store.send(worker, _MESSAGE_ENCODER.encode(message))
 
     async def announce(self, kind: str, about: str, data: bytes = b"") -> None:
         """Send a message to all other workers."""
-        await self.store.publish(_MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data)))
+        await self.handler.store.publish(
+            _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
+        )
 
     def _receive(self, data: bytes) -> None:
         message = _MESSAGE_DECODER.decode(data)
         receiver = self._receivers.get(message.kind)
-        if receiver is not None and (message.sender != self.number or message.kind in {"watch", "nudge"}):
+        if receiver is not None and (message.sender != self.number or message.kind == "taken"):
             receiver(message)
 
-    def _on_answer(self, message: _WorkerMessage) -> None:
-        answer = jsonrpc.decode(message.data)
-        if isinstance(answer, JSONRPCResponse | JSONRPCErrorResponse):
-            self._resolve(message.about, answer)
-
-    def _on_cancel(self, message: _WorkerMessage) -> None:
-        session = self.sessions.find_by_key(message.about)
-        if session is not None:
-            self.cancel_request(session, _REQUEST_ID(message.data))
-
-    def cancel_request(self, session: Session, request_id: RequestId) -> bool:
-        """Cancel a request, if this worker serves it; return whether it does."""
-        reply = (session.calls or {}).get(request_id)
-        if reply is not None:
-            self.cancel_call(session, reply)
-        return reply is not None
-
     def _on_changed(self, message: _WorkerMessage) -> None:
-        """Read the settings of a session again: now if requests are being served, else on its next use."""
-        session = self.sessions.find_by_key(message.about)
+        session = self.sessions.by_key.get(message.about)
         if session is not None:
+            session.is_ready = True  # its client has continued on another worker
             session.checked_at = -inf
-            if session.calls:
-                self.run_in_background(self.sessions.ensure_fresh(session))
+            self.run_in_background(self._refresh(session))
 
-    def _on_ended(self, message: _WorkerMessage) -> None:
-        session = self.sessions.find_by_key(message.about)
-        if session is not None:
-            self.run_in_background(self.sessions.forget_ended(session))
-
-    def _on_ready(self, message: _WorkerMessage) -> None:
-        session = self.sessions.find_by_key(message.about)
-        if session is not None:
-            session.is_ready = True
-
-    def _on_general(self, message: _WorkerMessage) -> None:
-        session = self.sessions.find_by_key(message.about)
-        if session is not None and session.reader is not None:
-            session.reader.wake()
+    async def _refresh(self, session: Session) -> None:
+        """Read the settings of a session, and end here the subscriptions that ended elsewhere."""
+        await self.sessions.ensure_fresh(session)
+        uris = session.settings.uris
+        await self._unsubscribe(session, tuple(uri for uri in session.subscribed if uri not in uris))
 
     def _on_taken(self, message: _WorkerMessage) -> None:
-        session = self.sessions.find_by_key(message.about)
-        if session is not None and session.reader is not None:
-            session.reader.stop(message.data)
+        reader = self.readers.get(message.about)
+        if reader is not None:
+            reader.on_taken(message.data)
 
     def on_change(self, method: str, params: NotificationParams) -> None:
         """Report a change of a list or a resource to the other workers."""
@@ -403,40 +430,32 @@ class Worker:
 
     def _on_change_elsewhere(self, message: _WorkerMessage) -> None:
         if message.about == self.handler.info.name:
-            self.handler.broadcaster.repeat(_CHANGE_KEY(message.data), besides=self)
+            self.handler.broadcaster.repeat(_CHANGE_KEY(message.data), exclude=self)
 
-    # ----------------------------------------------------------------- resumed streams
+    # ----------------------------------------------------------------- streams
 
-    def nudge(self, worker: int, stream: str) -> None:
-        """Report a new event of a stream to a worker that sends it on."""
-        if worker == self.number:
-            self._on_nudge(stream)
-        else:
-            self.run_in_background(self.send(worker, "nudge", stream))
+    def wake_reader(self, worker: int, log: str) -> None:
+        """Report a new event of a stream to the worker where its client reads it."""
+        if worker != self.number:
+            self.run_in_background(self.send(worker, "wake", log))
+        elif log in self.readers:
+            self.readers[log].wakeup.set()
 
-    def expect_nudge(self, stream: str) -> "asyncio.Future[None]":
-        """Return a future for the next event of a stream."""
-        future: asyncio.Future[None] = self.loop.create_future()
-        self._nudges.setdefault(stream, set()).add(future)
-        return future
-
-    def forget_nudge(self, stream: str, future: "asyncio.Future[None]") -> None:
-        """Wait for it no longer."""
-        waiting = self._nudges.get(stream, set())
-        waiting.discard(future)
-        if not waiting:
-            self._nudges.pop(stream, None)
-
-    def _on_nudge(self, stream: str) -> None:
-        for future in self._nudges.get(stream, ()):
-            if not future.done():
-                future.set_result(None)
+    def watch_stream(self, log: str, worker: int) -> bool:
+        """Report new events of a stream that is written here to a worker; return whether there is one."""
+        stream = self.streams.get(log)
+        if stream is not None:
+            stream.watcher = worker
+        return stream is not None
 
     def _on_watch(self, message: _WorkerMessage) -> None:
-        stream = self.streams.get(message.about)
-        if stream is not None:
-            stream.watchers |= {message.sender}
-        self.nudge(message.sender, message.about)
+        is_written = self.watch_stream(message.about, message.sender)
+        self.run_in_background(self.send(message.sender, "wake" if is_written else "over", message.about))
+
+    def _on_over(self, message: _WorkerMessage) -> None:
+        reader = self.readers.get(message.about)
+        if reader is not None:
+            reader.on_over()
 
 
 async def _drain_conversation(channel: SseServerChannel, until: float) -> None:
@@ -444,20 +463,14 @@ async def _drain_conversation(channel: SseServerChannel, until: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(until):
             await channel.conversation.drain()
-    channel.end("the server stops")
+    channel.end("the server is shutting down")
 
 
-async def _run_logged(work: Coroutine[Any, Any, Any]) -> None:
+async def run_logged(work: Coroutine[Any, Any, Any], failure: str = "background task failed") -> None:
+    """Wait for work, and log its exceptions: they must end neither the worker nor the process."""
     try:
         await work
     except asyncio.CancelledError:
         raise
-    except BaseException:  # what a function raises ends neither the worker nor the process
-        logger.exception("work in the background failed")
-
-
-def make_stream_limit_refusal(most: int) -> HTTPRefusal:
-    """Return the refusal of a stream if as many are open as there may be."""
-    return HTTPRefusal(
-        503, f"There are {most} streams open, and no more are allowed: come back later (max_streams=)."
-    )
+    except BaseException:  # an error of a hook, SystemExit included, stays with its work
+        logger.exception(failure)

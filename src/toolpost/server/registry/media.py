@@ -47,17 +47,17 @@ class Media:
 
     def _guess_mime_type(self) -> str:
         if self.path is not None:
-            import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
+            import mimetypes  # noqa: PLC0415 - start-up time
 
-            # A table of its own: the global one depends on what is installed on the machine.
+            # Not the global table, which depends on the machine.
             guess = mimetypes.MimeTypes().guess_type(self.path, strict=False)[0] or DEFAULT_MIME_TYPE
         else:
             data = self.data or b""
             kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
             guess = next(kinds, DEFAULT_MIME_TYPE)
         if not guess.startswith(self.family):
-            what = "the first bytes do" if self.path is None else f"the name {self.path!r} does"
-            raise ValueError(f"{what} not tell which {self.family[:-1]} it is; say so with mime_type=")
+            source = "the first bytes" if self.path is None else f"the name {self.path!r}"
+            raise ValueError(f"cannot detect the {self.family[:-1]} type from {source}; pass mime_type=")
         return guess
 
     def read(self) -> bytes:
@@ -113,10 +113,10 @@ class File(Media):
     """Any file, sent as an embedded resource.
 
     Args:
-        source: the bytes, or the path of a file that is read when the content is needed.
-        name: its name for the client; that of the file if not given. Its folder is never sent.
-        mime_type: what it is; guessed if not given, `application/octet-stream` at last.
-        annotations: hints for whom it is.
+        source: the bytes, or the path of a file, read on use.
+        name: its name for the client; that of the file by default. The folder is never sent.
+        mime_type: its MIME type; guessed by default, else `application/octet-stream`.
+        annotations: hints about the audience.
 
     Examples:
         >>> File("report.pdf").mime_type

@@ -1,13 +1,12 @@
-"""A registry of tools, resources or prompts: their order, pages, cursors and encoded list answers.
+"""A registry of tools, resources or prompts: their order, pages, cursors and encoded lists.
 
-Also `Cache`, which says how long a client may keep an answer. How an entry is called is in `tools`,
-`resources` and `prompts`.
+Also `Cache`: how long a client may keep a result. `tools`, `resources` and `prompts` serve the entries.
 """
 
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from math import inf
 from threading import RLock
@@ -21,13 +20,17 @@ from toolpost.errors import InvalidParams, InvalidSeal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.local_peer import LocalPeer
-from toolpost.server.options import SERVER
+from toolpost.protocol.local_peer import LocalPeer, check_icons
+from toolpost.protocol.methods import PROMPTS_LIST, RESOURCES_LIST, RESOURCES_TEMPLATES_LIST, TOOLS_LIST
+from toolpost.server.options import SERVER, check_strings
 from toolpost.types.base import Raw, Result, Struct
 from toolpost.types.initialize import CacheableResult
 
 if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.registry.proxy import ProxyEntry
+    from toolpost.server.runtime.worker_threads import WorkerThreads
+    from toolpost.server.signature.function_schema import BoundFunction
 
 MAX_TTL: Final = (2**53 - 1) / 1000
 """Seconds; in milliseconds the largest integer that every JSON implementation reads as the same number."""
@@ -43,7 +46,7 @@ CacheableMethod: TypeAlias = Literal[
     "resources/templates/list",
     "resources/read",
 ]
-"""The methods whose results clients may keep, and "*" for all others of them."""
+"""The methods whose results clients may keep, and "*" for all others among them."""
 
 _ANY_METHOD: Final = "*"
 
@@ -54,7 +57,7 @@ class Cache(Struct, frozen=True):
     """How long clients may keep a result. A notification that it has changed ends that time at once.
 
     Attributes:
-        ttl: seconds; 0 means that they ask again each time.
+        ttl: seconds; 0 means that clients ask again each time.
         scope: "private" if the result is for one client, "public" if it may be shared with any other.
 
     Raises:
@@ -71,13 +74,13 @@ class Cache(Struct, frozen=True):
     def __post_init__(self) -> None:
         ttl: Any = self.ttl
         if not isinstance(ttl, int | float) or isinstance(ttl, bool):
-            raise TypeError(f"ttl has to be a number of seconds, not {ttl!r}")
+            raise TypeError(f"ttl must be a number of seconds, not {ttl!r}")
         if not 0 <= ttl < inf:
-            raise ValueError(f"ttl has to be 0 seconds or more, and not for ever, not {ttl!r}")
+            raise ValueError(f"ttl must be finite and at least 0 seconds, not {ttl!r}")
         if ttl > MAX_TTL:
-            raise ValueError(f"ttl has to be at most {MAX_TTL:.0f} seconds, not {ttl!r}")
+            raise ValueError(f"ttl must be at most {MAX_TTL:.0f} seconds, not {ttl!r}")
         if self.scope not in get_args(CacheScope):
-            raise ValueError(f'scope has to be "public" or "private", not {self.scope!r}')
+            raise ValueError(f'scope must be "public" or "private", not {self.scope!r}')
 
     @property
     def ttl_ms(self) -> int:
@@ -85,14 +88,14 @@ class Cache(Struct, frozen=True):
         return round(self.ttl * 1000)
 
     def as_private(self) -> "Cache":
-        """Return a private one with the same time."""
+        """Return a private cache hint with the same time."""
         return Cache(self.ttl)
 
 
 def check_cache(cache: Any) -> None:
     """Raise TypeError unless an argument is a `Cache`, or None."""
     if cache is not None and not isinstance(cache, Cache):
-        raise TypeError(f"cache has to be a Cache, such as Cache(ttl=60), not {cache!r}")
+        raise TypeError(f"cache must be a Cache, such as Cache(ttl=60), not {cache!r}")
 
 
 def expand_cache_option(cache: Any) -> dict[str, Cache]:
@@ -104,9 +107,9 @@ def expand_cache_option(cache: Any) -> dict[str, Cache]:
     given = cast("Mapping[Any, Any]", cache)
     for method, one in given.items():
         if method not in methods:
-            raise ValueError(f"cache has {method!r} in it, which is none of {', '.join(methods)}")
+            raise ValueError(f"cache: unknown method {method!r} (expected one of: {', '.join(methods)})")
         if not isinstance(one, Cache):
-            raise TypeError(f"cache[{method!r}] has to be a Cache, such as Cache(ttl=60), not {one!r}")
+            raise TypeError(f"cache[{method!r}] must be a Cache, such as Cache(ttl=60), not {one!r}")
     named = {method: given.get(method, given.get(_ANY_METHOD)) for method in methods}
     return {method: one for method, one in named.items() if one is not None and method != _ANY_METHOD}
 
@@ -120,26 +123,28 @@ def apply_cache(result: CacheableT, cache: Cache | None) -> CacheableT:
     return replace(result, ttl_ms=cache.ttl_ms, cache_scope=cache.scope)
 
 
-# --------------------------------------------------------------------- registry
-
 logger: Final = logging.getLogger("toolpost.server")
 
 MAX_SUGGESTION_LENGTH: Final = 64
 """Characters of a name for which another is suggested: comparing takes quadratic time."""
 
 MAX_SUGGESTION_CANDIDATES: Final = 100
-"""Names that are compared with an unknown one: nonsense must not cost much."""
+"""Names that are compared with an unknown one: this bounds the cost of invalid calls."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ItemT = TypeVar("ItemT", types.Tool, types.Prompt, types.Resource, types.ResourceTemplate)
 
 
 class RegistryEntry(ABC, Generic[P, R]):
     """A registered function: call it as before, or change how it is served. Clients are notified."""
 
     enabled: bool = True
+    _registry: "Registry[Any] | None" = None
+    owner: object = None
+    """The key under which `Registry.replace` replaces the entry together with others."""
     scopes: frozenset[str] = frozenset()
-    """The scopes that a token needs for it."""
+    """The scopes that a token needs."""
     __name__: str
 
     def __init__(self, name: str, fn: Callable[P, R], home: "Registry[Any]") -> None:
@@ -157,51 +162,99 @@ class RegistryEntry(ABC, Generic[P, R]):
 
     @abstractmethod
     def to_list_item(self, structured: str | None) -> Any:
-        """Return its list item, for peers that take structured output of this kind."""
+        """Return the list item, for peers that take structured output of this kind."""
 
     def enable(self) -> None:
-        """Serve it again.
-
-        Raises:
-            RuntimeError: it was removed.
-        """
-        if not self._registry.has_entry(self):
+        """Serve the entry again. Raises RuntimeError if it was removed."""
+        if self._registry is not None and not self._registry.has_entry(self):
             raise RuntimeError(f"{self.name!r} was removed; register it again")
         if not self.enabled:
             self.enabled = True
-            self._registry.mark_changed()
+            self._mark_changed()
 
     def disable(self) -> None:
-        """Neither list nor serve it, until it is enabled."""
+        """Neither list nor serve the entry until it is enabled."""
         if self.enabled:
             self.enabled = False
-            self._registry.mark_changed()
+            self._mark_changed()
 
     def remove(self) -> None:
-        """Remove it."""
-        self._registry.remove(self.name, self)  # the name may be another entry's by now
+        """Remove the entry."""
+        if self._registry is not None:
+            self._registry.remove(self.name, self)  # another entry may have the name by now
+
+    def _mark_changed(self) -> None:
+        if self._registry is not None:
+            self._registry.mark_changed()
+
+
+class FunctionEntry(RegistryEntry[P, R], Generic[P, R, ItemT]):
+    """An entry that a function of the author serves."""
+
+    key: str = "name"
+    """The field of the list item under which the entry is registered."""
+
+    def __init__(
+        self,
+        item: ItemT,
+        bound: "BoundFunction",
+        home: "Registry[Any]",
+        threads: "WorkerThreads",
+        scopes: frozenset[str],
+    ) -> None:
+        check_strings(name=item.name, title=item.title, description=item.description)
+        check_icons(item.icons)
+        super().__init__(getattr(item, self.key), bound.fn, home)
+        self.bound = bound
+        self.scopes = scopes
+        self._item = item
+        self._threads = threads
+
+    def to_list_item(self, structured: str | None) -> ItemT:  # noqa: ARG002 - the same for most peers
+        """Return the list item."""
+        return self._item
+
+    def _change_item(self, **changes: Any) -> None:
+        """Change fields of the list item; None leaves a field as it is."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        check_icons(given.get("icons"))
+        self._item = replace(self._item, **given)
+        self._mark_changed()
 
 
 E = TypeVar("E", bound=RegistryEntry[..., Any])
 
 
 class ListKind(Struct, frozen=True):
-    """A kind of list: its name, method and result class (by its name in `toolpost.types`)."""
+    """A kind of list: `result` has the items in `field`; a server has the registry in `attribute`."""
 
     label: str
-    method: str
-    result: str
+    attribute: str
+    changed_list: str  # the list whose change is broadcast
+    result: Callable[..., Result]
     field: str
-    """The field of the result that holds the items."""
-    changed_list: str
-    """The list whose change is broadcast."""
+
+
+LIST_KINDS: Final = {
+    TOOLS_LIST: ListKind("tools", "tools", "tools", types.ListToolsResult, "tools"),
+    RESOURCES_LIST: ListKind("resources", "resources", "resources", types.ListResourcesResult, "resources"),
+    RESOURCES_TEMPLATES_LIST: ListKind(
+        "resource templates",
+        "templates",
+        "resources",
+        types.ListResourceTemplatesResult,
+        "resource_templates",
+    ),
+    PROMPTS_LIST: ListKind("prompts", "prompts", "prompts", types.ListPromptsResult, "prompts"),
+}
+"""The lists, by method."""
 
 
 class Registry(Generic[E]):
     """Entries by name, in the order of registration.
 
-    `changed` is called after every change, with the name of the list. `keys` returns the keys that seal
-    cursors. A page has `size` entries, and clients may keep each for the same time (`cache`, CACHE-3).
+    Calls `changed` after every change, with the name of the list. `keys` returns the keys that seal cursors.
+    A page has `size` entries, and clients may keep each page for the same time (`cache`, CACHE-3).
     """
 
     def __init__(
@@ -221,11 +274,9 @@ class Registry(Generic[E]):
         self._entries: dict[str, tuple[int, E]] = {}
         self._serial = 0
         self._encoded_pages: dict[tuple[str, int], Raw] = {}
-        self.has_header_parameters = False
-        """Whether HTTP headers mirror parameters of an entry."""
+        self.has_header_parameters = False  # whether HTTP headers mirror parameters of an entry
         self._views: WeakSet[RegistryView[E]] = WeakSet()
-        self._keep: Callable[[E], bool] | None = None
-        """What a view selects."""
+        self._keep: Callable[[E], bool] | None = None  # the selection of a view
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -247,7 +298,7 @@ class Registry(Generic[E]):
         return self._serial > 0
 
     def get(self, name: str) -> E | None:
-        """Return the entry of this name, if clients see one."""
+        """Return the entry of this name, if clients see it."""
         found = self._entries.get(name)
         if found is None or not found[1].enabled:
             return None
@@ -275,17 +326,48 @@ class Registry(Generic[E]):
             self._views.add(view)
         return view
 
-    def add(self, name: str, entry: E) -> None:
+    def add(self, entry: E) -> None:
         """Add an entry at the end. Raises ValueError if the name is taken."""
         with self._lock:
-            if name in self._entries:
-                raise ValueError(
-                    f"{name!r} is among the {self.kind.label} already; remove it first, "
-                    "or choose another name"
-                )
+            if entry.name in self._entries:
+                raise self._make_name_error(entry.name)
             self._serial += 1
-            self._entries[name] = (self._serial, entry)
+            self._entries[entry.name] = (self._serial, entry)
         self.mark_changed()
+
+    def _make_name_error(self, name: str) -> ValueError:
+        return ValueError(f"a {self.kind.label.rstrip('s')} named {name!r} is already registered")
+
+    def replace(self, owner: object, entries: "Iterable[ProxyEntry]") -> None:
+        """Replace all entries of an owner as one change, with one notification.
+
+        An entry keeps its place in the list as long as its name stays. There is no notification if clients
+        see no change. Raises ValueError if a name is taken or given twice, or if there is no owner; then
+        nothing is changed.
+        """
+        if owner is None:
+            raise ValueError("an owner is required, such as a name; None owns the entries of functions")
+        given: dict[str, ProxyEntry] = {}
+        for entry in entries:
+            if given.setdefault(entry.name, entry) is not entry:
+                raise ValueError(f"{owner!r} has two {self.kind.label} named {entry.name!r}")
+        with self._lock:
+            before = {name: entry for name, (_, entry) in self._entries.items() if entry.owner == owner}
+            for name in given:
+                if name in self._entries and name not in before:
+                    raise self._make_name_error(name)
+            changed = before.keys() != given.keys()
+            for name in before.keys() - given.keys():
+                del self._entries[name]
+            for name, entry in given.items():
+                entry.attach(owner, self)
+                changed = changed or not entry.is_same_as(before.get(name))
+                if name not in before:
+                    self._serial += 1
+                serial = self._entries[name][0] if name in before else self._serial
+                self._entries[name] = (serial, cast("E", entry))
+        if changed:
+            self.mark_changed()
 
     def remove(self, name: str, entry: E | None = None) -> None:
         """Remove the entry of a name; with `entry`, only if it is that one."""
@@ -326,7 +408,7 @@ class Registry(Generic[E]):
                 "next_cursor": self.keys().seal(last, audience=audience) if more else None,
                 "meta": local_peer.build_meta(revision) if revision.stateless else None,
             }
-            result = apply_cache(getattr(types, self.kind.result)(**listed), self.cache)
+            result = apply_cache(self.kind.result(**listed), self.cache)
             stamped = ERAS[revision.era].stamp_result(local_peer, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
@@ -339,9 +421,7 @@ class Registry(Generic[E]):
         try:
             return int(self.keys().open(cursor, audience=audience, now=0))
         except InvalidSeal as error:
-            raise InvalidParams(
-                "Invalid params: the cursor is not valid here; start again without one"
-            ) from error
+            raise InvalidParams("Invalid params: the cursor is not valid; start again without one") from error
 
 
 class RegistryView(Registry[E]):
@@ -359,24 +439,26 @@ class RegistryView(Registry[E]):
 
     @property
     def has_been_used(self) -> bool:
-        """Whether there was an entry whenever this was read."""
+        """Whether this property found an entry, now or when it was read before."""
         self._has_been_used = self._has_been_used or any(True for _ in self)
         return self._has_been_used
 
-    def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
+    def add(self, entry: E) -> None:  # noqa: ARG002 - it is refused
         """Raise TypeError: entries are added to the whole."""
-        raise TypeError(
-            f"a selection of {self.kind.label} cannot be added to; register with the whole server"
-        )
+        raise TypeError(f"cannot add to a selection of {self.kind.label}; register with the original server")
 
     def remove(self, name: str, entry: E | None = None) -> None:
         """Remove an entry from the whole."""
         self._source.remove(name, entry)
+
+    def replace(self, owner: object, entries: "Iterable[ProxyEntry]") -> None:
+        """Replace entries of the whole."""
+        self._source.replace(owner, entries)
 
 
 def _is_kept(keep: Callable[[E], bool], entry: E) -> bool:
     try:
         return keep(entry)
     except Exception:  # the other entries are still served
-        logger.exception("%r is left out: whether it is selected cannot be told", entry)
+        logger.exception("%r is left out: the selection function failed", entry)
         return False

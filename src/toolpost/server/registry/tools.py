@@ -1,20 +1,20 @@
 """A function as a tool: its list item, and how it is called.
 
-What the function raises becomes a result that a model can read; only an `RPCError` is a protocol error.
-Arguments and results are converted in `signature`. `Server.tool` registers it, in `server.server`.
+An exception of the function becomes a result that a model can read; only an `RPCError` is a protocol error.
+`signature` converts arguments and results.
 """
 
 import asyncio
 import logging
-from copy import copy
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError, RPCError, ToolError
-from toolpost.protocol.local_peer import check_icons
 from toolpost.server.context import Context
-from toolpost.server.options import check_strings, check_timeouts
-from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.options import check_timeouts
+from toolpost.server.registry.registry import FunctionEntry, Registry
 from toolpost.server.runtime.eager import is_pending, is_unanswered
 from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
@@ -24,7 +24,7 @@ from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
+    from toolpost.server.signature.function_schema import BoundFunction
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -37,38 +37,39 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class RegisteredTool(RegistryEntry[P, R]):
+class RegisteredTool(FunctionEntry[P, R, Tool]):
     """A tool of a server."""
 
     def __init__(
         self,
         tool: Tool,
-        bound: "BoundFunction | RawSchemaFunction",
-        returns: ResultConverter,
+        bound: "BoundFunction",
         home: Registry[Any],
-        work: WorkerThreads,
+        threads: WorkerThreads,
+        scopes: frozenset[str],
         *,
-        timeout: float | None = None,
-        debug: bool = False,
+        returns: ResultConverter,
+        timeout: float | None,
+        debug: bool,
     ) -> None:
-        check_strings(name=tool.name, title=tool.title, description=tool.description)
+        super().__init__(tool, bound, home, threads, scopes)
         check_timeouts(timeout=timeout)
         if not 0 < len(tool.name) <= MAX_TOOL_NAME_LENGTH or not _NAME_CHARACTERS.issuperset(tool.name):
             raise ValueError(
-                f"{tool.name!r} cannot be the name of a tool: "
-                f"it takes 1 to {MAX_TOOL_NAME_LENGTH} of the letters A-Z and a-z, digits, '_', '-' and '.'"
+                f"invalid tool name {tool.name!r}: "
+                f"use 1 to {MAX_TOOL_NAME_LENGTH} letters (A-Z, a-z), digits, '_', '-' and '.'"
             )
-        check_icons(tool.icons)
-        super().__init__(tool.name, bound.fn, home)
-        self.tool = tool
         self.header_parameters = bound.header_parameters
         """The parameters that HTTP headers mirror: header in lower case → path of property names."""
         home.has_header_parameters = home.has_header_parameters or bool(bound.header_parameters)
         self.timeout = timeout
-        self.bound = bound
         self.result_converter = returns
-        self._worker_threads = work
         self._debug = debug
+
+    @property
+    def tool(self) -> Tool:
+        """The list item."""
+        return self._item
 
     def to_list_item(self, structured: str | None) -> Tool:
         """Return the tool, with an output schema that the peer understands."""
@@ -76,9 +77,7 @@ class RegisteredTool(RegistryEntry[P, R]):
             return self.tool
         if structured is not None and not self.result_converter.is_wrapped:
             return self.tool
-        tool = copy(self.tool)
-        tool.output_schema = self.result_converter.wrapped_schema if structured else None
-        return tool
+        return replace(self.tool, output_schema=self.result_converter.wrapped_schema if structured else None)
 
     def update(
         self,
@@ -90,23 +89,12 @@ class RegisteredTool(RegistryEntry[P, R]):
         meta: Meta | None = None,
     ) -> None:
         """Change the list item; None leaves a field as it is. Raises ValueError for an invalid icon."""
-        check_icons(icons)
-        changes = {
-            "title": title,
-            "description": description,
-            "annotations": annotations,
-            "icons": icons,
-            "meta": meta,
-        }
-        tool = copy(self.tool)
-        for name, value in changes.items():
-            if value is not None:
-                setattr(tool, name, value)
-        self.tool = tool
-        self._registry.mark_changed()
+        self._change_item(
+            title=title, description=description, annotations=annotations, icons=icons, meta=meta
+        )
 
-    async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
-        """Return the result of a call. The only exception of the function that it raises is `RPCError`."""
+    async def serve(self, context: Context, params: CallToolParams) -> CallToolResult:
+        """Return the result of a call. Of the exceptions of the function, it raises only `RPCError`."""
         bound, limit, incoming = self.bound, None, context.incoming
         assert incoming is not None, "only a request calls a tool"
         try:
@@ -114,15 +102,15 @@ class RegisteredTool(RegistryEntry[P, R]):
             if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)
                 async with limit:
-                    value = await self._worker_threads.run(bound, arguments, context)
+                    value = await self._threads.run(bound, arguments, context)
             elif bound.is_async and bound.ask_plan is None:  # as in `run`: one coroutine less for most calls
                 value = bound.call(arguments, context)
                 if value.__class__ is CoroutineType or is_pending(value):
                     value = await value
                 if type(value) not in FILE_FREE_TYPES:
-                    value = await self._worker_threads.load_files(value)
+                    value = await self._threads.load_files(value)
             else:
-                value = await self._worker_threads.run(bound, arguments, context)
+                value = await self._threads.run(bound, arguments, context)
             return self.result_converter.convert(value, wrap=incoming.peer.revision.structured != "any")
         except BaseException as error:
             result = self._convert_error(error, context, limit)
@@ -142,25 +130,21 @@ class RegisteredTool(RegistryEntry[P, R]):
             if context.cancelled or is_being_cancelled():
                 return None
             return self._report_failure(RuntimeError("the function raised CancelledError"))
-        late = isinstance(error, TimeoutError) and limit is not None and limit.expired()
-        return self._report_timeout() if late else self._report_failure(error)
-
-    def _report_timeout(self) -> CallToolResult:
-        logger.warning("tool %s took longer than %s s and was given up", self.name, self.timeout)
-        return make_error_result(
-            f"The tool {self.name} took longer than {self.timeout} seconds and was given up."
-        )
+        if isinstance(error, TimeoutError) and limit is not None and limit.expired():
+            logger.warning("tool %s timed out after %s s", self.name, self.timeout)
+            return make_error_result(f"Tool {self.name!r} timed out after {self.timeout} seconds.")
+        return self._report_failure(error)
 
     def _report_failure(self, error: BaseException) -> CallToolResult:
         if isinstance(error, CapabilityNotDeclared):  # not a fault of the function
             logger.warning("tool %s failed: %s", self.name, error)
         elif isinstance(error, ChannelClosed):
-            logger.info("tool %s was given up: %s", self.name, error)
+            logger.info("tool %s was aborted: %s", self.name, error)
         else:
             logger.error("tool %s failed", self.name, exc_info=error)
         if self._debug or isinstance(error, LocalProtocolError):
             return make_error_result(f"{type(error).__name__}: {_format_exception(error)}")
-        return make_error_result(f"The tool {self.name} failed; its log tells why.")
+        return make_error_result(f"Tool {self.name!r} failed unexpectedly; see the server log.")
 
 
 def make_error_result(text: str) -> CallToolResult:
@@ -174,4 +158,4 @@ def _format_exception(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as another:  # noqa: BLE001 - it may raise anything
-        return f"(its text could not be made: {type(another).__name__})"
+        return f"(no message: its __str__ raised {type(another).__name__})"

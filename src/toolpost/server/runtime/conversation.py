@@ -1,18 +1,19 @@
 """Runs one connection over one channel: a task for each request that has to wait, none for the others.
 
-Owns the tasks of a conversation and ends them with it. Requests are served by a `Handler`; bytes are the
-channel's business.
+Owns the tasks of a conversation and ends them with it. A `Handler` serves the requests; the channel moves the
+bytes.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, MCPError, TransportError
 from toolpost.principal import Principal
+from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import (
     CancellationReceived,
     ConnectionEvent,
@@ -23,47 +24,34 @@ from toolpost.protocol.events import (
     NotificationReceived,
     ResponseReceived,
 )
-from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
+from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE, SERVER
 from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.context import Context
 from toolpost.server.runtime.change_broadcast import PendingChanges
-from toolpost.server.runtime.delivery import ResponseDelivery
 from toolpost.server.runtime.eager import start_task
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
 from toolpost.server.runtime.request import serve_request, to_rpc_error
+from toolpost.server.state import State
 from toolpost.types.base import RequestId
 from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
-    from toolpost.server.state import State
 
 logger: Final = logging.getLogger("toolpost.server")
 
 CANCEL_TIMEOUT: Final = 2.0
-"""Seconds that cancelled functions get to end when their client has gone."""
+"""Seconds to wait for cancelled functions after a disconnect."""
 
+MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of responses that may wait for a client; beyond that, the server stops reading from it."""
 
-@runtime_checkable
-class _SupportsHttpRequests(Protocol):
-    """A channel over HTTP: each request has headers and a stream of its own."""
+RESPONSE_OVERHEAD: Final = 2048
+"""Memory that a waiting response takes in addition to its data, in bytes."""
 
-    def headers_of(self, request_id: RequestId, /) -> Mapping[str, str]: ...
-
-    def principal_of(self, request_id: RequestId | None, /) -> Principal | None: ...
-
-    async def interrupt(self, request_id: RequestId, /) -> None: ...
-
-    async def drop(self, request_id: RequestId, /) -> None: ...
-
-
-@runtime_checkable
-class _SupportsPush(Protocol):
-    """A channel that hands messages over by a call, while the conversation waits for one."""
-
-    def serve(self, taker: "ServerConversation | None", /) -> None: ...
+_ANSWERABLE: Final = (InboundRequest, InvalidMessageReceived)
 
 
 class ServerConversation:
@@ -79,9 +67,11 @@ class ServerConversation:
     ) -> None:
         self.handler = handler
         self.channel = channel
-        self.connection = handler.create_connection()
-        self._http_channel = channel if isinstance(channel, _SupportsHttpRequests) else None
-        self._push_channel = channel if isinstance(channel, _SupportsPush) else None
+        self.connection = Connection(handler.local_peer, limit=handler.max_in_flight)
+        # On a channel over HTTP (`sse`), each request has its own headers and principal.
+        self._http_channel: Any = channel if hasattr(channel, "principal_of") else None
+        # Some channels call `take_data` for a message instead of returning it from `receive`.
+        self._set_taker: Callable[[ServerConversation | None], None] | None = getattr(channel, "serve", None)
         self.connection.is_unordered = self._http_channel is not None
         self.lifespan = lifespan
         self.is_remote = not getattr(channel, "local", False)
@@ -89,9 +79,8 @@ class ServerConversation:
         self._state: State | None = None
         self.uris: tuple[str, ...] = ()
         self._url_elicitations: dict[str, None] = {}
-        self._request_tasks: dict[RequestId, asyncio.Task[Any]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        """The requests that wait, those too whose id the client has used again."""
+        # By request, not by id: the client may reuse the id of a cancelled request that still runs.
+        self._request_tasks: dict[InboundRequest, asyncio.Task[Any]] = {}
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
@@ -103,16 +92,18 @@ class ServerConversation:
 
     @property
     def identity(self) -> object:
-        """What a rate is limited by, if the principal is not known."""
+        """The key for rate limits, if the principal is unknown."""
         return self
+
+    endpoint = identity
 
     async def run(self) -> None:
         """Serve until the channel closes, then cancel everything that still runs."""
         web = self._http_channel
         self.handler.broadcaster.add_subscriber(self)
         try:
-            if self._push_channel is not None:
-                self._push_channel.serve(self)
+            if self._set_taker is not None:
+                self._set_taker(self)
             while True:
                 await self._delivery.wait_until_writable()
                 data = await self.channel.receive()
@@ -122,116 +113,108 @@ class ServerConversation:
                 else:
                     self._defer(data, sender)
         except ChannelClosed as error:
-            logger.debug("conversation over: %s", error)
-            await self._delivery.wait_until_sent()  # a client that sends no more may still read
+            logger.debug("conversation ended: %s", error)
+            await self._delivery.wait_until_sent()  # a client that has stopped sending may still read
         finally:
             self.handler.broadcaster.remove_subscriber(self)
-            if self._push_channel is not None:
-                self._push_channel.serve(None)
+            if self._set_taker is not None:
+                self._set_taker(None)
             await self._end()
 
+    def _defer(self, data: bytes, sender: Principal | None) -> None:
+        if len(self._deferred) >= self.connection.limit:
+            raise ChannelClosed("the client sent too many messages before the handshake was complete")
+        self._deferred.append((data, sender))
+
     async def hand_over(self, handler: "Handler") -> None:
-        """Let another handler serve all later messages; its lifespan is held open until the end."""
+        """Let another handler serve all later messages, and hold its lifespan open until the end."""
         lifespan = await self._lifespans.enter_async_context(handler.hold_lifespan())
         self.handler.broadcaster.remove_subscriber(self)
         self.handler, self.lifespan = handler, lifespan
-        self.connection.extra, self.connection.limit = handler.extra_methods, handler.max_in_flight
+        self.connection.local_peer, self.connection.limit = handler.local_peer, handler.max_in_flight
         handler.broadcaster.add_subscriber(self)
-
-    def _defer(self, data: bytes, sender: Principal | None) -> None:
-        """Keep a message that came before the handshake is answered."""
-        if len(self._deferred) >= self.connection.limit:
-            raise ChannelClosed("the client said too much before its handshake was answered")
-        self._deferred.append((data, sender))
-
-    async def _process(self, data: bytes, sender: Principal | None) -> None:
-        if self.connection.peer is None:  # once there is a session, its capabilities stay as declared
-            self.connection.local_peer = self.handler.local_peer
-        for event in self.connection.receive(data):
-            await self.process_event(event, sender)
 
     def get_request_task(self, incoming: InboundRequest) -> "asyncio.Task[Any] | None":
         """Return the task that serves a request, if there is one."""
-        return self._request_tasks.get(incoming.id)
+        return self._request_tasks.get(incoming)
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """Return the HTTP headers of a request; none on other transports."""
-        if incoming is None or self._http_channel is None:
-            return {}
-        return self._http_channel.headers_of(incoming.id)
+        web = self._http_channel
+        return {} if incoming is None or web is None else web.headers_of(incoming.id)
 
     def principal_of(self, incoming: InboundRequest) -> Principal | None:
-        """Return the principal of a request: over HTTP, each has a token of its own."""
+        """Return the principal of a request: over HTTP, each request has its own token."""
         found = None if self._http_channel is None else self._http_channel.principal_of(incoming.id)
         return found or self._principal
 
     async def interrupt(self, incoming: InboundRequest) -> None:
-        """Let the client of a request come back for the rest of its stream, where that is possible."""
-        if self._http_channel is not None:
-            await self._http_channel.interrupt(incoming.id)
+        """Do nothing: a channel has no stream to resume."""
 
-    def open_session_state(self) -> "State":
+    def open_session_state(self) -> State:
         """Return the state of the session, which ends with the conversation."""
         if self._state is None:
-            from toolpost.server.state import State  # noqa: PLC0415 - start-up time
-
             self._state = State.in_memory()
         return self._state
 
-    async def set_uris(self, uris: tuple[str, ...]) -> None:
-        """Change the resources that the session subscribes to."""
-        self.uris = uris
+    async def set_subscription(self, uri: str, *, is_active: bool) -> None:
+        """Subscribe the session to a resource, or unsubscribe it."""
+        others = tuple(each for each in self.uris if each != uri)
+        self.uris = (*others, uri) if is_active else others
 
     async def set_log_level(self, level: LogLevel) -> None:
         """Change the log level of the session."""
         self.connection.log_level = level
 
     def add_url_elicitation(self, elicitation_id: str) -> None:
-        """Remember an elicitation by URL: the client may be notified of its end."""
+        """Remember a URL elicitation, so that the client can be notified of its end."""
         self._url_elicitations[elicitation_id] = None
         if len(self._url_elicitations) > MAX_URL_ELICITATIONS:
             del self._url_elicitations[next(iter(self._url_elicitations))]
 
     async def drain(self) -> None:
-        """Wait until every running request has its answer."""
+        """End subscriptions, and wait until every running request has its answer."""
+        self.handler.end_subscriptions(self)
         while self._request_tasks:
             await asyncio.wait(self._request_tasks.values())
         await self._delivery.wait_until_sent()
 
     async def _end(self) -> None:
         self._client_requests.fail_lost(self.connection.close())
-        tasks = self._tasks | self._background_tasks
+        tasks = {*self._request_tasks.values(), *self._background_tasks}
         for task in tasks:
             task.cancel()
         try:
             try:
                 await _wait_cancelled(tasks)
             except asyncio.CancelledError:
-                await _wait_cancelled(tasks)  # they are ending, and nothing else waits for them
+                await _wait_cancelled(tasks)  # nothing else waits for them
                 raise
             for uri in self.uris:
-                context = Context(
-                    self.handler,
-                    self,
-                    RESOURCES_UNSUBSCRIBE,
-                    lifespan=self.lifespan,
-                    principal=self._principal,
+                await self._run_logged(
+                    self.handler.unsubscribe(uri, self._make_context(RESOURCES_UNSUBSCRIBE))
                 )
-                await self._run_logged(self.handler.unsubscribe(uri, context))
         finally:
             await self.channel.close()
             await self._lifespans.aclose()
 
     # ----------------------------------------------------------------- receiving
 
+    async def _process(self, data: bytes, sender: Principal | None) -> None:
+        for event in self._receive(data):
+            await self.process_event(event, sender)
+
+    def _receive(self, data: bytes) -> list[ConnectionEvent]:
+        if self.connection.peer is None:  # once there is a session, its capabilities stay as declared
+            self.connection.local_peer = self.handler.local_peer
+        return self.connection.receive(data)
+
     async def process_event(self, event: ConnectionEvent, sender: Principal | None = None) -> None:
         """Act on an event; `sender` is the principal of its message, where each message has one."""
-        if isinstance(event, InboundRequest):
-            await self._serve(event)
-        elif isinstance(event, InvalidMessageReceived):
-            logger.debug("refused: %s", event.error)
-            if event.data is not None:
-                await self._delivery.answer(event.data, event.id)
+        if isinstance(event, _ANSWERABLE):
+            data = self._begin_response(event)
+            if data is not None:
+                await self._delivery.answer(data, event.id)
         else:
             self._process_silent_event(event, sender)
             if isinstance(event, CancellationReceived) and self._http_channel is not None:
@@ -242,9 +225,9 @@ class ServerConversation:
         if isinstance(event, ResponseReceived | ErrorReceived):
             self._client_requests.resolve(event)
         elif isinstance(event, CancellationReceived):
-            task = self._request_tasks.get(event.request.id)
             request = event.request
-            logger.debug("%s (id %r) is cancelled: %s", request.row.name, request.id, event.reason)
+            task = self._request_tasks.get(request)
+            logger.debug("%s (id %r) was cancelled: %s", request.row.name, request.id, event.reason)
             if task is not None:
                 task.cancel()
         elif isinstance(event, NotificationReceived):
@@ -258,53 +241,44 @@ class ServerConversation:
 
     def take_data(self, data: bytes) -> None:
         """For channels: process the next message without a turn of the loop for it."""
-        self._is_processing = True  # in one process, the peer may reply before this is done
+        self._is_processing = True  # within one process, the peer may reply before this returns
         try:
-            if self.connection.peer is None:
-                self.connection.local_peer = self.handler.local_peer
-            for event in self.connection.receive(data):
-                if isinstance(event, InboundRequest):
-                    said = self._begin_request(event)
-                elif isinstance(event, InvalidMessageReceived):
-                    logger.debug("refused: %s", event.error)
-                    said = event.data
-                else:
+            for event in self._receive(data):
+                if not isinstance(event, _ANSWERABLE):
                     self._process_silent_event(event, None)
-                    continue
-                if said is not None:
-                    self._delivery.send_soon(said, event.id)
+                elif (response := self._begin_response(event)) is not None:
+                    self._delivery.send_soon(response, event.id)
         finally:
             self._is_processing = False
 
-    async def _serve(self, incoming: InboundRequest) -> None:
-        data = self._begin_request(incoming)
-        if data is not None:
-            await self._delivery.answer(data, incoming.id)
-
-    def _begin_request(self, incoming: InboundRequest) -> bytes | None:
-        """Return the response if there is one at once; else a task sends it."""
+    def _begin_response(self, incoming: InboundRequest | InvalidMessageReceived) -> bytes | None:
+        """Return the response if it is ready at once; otherwise a task sends it."""
+        if isinstance(incoming, InvalidMessageReceived):
+            logger.debug("rejected: %s", incoming.error)
+            return incoming.data
         principal = self._principal if self._http_channel is None else self.principal_of(incoming)
         context = Context(
             self.handler, self, incoming.row.name, incoming, lifespan=self.lifespan, principal=principal
         )
         outcome = start_task(self._run_request(context, incoming))
         if isinstance(outcome, asyncio.Task):
-            self._request_tasks[incoming.id] = outcome
-            self._tasks.add(outcome)
+            self._request_tasks[incoming] = outcome
             return None
         return outcome
 
     async def _run_request(self, context: Context, incoming: InboundRequest) -> bytes | None:
-        """Return the response to a request; if that had to wait, send it."""
-        task = asyncio.current_task()
+        """Return the response to a request; if the request had to wait, send the response."""
         if incoming.row.name == INITIALIZE:
             self._is_handshaking = True
         try:
             try:
                 data, _ = await serve_request(context)
             except asyncio.CancelledError as error:
-                data = self._fail_if_waiting(incoming, error)
-            if task not in self._tasks:
+                if self.connection.incoming.get(incoming.id) is not incoming:
+                    raise
+                # The function has cancelled its own task.
+                data = self.connection.fail(incoming.id, to_rpc_error(incoming, error))
+            if incoming not in self._request_tasks:
                 self._is_handshaking = False
                 return data  # it did not wait
             if data is not None and not self._delivery.offer(data):
@@ -312,25 +286,16 @@ class ServerConversation:
             if incoming.row.name == INITIALIZE:
                 await self._end_handshake()
         finally:
-            if task is not None:
-                self._tasks.discard(task)
-            if self._request_tasks.get(incoming.id) is task:
-                del self._request_tasks[incoming.id]
+            self._request_tasks.pop(incoming, None)
         return None
 
-    def _fail_if_waiting(self, incoming: InboundRequest, error: asyncio.CancelledError) -> bytes | None:
-        """Return the response to a request whose function has cancelled itself; else raise again."""
-        if self.connection.incoming.get(incoming.id) is not incoming:
-            raise error
-        return self.connection.fail(incoming.id, to_rpc_error(incoming, error))
-
     async def _end_handshake(self) -> None:
-        """Process what the client has sent before its handshake was answered."""
+        """Process the messages that came before the handshake was answered."""
         try:
             while self._deferred:
                 await self._process(*self._deferred.pop(0))
         except ChannelClosed as error:
-            logger.debug("the client has gone before what it said could be answered: %s", error)
+            logger.debug("the client disconnected during the handshake: %s", error)
         self._is_handshaking = False
 
     def _on_notification(self, event: NotificationReceived, sender: Principal | None) -> None:
@@ -338,7 +303,7 @@ class ServerConversation:
             return
         if len(self._background_tasks) >= self.connection.limit:
             logger.warning(
-                "dropped: %s, because %d notices are being served", event.method, len(self._background_tasks)
+                "dropped %s: %d notifications are being handled", event.method, len(self._background_tasks)
             )
             return
         self.run_in_background(
@@ -347,8 +312,12 @@ class ServerConversation:
 
     # ----------------------------------------------------------------- sending
 
+    def _make_context(self, method: str) -> Context:
+        """Return a context that belongs to no request."""
+        return Context(self.handler, self, method, lifespan=self.lifespan, principal=self._principal)
+
     async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
-        """Hand a message over to the peer."""
+        """Send a message to the client."""
         del outlives
         await self.channel.send(data, related)
 
@@ -361,6 +330,8 @@ class ServerConversation:
         connection = self.connection
         if connection.peer is None or connection.lifecycle.state != "ready":
             return
+        if method not in connection.revision.notifications[SERVER]:
+            return  # of an extension
         if isinstance(params, ResourceUpdatedParams) and params.uri not in self.uris:
             return
         if isinstance(params, ElicitationCompleteParams):
@@ -376,19 +347,19 @@ class ServerConversation:
         """Send the pending changes, as fast as the client reads."""
         while self._pending_changes:
             method, params = self._pending_changes.pop()
-            context = Context(self.handler, self, method, lifespan=self.lifespan, principal=self._principal)
             try:
-                await context.send_notification(method, params)
+                await self._make_context(method).send_notification(method, params)
             except CapabilityNotDeclared:
-                logger.debug("not told: %s was declared neither then nor now", method)
+                logger.debug("%s was not sent: the server does not declare it", method)
         self._is_sending_changes = False
 
-    def run_in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
         """Run a coroutine in a task that ends with the conversation."""
         task = asyncio.create_task(self._run_logged(work))
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # as above
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it starts
+        return task
 
     async def _run_logged(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -396,11 +367,11 @@ class ServerConversation:
         except asyncio.CancelledError:
             raise
         except TransportError as error:
-            logger.debug("left undone: %s", error)
+            logger.debug("background task stopped: %s", error)
         except MCPError as error:
-            logger.warning("a notice could not be served: %s", error)
-        except BaseException:  # what a function raises ends neither the conversation nor the process
-            logger.exception("a notice could not be served")
+            logger.warning("a notification could not be handled: %s", error)
+        except BaseException:  # an error of a function must not end the conversation or the process
+            logger.exception("a notification could not be handled")
 
 
 async def _wait_cancelled(tasks: set[asyncio.Task[None]]) -> None:
@@ -408,4 +379,70 @@ async def _wait_cancelled(tasks: set[asyncio.Task[None]]) -> None:
     if tasks:
         _, stuck = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
         for task in stuck:
-            logger.error("left behind, because it does not end when it is cancelled: %r", task)
+            logger.error("task did not stop when it was cancelled: %r", task)
+
+
+class ResponseDelivery:
+    """Backpressure: counts the responses that wait for a client that reads slowly."""
+
+    __slots__ = ("_answer", "_offer", "_queued", "_send", "_spawn", "_unsent_bytes", "_writable")
+
+    def __init__(
+        self, channel: Channel, spawn: Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[None]"]
+    ) -> None:
+        self._send = channel.send
+        # A channel with one stream takes data at once, unless it is full.
+        self._offer: Callable[[bytes], bool] | None = getattr(channel, "offer", None)
+        # A channel on which each request has a stream of its own ends it with the response.
+        self._answer: Callable[[bytes, RequestId], Awaitable[None]] | None = getattr(channel, "answer", None)
+        self._spawn = spawn
+        self._queued: set[asyncio.Task[None]] = set()  # responses of `send_soon` that had to wait
+        self._unsent_bytes = 0
+        self._writable: asyncio.Event | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the channel has taken all responses of `send_soon`, and few others wait."""
+        return not self._queued and self._unsent_bytes <= MAX_UNSENT_BYTES
+
+    def offer(self, data: bytes) -> bool:
+        """Offer a response to the channel; return whether it was taken at once."""
+        return self._offer is not None and self._offer(data)
+
+    def send_soon(self, data: bytes, request_id: RequestId | None) -> None:
+        """Send a response at once, or in the background; until it is sent, `is_free` is false."""
+        if self._offer is None or not self._offer(data):
+            task = self._spawn(self.deliver(data, request_id))
+            self._queued.add(task)
+            task.add_done_callback(self._queued.discard)
+
+    async def deliver(self, data: bytes, request_id: RequestId | None) -> None:
+        """Send a response that may have to wait until the client reads."""
+        size = len(data) + RESPONSE_OVERHEAD
+        self._unsent_bytes += size
+        try:
+            await self.answer(data, request_id)
+        except ChannelClosed:
+            logger.debug("the client disconnected before the response to %r was sent", request_id)
+        finally:
+            self._unsent_bytes -= size
+            if self._unsent_bytes <= MAX_UNSENT_BYTES and self._writable is not None:
+                self._writable.set()
+
+    async def answer(self, data: bytes, request_id: RequestId | None) -> None:
+        """Send a response. Raises ChannelClosed if the client has disconnected."""
+        if self._answer is None or request_id is None:
+            await self._send(data, request_id)
+        else:
+            await self._answer(data, request_id)
+
+    async def wait_until_writable(self) -> None:
+        """Wait until at most `MAX_UNSENT_BYTES` of responses wait."""
+        while self._unsent_bytes > MAX_UNSENT_BYTES:
+            self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    async def wait_until_sent(self) -> None:
+        """Wait until all responses of `send_soon` are sent."""
+        if self._queued:
+            await asyncio.wait(self._queued)

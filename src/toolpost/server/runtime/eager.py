@@ -1,19 +1,13 @@
 """Starts coroutines eagerly: up to the first wait they run where they are called, and most never wait.
 
-`start_task` makes a real task, because time-outs and task groups hold on to `asyncio.current_task()`.
-`StartedCoroutine` continues a coroutine in the caller's own task. Also tells plain values from awaitables
-(`is_pending`), and recognises the exception that ends a function which has asked the user (`Unanswered`).
+`start_task` makes a real task, because timeouts and task groups need `asyncio.current_task()`. Also
+detects awaitables, and the exception that suspends a call for user input.
 """
 
 import asyncio
-from asyncio import CancelledError
-from asyncio.tasks import (
-    _enter_task,  # pyright: ignore[reportPrivateUsage] - documented, for programs that run tasks themselves
-    _leave_task,  # pyright: ignore[reportPrivateUsage] - as above
-)
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from asyncio.tasks import _enter_task, _leave_task  # pyright: ignore[reportPrivateUsage] - documented names
+from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from contextvars import copy_context
-from functools import partial
 from inspect import isawaitable
 from types import CoroutineType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -27,50 +21,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class StartedCoroutine(Generic[T]):
-    """A coroutine that waits for the first time; await it for its result."""
+class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
+    """A coroutine whose work has run up to its first wait; await it, or give it to a task.
 
-    __slots__ = ("_waits_for", "_work")
-
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        """Return what the coroutine returns."""
-        waits_for = self._waits_for
-        while True:
-            try:
-                sent: Any = yield waits_for
-            except BaseException as error:  # noqa: BLE001 - it belongs to the coroutine
-                resume: Callable[[], Any] = partial(self._work.throw, error)
-            else:
-                resume = partial(self._work.send, sent)
-            try:
-                waits_for = resume()
-            except StopIteration as done:
-                return done.value
-
-
-class _EagerCoroutine(Coroutine[Any, Any, T], Generic[T]):
-    """The coroutine of a task whose work has run up to its first wait, or to its end."""
+    Without work, it ends at once: the work has ended before.
+    """
 
     __slots__ = ("_is_resumed", "_waits_for", "_work")
 
-    def __init__(self) -> None:
-        self._work: Coroutine[Any, Any, T] | None = None
-        self._waits_for: Any = None
+    def __init__(self, work: Coroutine[Any, Any, T] | None = None, waits_for: Any = None) -> None:
         self._is_resumed = False
+        self.set_work(work, waits_for)
 
-    def wait(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        """Let the task wait for what its work waits for."""
+    def set_work(self, work: Coroutine[Any, Any, T] | None, waits_for: Any) -> None:
+        """Set the work, and the future that it waits for."""
         self._work = work
         self._waits_for = waits_for
 
     def send(self, value: Any, /) -> Any:
         """Run the next step of the work."""
         if self._work is None:
-            raise StopIteration  # it has ended before
+            raise StopIteration
         if self._is_resumed:
             return self._work.send(value)
         self._is_resumed = True
@@ -81,7 +52,7 @@ class _EagerCoroutine(Coroutine[Any, Any, T], Generic[T]):
         if self._work is None:
             raise StopIteration
         if not self._is_resumed:
-            # Cancelled before the task has waited: as a task does, cancel what the work waits for.
+            # Cancelled before the task has waited: as a task does, cancel the future that the work waits for.
             self._is_resumed = True
             if self._waits_for is not None and self._waits_for.cancel():
                 return self._waits_for
@@ -92,13 +63,16 @@ class _EagerCoroutine(Coroutine[Any, Any, T], Generic[T]):
         if self._work is not None:
             self._work.close()
 
+    def __next__(self) -> Any:
+        return self.send(None)
+
     def __await__(self) -> Generator[Any, Any, T]:
-        raise TypeError("only a task runs it")
+        return cast("Generator[Any, Any, T]", self)
 
 
 def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     """Run work up to its first wait; return its result, or the task that continues it."""
-    loop, context, body = asyncio.get_running_loop(), copy_context(), _EagerCoroutine[T]()
+    loop, context, body = asyncio.get_running_loop(), copy_context(), StartedCoroutine[T]()
     # Not by `create_task`: a loop may have a task factory of its own.
     task: asyncio.Task[T] = asyncio.Task(body, loop=loop, context=context)
     caller = asyncio.current_task(loop)
@@ -106,7 +80,7 @@ def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
         _leave_task(loop, caller)
     _enter_task(loop, task)
     try:
-        body.wait(work, context.run(work.send, None))
+        body.set_work(work, context.run(work.send, None))
     except StopIteration as done:
         return done.value
     finally:
@@ -116,31 +90,29 @@ def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     return task
 
 
-# --------------------------------------------------------------------- values, awaitables, questions
-
 _PLAIN_TYPES: Final[frozenset[type[Any]]] = frozenset(
     {NoneType, bool, int, float, str, bytes, dict, list, tuple, Raw, CallToolResult}
 )
 
 
 def is_pending(value: object) -> "TypeIs[Awaitable[Any]]":
-    """Return what `isawaitable` returns, faster for most values."""
+    """Return whether a value is awaitable; faster than `isawaitable` for most values."""
     kind = type(value)
     return kind is CoroutineType or (kind not in _PLAIN_TYPES and isawaitable(value))
 
 
 class Unanswered(BaseException):
-    """Raised by a question that has no answer yet: the function ends, and runs again with the answer.
+    """A question has no answer yet: the function ends, and runs again with the answer.
 
-    Not an `Exception`, so that a function that catches those does not catch it.
+    Not an `Exception`: functions that catch those must not catch it.
     """
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Return whether an error, or all of its group, comes from questions; any other error counts more."""
+    """Return whether an error, or each one of a group, is an open question or its cancellation."""
     leaves = list(_iter_leaves(error))
     asked = any(isinstance(leaf, Unanswered) for leaf in leaves)
-    return asked and all(isinstance(leaf, Unanswered | CancelledError) for leaf in leaves)
+    return asked and all(isinstance(leaf, Unanswered | asyncio.CancelledError) for leaf in leaves)
 
 
 def _iter_leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,38 +1,41 @@
 """Notifications: subscriptions of stateless clients, functions that receive them, the way through middleware.
 
-`subscriptions/listen` is a long request that carries changes to a stateless client. What a session is sent
-is `conversation`'s business, and where changes come from is `change_broadcast`'s.
+`subscriptions/listen` is a long request that carries changes to a stateless client. `conversation` sends the
+notifications of a session, and `change_broadcast` reports the changes.
 """
 
-import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from toolpost.errors import InvalidParams, RPCError
+from toolpost import types
+from toolpost.errors import InvalidParams, MCPError, RPCError
 from toolpost.principal import Principal
+from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.extension import ListenFilter
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CANCELLED, INITIALIZED, PROGRESS, SUBSCRIPTIONS_ACKNOWLEDGED
 from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
 from toolpost.server.request import ClientConnection
-from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED, PendingChanges
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.inspection import unwrap_layers
-from toolpost.server.sync_context import SyncContext
-from toolpost.types.base import JSON
-from toolpost.types.notifications import (
-    AcknowledgedParams,
-    ListenResult,
-    NotificationParams,
-    ResourceUpdatedParams,
-    SubscriptionFilter,
-)
+from toolpost.types.base import JSON, Raw, Struct
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
+
+
+class _ListenWithFilter(Struct):
+    notifications: dict[str, Raw]
+
+
+_FILTER_READER: Final = JSONReader(_ListenWithFilter)
+_MEMBERS_READER: Final = JSONReader(dict[str, JSON])
 
 
 class ServerSubscriptions:
@@ -41,32 +44,36 @@ class ServerSubscriptions:
     def __init__(self) -> None:
         self._active: set[_ServerSubscription] = set()
 
-    async def serve(self, ctx: Context, wishes: SubscriptionFilter) -> ListenResult:
+    async def serve(self, ctx: Context, requested: types.SubscriptionFilter) -> types.ListenResult:
         """Serve `subscriptions/listen`: send changes until either side ends it."""
         server = ctx.server
-        _check_filter_size(wishes.resource_subscriptions or ())
-        wishes = _limit_to_capabilities(ctx, wishes)
-        watched: list[str] = []
-        listen: _ServerSubscription | None = None
+        _check_filter_size(requested.resource_subscriptions or ())
+        accepted = _limit_to_capabilities(ctx, requested)
+        uris: list[str] = []
+        subscription: _ServerSubscription | None = None
         try:
-            for uri in dict.fromkeys(wishes.resource_subscriptions or ()):
-                watched += [uri] if await _can_subscribe(ctx, uri) else []
-            wishes.resource_subscriptions = watched or None
-            listen = _ServerSubscription(ctx, wishes)
-            server.broadcaster.add_subscriber(listen)
-            self._active.add(listen)
-            return await listen.run()
+            for uri in dict.fromkeys(accepted.resource_subscriptions or ()):
+                with contextlib.suppress(RPCError):  # others are not acknowledged (SUB-5)
+                    await server.subscribe(uri, ctx)
+                    uris.append(uri)
+            accepted.resource_subscriptions = uris or None
+            subscription = _ServerSubscription(ctx, accepted, await _accept_extension_filters(ctx))
+            server.broadcaster.add_subscriber(subscription)
+            self._active.add(subscription)
+            return await subscription.run()
         finally:
-            if listen is not None:
-                self._active.discard(listen)
-                server.broadcaster.remove_subscriber(listen)
-            for uri in watched:
-                await server.unsubscribe(uri, ctx)
+            if subscription is not None:
+                self._active.discard(subscription)
+                server.broadcaster.remove_subscriber(subscription)
+            for uri in uris:
+                with contextlib.suppress(MCPError):  # the server to which it is forwarded may have gone
+                    await server.unsubscribe(uri, ctx)
 
-    def end(self) -> None:
-        """End all of them from our side, each with its result."""
-        for listen in self._active:
-            listen.end()
+    def end(self, endpoint: object = None) -> None:
+        """End all subscriptions, or those of one endpoint, each with its result."""
+        for subscription in self._active:
+            if endpoint in (None, subscription.endpoint):
+                subscription.end()
 
 
 def _check_filter_size(uris: Sequence[str]) -> None:
@@ -78,114 +85,126 @@ def _check_filter_size(uris: Sequence[str]) -> None:
         )
 
 
-def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> SubscriptionFilter:
+def _limit_to_capabilities(ctx: Context, requested: types.SubscriptionFilter) -> types.SubscriptionFilter:
     """Return the part of a filter that the server can serve."""
-    offered = ctx.server.local_peer.has_capability
-    return SubscriptionFilter(
-        tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
-        prompts_list_changed=(wishes.prompts_list_changed and offered("prompts.list_changed")) or None,
-        resources_list_changed=(wishes.resources_list_changed and offered("resources.list_changed")) or None,
-        resource_subscriptions=wishes.resource_subscriptions if offered("resources.subscribe") else None,
-    )
+    is_offered, limited = ctx.server.local_peer.has_capability, types.SubscriptionFilter()
+    for name in LIST_CHANGED:
+        if getattr(requested, f"{name}_list_changed") and is_offered(f"{name}.list_changed"):
+            setattr(limited, f"{name}_list_changed", True)
+    if is_offered("resources.subscribe"):
+        limited.resource_subscriptions = requested.resource_subscriptions
+    return limited
 
 
-async def _can_subscribe(ctx: Context, uri: str) -> bool:
-    """Return whether the server accepts a subscription; others are not acknowledged (SUB-5)."""
+async def _accept_extension_filters(ctx: Context) -> "list[tuple[ListenFilter, Any]]":
+    """Return the filters of extensions that the client has set, with the accepted values."""
+    accepted: list[tuple[ListenFilter, Any]] = []
+    for extension in ctx.server.extensions:
+        given = _FILTER_READER(ctx.incoming.raw).notifications if ctx.incoming is not None else {}
+        for each in extension.listen_filters:
+            if each.member in given:
+                extension.require(ctx.client.capabilities)
+                try:
+                    requested = each.read(given[each.member])
+                except InvalidJSONValue as error:
+                    raise InvalidParams(f"Invalid params: {each.member}: {error}") from error
+                value = await each.accept(ctx, requested)
+                accepted += [] if value is None else [(each, value)]
+    return accepted
+
+
+def _is_match(listen_filter: ListenFilter, value: Any, params: types.NotificationParams) -> bool:
     try:
-        await ctx.server.subscribe(uri, ctx)
-    except RPCError:
+        return listen_filter.matches(value, params)
+    except Exception:  # other filters and other subscribers go on
+        logger.exception("%s was not sent: its filter failed", listen_filter.notification)
         return False
-    return True
 
 
 class _ServerSubscription:
     """A subscription of a stateless client."""
 
-    def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
+    def __init__(
+        self,
+        context: Context,
+        accepted: types.SubscriptionFilter,
+        extensions: "list[tuple[ListenFilter, Any]]",
+    ) -> None:
         self._context = context
-        self._filter = wishes
-        self._subscribed_uris = frozenset(wishes.resource_subscriptions or ())
+        self._filter = accepted
+        self._extension_filters = extensions
+        self._subscribed_uris = frozenset(accepted.resource_subscriptions or ())
+        self._lists = {
+            method for name, method in LIST_CHANGED.items() if getattr(accepted, f"{name}_list_changed")
+        }
         self._pending_changes = PendingChanges()
-        self.end = self._pending_changes.end
+        self.end, self.endpoint = self._pending_changes.end, context.client_connection.endpoint
 
-    def on_change(self, method: str, params: NotificationParams) -> None:
-        """Note a change that the filter asks for."""
-        if isinstance(params, ResourceUpdatedParams):
+    def on_change(self, method: str, params: types.NotificationParams) -> None:
+        """Queue a change that the filter asks for (SUB-1)."""
+        if isinstance(params, types.ResourceUpdatedParams):
             wanted = params.uri in self._subscribed_uris
         else:
-            wanted = is_requested(self._filter, method, params)
+            wanted = method in self._lists or any(
+                each.notification == method and _is_match(each, value, params)
+                for each, value in self._extension_filters
+            )
         if wanted:
             self._pending_changes.add(method, params)
 
-    async def run(self) -> ListenResult:
+    async def run(self) -> types.ListenResult:
         """Acknowledge, then send changes until the end."""
-        await self._context.send_notification(
-            SUBSCRIPTIONS_ACKNOWLEDGED, AcknowledgedParams(notifications=self._filter)
-        )
-        while (notice := await self._pending_changes.take()) is not None:
-            await self._context.send_notification(*notice)
-        return ListenResult()
+        accepted = dict(_MEMBERS_READER(jsonrpc.encode(self._filter)))
+        accepted |= {each.member: value for each, value in self._extension_filters}
+        await self._context.send_notification(SUBSCRIPTIONS_ACKNOWLEDGED, {"notifications": accepted})
+        while (change := await self._pending_changes.take()) is not None:
+            await self._context.send_notification(*change)
+        return types.ListenResult()
 
-
-# --------------------------------------------------------------------- functions that receive notifications
 
 RESERVED_NOTIFICATIONS: Final = frozenset({CANCELLED, PROGRESS})
 """Handled by the protocol itself: a function sees the effect in `ctx.cancelled`, or in the result."""
 
 
 class NotificationReceiver:
-    """A function that receives notifications: `fn(context)` or `fn(context, params)`, async or not."""
+    """A function that receives notifications: `fn(context)` or `fn(context, params)`, async or not.
 
-    def __init__(self, fn: Callable[..., Any], work: WorkerThreads) -> None:
+    Raises TypeError if the function takes neither one argument nor two.
+    """
+
+    def __init__(self, fn: Callable[..., Any], threads: WorkerThreads) -> None:
         self._fn = fn
-        self._work = work
-        self._argument_count = _count_receiver_arguments(fn)
+        self._threads = threads
         self._is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
+        signature = inspect.signature(fn)
+        for self._argument_count in (2, 1):
+            with contextlib.suppress(TypeError):
+                signature.bind(*(None,) * self._argument_count)
+                return
+        raise TypeError(
+            f"`{getattr(fn, '__name__', fn)}{signature}` cannot handle a notification: "
+            "it must take a context and, optionally, the parameters"
+        )
 
     async def __call__(self, context: Context, params: Any) -> None:
         """Call the function."""
-        if self._is_async:
-            await self._fn(*(context, params)[: self._argument_count])
-            return
-        given = (SyncContext(context, asyncio.get_running_loop()), params)[: self._argument_count]
-        await self._work.run_in_thread(lambda: self._fn(*given))
+        count = self._argument_count
+        await self._threads.call(lambda given: self._fn(*(given, params)[:count]), context, self._is_async)
 
-
-def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
-    """Return how many of (context, params) a function takes. Raises TypeError if neither one nor two."""
-    signature = inspect.signature(fn)
-    for given in ((None, None), (None,)):
-        try:
-            signature.bind(*given)
-        except TypeError:
-            continue
-        return len(given)
-    raise TypeError(
-        f"`{getattr(fn, '__name__', fn)}{signature}` cannot hear a notice: "
-        "it has to take a context, and may take the parameters after it"
-    )
-
-
-# --------------------------------------------------------------------- through middleware
 
 logger: Final = logging.getLogger("toolpost.server")
-
-_INITIALIZED: Final = INITIALIZED
-"""The end of the handshake: for handlers, not for middleware."""
-
-_PARAMS_READER: Final = JSONReader(dict[str, JSON])
 
 
 def is_notification_handled(handler: "Handler", event: NotificationReceived) -> bool:
     """Return whether the handler or middleware wants a notification of a client."""
     return handler.is_overridden("handle_notification") or (
-        bool(handler.middleware) and event.method != _INITIALIZED
+        bool(handler.middleware) and event.method != INITIALIZED  # for handlers only
     )
 
 
 async def dispatch_notification(
     handler: "Handler",
-    speaker: ClientConnection,
+    client_connection: ClientConnection,
     lifespan: Any,
     event: NotificationReceived,
     principal: Principal | None = None,
@@ -193,12 +212,12 @@ async def dispatch_notification(
     """Pass a notification of a client through middleware to the handler; `principal` sent it."""
     method = event.method
     try:
-        params = _PARAMS_READER(event.raw) if event.row is None else event.params
+        params = _MEMBERS_READER(event.raw) if event.row is None else event.params
     except InvalidJSONValue as error:
-        logger.debug("dropped: %s cannot be read: %s", method, error)
+        logger.debug("dropped %s: invalid parameters: %s", method, error)
         return
-    context = Context(handler, speaker, method, lifespan=lifespan, principal=principal)
-    if not handler.middleware or method == _INITIALIZED:
+    context = Context(handler, client_connection, method, lifespan=lifespan, principal=principal)
+    if not handler.middleware or method == INITIALIZED:
         await handler.handle_notification(method, params, context)
         return
     call = Call(method, params, context, is_notification=True)

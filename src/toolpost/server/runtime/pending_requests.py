@@ -1,48 +1,27 @@
 """Requests to a client that wait for its response, and their futures.
 
-Such a request ends with its response, its time-out, the request that it belongs to, or the connection,
-whichever comes first; the client is sent a cancellation unless it has answered.
+Such a request ends with its response, its timeout, the request that it belongs to, or the connection. A
+client that has not answered gets a cancellation.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
 
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import SESSION_ERA
 from toolpost.protocol.events import ErrorReceived, InboundRequest, OutboundRequest, ResponseReceived
 from toolpost.protocol.methods import Row
-from toolpost.server.context import Context, make_abandoned_error
+from toolpost.server.client_requests import make_abandoned_error
+from toolpost.server.context import Context
+from toolpost.server.request import ClientConnection
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
-
-
-class RequestSender(Protocol):
-    """The way to the client: a conversation, or one HTTP request of a session."""
-
-    connection: Connection
-
-    async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
-        """Send a request on the stream of the client's own request, if there is one."""
-        ...
-
-    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
-        """Send a cancellation, even after the client's own request has ended."""
-        ...
-
-    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
-        """Return the task that serves a request, if there is one."""
-        ...
-
-    def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> None:
-        """Run a coroutine in a task."""
-        ...
 
 
 class PendingClientRequests:
     """The requests to one client."""
 
-    def __init__(self, sender: RequestSender, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sender: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._sender = sender
         self._futures: dict[RequestId, asyncio.Future[Result]] = {}
         self._loop = loop
@@ -59,13 +38,11 @@ class PendingClientRequests:
             raise make_abandoned_error(context)
         sender = self._sender
         if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(
-                "a context was used in another event loop than its own; in a thread, take a SyncContext"
-            )
+            raise RuntimeError("the context belongs to another event loop; in a thread, use a SyncContext")
         outgoing = build_client_request(sender.connection, context.incoming, method, params)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._futures[outgoing.id] = future
-        # A function in a thread does not stop with its request: so its wait has to end.
+        # A function in a thread does not stop with its request, so its wait has to end.
         serving = None if context.incoming is None else sender.get_request_task(context.incoming)
 
         def give_up(_: object) -> None:
@@ -101,9 +78,9 @@ class PendingClientRequests:
 
     async def _cancel_request(self, outgoing: OutboundRequest, context: Context) -> None:
         """Send a cancellation, unless the client has answered."""
-        notice = self._sender.connection.cancel(outgoing.id, "no longer wanted")
-        if notice is not None:
-            await self._sender.send(notice, context.related, outlives=True)
+        notification = self._sender.connection.cancel(outgoing.id, "no longer needed")
+        if notification is not None:
+            await self._sender.send(notification, context.related, outlives=True)
 
     def resolve(self, event: ResponseReceived | ErrorReceived) -> None:
         """Resolve the future of a request with its response."""
@@ -116,11 +93,11 @@ class PendingClientRequests:
             future.set_exception(event.error)
 
     def fail_lost(self, lost: Iterable[OutboundRequest]) -> None:
-        """Fail the requests that a client has left unanswered."""
+        """Fail the requests that a client has not answered."""
         for outgoing in lost:
             future = self._futures.get(outgoing.id)
             if future is not None and not future.done():
-                future.set_exception(ChannelClosed("the client has gone"))
+                future.set_exception(ChannelClosed("the client disconnected"))
 
 
 def build_client_request(

@@ -1,7 +1,6 @@
 """One request → observers → middleware → the route that serves it → the bytes of the response.
 
-Every request takes this path, whatever its transport and era. What a handler raises becomes an error response
-here. Knows no tool, no channel and no task.
+Every request takes this path, on any transport and in any era. Converts exceptions of handlers to errors.
 """
 
 import asyncio
@@ -9,11 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.forward import ForwardedResult
 from toolpost.protocol.local_peer import has_capability
+from toolpost.protocol.methods import INITIALIZE
 from toolpost.server.runtime.eager import is_pending, is_unanswered
 from toolpost.types.base import InputResponseParams, Raw, Result, Struct
 
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("toolpost.server")
 
-RouteResult: TypeAlias = Result | Raw
-"""A result, or the bytes of a finished one."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+HANDSHAKE_TIMEOUT: Final = 30.0
+"""Seconds that `initialize` may take, with its middleware."""
+
+RouteResult: TypeAlias = Result | ForwardedResult | Raw
+"""A result, a result that another server has sent, or an encoded result."""
 
 Route: TypeAlias = Callable[["Context", Any], RouteResult | Awaitable[RouteResult]]
 """The function that serves a method: returns a result, or an awaitable of one."""
@@ -58,16 +65,16 @@ Observer: TypeAlias = Callable[["Context"], "Callable[[Outcome], object] | None"
 
 
 async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | None]:
-    """Serve the request of a context; return the encoded response, and the error in it if it is one.
+    """Serve the request of a context; return the encoded response, and the error in it, if any.
 
-    The response is None if the request was cancelled and the handler went on all the same.
+    The response is None if the request was cancelled and the handler did not stop.
     """
     incoming, connection = context.incoming, context.connection
     assert incoming is not None, "a notification has no response"
     try:
-        result = start_request(context.server, context, incoming)
-        if type(result) is CoroutineType or is_pending(result):
-            result = await cast("Awaitable[RouteResult]", result)
+        result: Any = start_request(context.server, context, incoming)
+        if result.__class__ is CoroutineType or is_pending(result):
+            result = await result
         if connection.incoming.get(incoming.id) is not incoming:  # the client may have reused the id
             return None, None
         return connection.reply(incoming.id, result), None
@@ -75,7 +82,7 @@ async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | No
         if is_being_cancelled():
             raise
         error = to_rpc_error(incoming, cancelled)  # the handler itself raised it
-    except BaseException as raised:  # noqa: BLE001 - whatever a handler raises stays with its request
+    except BaseException as raised:  # noqa: BLE001 - an error of a handler stays with its request
         error = to_rpc_error(incoming, raised)
     if connection.incoming.get(incoming.id) is not incoming:
         return None, None
@@ -89,19 +96,41 @@ def start_request(
     if handler.observers and not observed:
         return _observe_request(handler, context, incoming)
     row = incoming.row
-    route = handler.routes.get(row.name)
+    route = handler.routes.get(row.name, handler.fallback_route)
     if route is None:
         raise MethodNotFound(f"Method not found: {row.name}")
-    if row.can_require_input and incoming.peer.revision.stateless and not handler.is_forwarding:
-        route = partial(serve_or_request_input, route)
+    may_ask = row.can_require_input and incoming.peer.revision.stateless and not handler.is_forwarding
     if handler.middleware:
-        return run_middleware(handler.middleware, Call(row.name, incoming.params, context), route)
-    return route(context, incoming.params)
+        innermost = partial(serve_or_request_input, route) if may_ask else route
+        result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), innermost)
+    elif may_ask:
+        return serve_or_request_input(route, context, incoming.params)
+    else:
+        result = route(context, incoming.params)
+    return _limit_handshake(result) if row.name == INITIALIZE else result
+
+
+async def _limit_handshake(result: RouteResult | Awaitable[RouteResult]) -> RouteResult:
+    limit = asyncio.timeout(HANDSHAKE_TIMEOUT)
+    try:
+        async with limit:
+            return await result if is_pending(result) else result
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise InternalError(f"the handshake timed out after {HANDSHAKE_TIMEOUT:g} s") from error
+
+
+async def serve_forwarded(server: "Handler", context: "Context") -> RouteResult:
+    """Return the result of a server to which another one forwards a request."""
+    assert context.incoming is not None, "only requests have routes"
+    result = start_request(server, context, context.incoming)
+    return await result if is_pending(result) else result
 
 
 async def _observe_request(handler: "Handler", context: "Context", incoming: InboundRequest) -> RouteResult:
-    """Serve a request between the two calls of each observer."""
-    endings = [ending for observer in handler.observers if (ending := observer(context)) is not None]
+    """Serve a request between the two calls of each observer. Their exceptions are logged."""
+    endings = [_call_observer(observer, context) for observer in handler.observers]
     outcome = Outcome()
     try:
         result = start_request(handler, context, incoming, observed=True)
@@ -115,7 +144,16 @@ async def _observe_request(handler: "Handler", context: "Context", incoming: Inb
         return outcome.result
     finally:
         for ending in reversed(endings):
-            ending(outcome)
+            if ending is not None:
+                _call_observer(ending, outcome)
+
+
+def _call_observer(observe: Callable[[T], R], seen: T) -> R | None:
+    try:
+        return observe(seen)
+    except Exception:  # the request, and the other observers, go on
+        logger.exception("the observer %r failed", observe)
+        return None
 
 
 async def serve_or_request_input(
@@ -123,7 +161,7 @@ async def serve_or_request_input(
 ) -> RouteResult:
     """Return the result of a route, or the questions that it needs answered first."""
     if params.request_state is not None or params.input_responses:
-        await context.replay.load_journal()  # checked, whether the route needs it or not
+        await context.replay.load_journal()  # check it, whether the route needs it or not
     wanted = None
     try:
         value: Any = route(context, params)
@@ -132,8 +170,8 @@ async def serve_or_request_input(
         if context.loaded_replay is None or not context.has_asked:
             return value
         logger.warning(
-            "%s (id %r) went on after a question that has no answer yet; the question is asked, and what it "
-            "returned is dropped",
+            "%s (id %r) returned although a question has no answer yet; the result is discarded, and the "
+            "question is sent",
             context.method,
             context.related,
         )
@@ -146,7 +184,7 @@ async def serve_or_request_input(
     recall = context.replay
     try:
         if wanted is not None:
-            from toolpost.server.elicitation.journal import request_url_visits  # noqa: PLC0415 - with what questions need
+            from toolpost.server.elicitation.input_required import request_url_visits  # noqa: PLC0415 - with what questions need
 
             await request_url_visits(context, wanted)
         return await recall.build_input_required(context.method)
@@ -166,28 +204,25 @@ async def run_middleware(
 
     step: Next = innermost
     for layer in reversed(middleware):
-        step = _wrap_layer(layer, step)
+        step = partial(_call_layer, layer, step)
     return await step(call)
 
 
-def _wrap_layer(layer: Middleware, step: Next) -> Next:
-    async def call_layer(call: Call) -> Any:
-        return await layer(call, step)
-
-    return call_layer
+async def _call_layer(layer: Middleware, step: Next, call: Call) -> Any:
+    return await layer(call, step)
 
 
 def is_being_cancelled() -> bool:
-    """Return whether the current task is cancelled, so that a `CancelledError` is not the handler's own."""
+    """Return whether the current task is being cancelled; if not, a `CancelledError` is the handler's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
-    """Return the error to send for an exception. What is not meant for the peer is logged."""
+    """Return the error to send for an exception. Details that are not for the peer are logged."""
     if isinstance(error, UrlElicitationRequired) and not _can_open_url(incoming, error):
         urls = "".join(f" ({each['url']})" for each in error.elicitations)
-        return InternalError(f"Internal error: the user has to visit a URL first: {error.message}{urls}")
+        return InternalError(f"Internal error: the user must visit a URL first: {error.message}{urls}")
     if isinstance(error, RPCError):
         return error
     method = incoming.row.name
@@ -200,7 +235,8 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
 
 def _can_open_url(incoming: InboundRequest, wanted: UrlElicitationRequired) -> bool:
     """Return whether an error names URLs, and the client can open them (ELIC-9, ELIC-20)."""
-    capabilities, told = incoming.peer.capabilities, wanted.elicitations
-    named = bool(told) and all("elicitationId" in each for each in told)
-    known = incoming.peer.revision.translate_code(wanted.code) == wanted.code
-    return named and known and capabilities is not None and has_capability(capabilities, "elicitation.url")
+    capabilities, visits = incoming.peer.capabilities, wanted.elicitations
+    has_urls = bool(visits) and all("elicitationId" in each for each in visits)
+    is_known = incoming.peer.revision.translate_code(wanted.code) == wanted.code
+    can_open = capabilities is not None and has_capability(capabilities, "elicitation.url")
+    return has_urls and is_known and can_open

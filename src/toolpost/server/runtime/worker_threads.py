@@ -1,7 +1,6 @@
 """Runs bound functions: on the loop if they are async, otherwise in a thread; reads files they return.
 
-Also `SlowCallbackMonitor`: a thread that asks the loop for a sign of life now and then, and logs the function
-that blocks it if none comes. Knows nothing of requests.
+Also `SlowCallbackMonitor`: a thread that checks the loop periodically, and logs the function that blocks it.
 """
 
 import asyncio
@@ -21,38 +20,38 @@ from toolpost.server.sync_context import SyncContext
 from toolpost.threads import ThreadPool
 
 if TYPE_CHECKING:
-    from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
+    from toolpost.server.signature.function_schema import BoundFunction
 
 FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
-"""What most functions return; there is no file in it to be read."""
+"""The most common return types, which contain no files."""
 
 
 class WorkerThreads(ThreadPool):
     """The threads of one server, and how functions run in them."""
 
-    async def run(self, bound: "BoundFunction | RawSchemaFunction", arguments: Any, context: Context) -> Any:
+    async def run(self, bound: "BoundFunction", arguments: Any, context: Context) -> Any:
         """Return what a bound function returns: run on the loop if it is async, otherwise in a thread."""
         extra: dict[str, Any] = {}
         if bound.ask_plan is not None:
             values = bound.to_keywords(arguments)
-            extra = await bound.ask_plan.collect_answers(values, context, self._call)
-        value = await self._call(
+            extra = await bound.ask_plan.collect_answers(values, context, self.call)
+        value = await self.call(
             lambda context: bound.call(arguments, context, **extra), context, bound.is_async
         )
         return value if type(value) in FILE_FREE_TYPES else await self.load_files(value)
 
-    async def _call(self, fn: Callable[[Any], Any], context: Context, is_async: bool) -> Any:
+    async def call(self, fn: Callable[[Any], Any], context: Context, is_async: bool) -> Any:
         """Call a function with its kind of context: on the loop if it is async, otherwise in a thread."""
         if is_async:
             value = fn(context)
         else:
             sync = SyncContext(context, asyncio.get_running_loop())
             value = await self.run_in_thread(lambda: fn(sync))
-        # A wrapper may hide that there is something to await, or that there is not.
+        # A wrapper may hide whether there is something to await.
         return await value if is_pending(value) else value
 
     async def load_files(self, value: Any) -> Any:
-        """Return the value with its files read; nothing in it is one unless their module is loaded."""
+        """Return the value with its files read; there can be files only if their module is loaded."""
         media = sys.modules.get("toolpost.server.registry.media")
         if media is None:
             return value
@@ -68,10 +67,8 @@ class WorkerThreads(ThreadPool):
         return loaded if is_sequence else loaded[0]
 
 
-# --------------------------------------------------------------------- slow callbacks
-
 SLOW_CALLBACK_THRESHOLD: Final = 1.0
-"""Seconds that a loop may be busy before that is logged: nothing else is served meanwhile."""
+"""Seconds that a loop may be busy before a warning: it serves nothing else meanwhile."""
 
 _PACKAGE_DIR: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is slow to load
 _EVENT_LOOP_FILES: Final = (asyncio.__path__[0], selectors.__file__)
@@ -80,12 +77,12 @@ logger: Final = logging.getLogger("toolpost.server")
 
 
 class SlowCallbackMonitor:
-    """Context manager that watches the loop of this thread; `patience` is in seconds."""
+    """Watches the loop of this thread, as an async context manager; `threshold` is in seconds."""
 
-    def __init__(self, patience: float = SLOW_CALLBACK_THRESHOLD) -> None:
-        self._threshold = patience
+    def __init__(self, threshold: float = SLOW_CALLBACK_THRESHOLD) -> None:
+        self._threshold = threshold
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="toolpost lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="toolpost watchdog", daemon=True)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -107,7 +104,7 @@ class SlowCallbackMonitor:
                     if sign.wait(self._threshold) or not self._report_blocking_function():
                         continue
                     while not sign.wait(self._threshold) and not self._stopping.is_set():
-                        pass  # once is enough for each time
+                        pass  # one warning for each time is enough
             finally:
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
@@ -116,14 +113,14 @@ class SlowCallbackMonitor:
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to look
         inner = frames.get(self._loop_thread_id)
         if inner is None or inner.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
-            return False  # it only waits: the machine was busy
-        guilty = _find_blocking_function(inner)
+            return False  # the loop only waits: the machine was busy
+        blocking = _find_blocking_function(inner)
         logger.warning(
-            "%s (%s) has kept the event loop for more than %g s, and nobody else is served meanwhile; it is "
-            "at %s:%d. A function that blocks is declared with `def`, so that it runs in a thread, or hands "
-            "its work to `asyncio.to_thread`.",
-            guilty.co_qualname,
-            f"{guilty.co_filename}:{guilty.co_firstlineno}",
+            "%s (%s) has blocked the event loop for more than %g s, now at %s:%d; no other request can run. "
+            "Declare it with `def`, so that it runs in a thread, or call blocking code with "
+            "`asyncio.to_thread`.",
+            blocking.co_qualname,
+            f"{blocking.co_filename}:{blocking.co_firstlineno}",
             self._threshold,
             inner.f_code.co_filename,
             inner.f_lineno,
@@ -132,11 +129,11 @@ class SlowCallbackMonitor:
 
 
 def _find_blocking_function(inner: FrameType) -> CodeType:
-    """Return the outermost function of others on the stack that ends where the loop stands."""
+    """Return the outermost function on the stack that is neither ours nor asyncio's."""
     frame: FrameType | None = inner
-    guilty = inner.f_code
+    blocking = inner.f_code
     while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_DIR):
         if frame.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
             break
-        guilty, frame = frame.f_code, frame.f_back
-    return guilty
+        blocking, frame = frame.f_code, frame.f_back
+    return blocking

@@ -1,7 +1,7 @@
 """The metadata of an `Annotated`: descriptions, limits, headers, titles, and marks for pydantic only.
 
 Reads msgspec's `Meta`, annotated-types, pydantic's `Field`, `Doc`, a bare string, `Header` and `Titles`, and
-imports nothing optional. Knows which limits fit which classes, and how they are written and enforced.
+imports nothing optional. Also writes limits into schemas, and enforces them.
 """
 
 import datetime as dt
@@ -15,15 +15,9 @@ from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
 from toolpost.json_schema import SIZE_KEYWORDS, Schema, ValidationIssue
-from toolpost.server.signature.compiled_types import (
-    CompiledType,
-    ValueReader,
-    convert_value,
-    is_decodable,
-    make_proxy_type,
-)
+from toolpost.server.signature import compiled_types
+from toolpost.server.signature.compiled_types import CompiledType, convert_value
 from toolpost.server.signature.errors import SignatureError, ValidationError
-from toolpost.server.signature.pydantic_types import is_pydantic_field
 from toolpost.server.signature.schema_parts import HEADER_KEYWORD, remove_null
 from toolpost.types.base import JSON
 
@@ -34,20 +28,16 @@ _LENGTH: Final = "expected a length of at "
 
 
 class _LimitRule(Struct, frozen=True):
-    """One kind of limit."""
+    """One kind of limit, for values of `classes`."""
 
     classes: tuple[type, ...]
-    """The classes whose values can have it."""
     keyword: str | None = None
-    """Its keyword in JSON Schema, if it has one."""
-    stricter: Callable[[Any, Any], Any] | None = None
-    """Chooses the stricter of two such limits."""
-    check: Callable[[Any, Any], Any] | None = None
-    """Checks a value where msgspec cannot."""
+    stricter: Callable[[Any, Any], Any] | None = None  # chooses from two limits of the kind
+    check: Callable[[Any, Any], Any] | None = None  # checks a value where msgspec cannot
     message: str = ""
 
 
-_LIMIT_RULES: Final[dict[str, _LimitRule]] = {
+_LIMIT_RULES: Final[dict[str, _LimitRule]] = {  # by msgspec's names
     "gt": _LimitRule(_ORDERED_TYPES, "exclusiveMinimum", max, operator.gt, "expected more than {}"),
     "ge": _LimitRule(_ORDERED_TYPES, "minimum", max, operator.ge, "expected at least {}"),
     "lt": _LimitRule(_ORDERED_TYPES, "exclusiveMaximum", min, operator.lt, "expected less than {}"),
@@ -59,27 +49,25 @@ _LIMIT_RULES: Final[dict[str, _LimitRule]] = {
     "max_length": _LimitRule(_SIZED_TYPES, None, min, lambda it, size: len(it) <= size, _LENGTH + "most {}"),
     "pattern": _LimitRule((str,), "pattern"),
     "tz": _LimitRule((dt.datetime, dt.time)),
-    "predicate": _LimitRule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
+    "predicate": _LimitRule(
+        (), None, None, lambda it, predicate: predicate(it), "expected a value that satisfies {}"
+    ),
 }
-"""The limits by msgspec's names for them, and predicates, which msgspec does not have."""
 
 
 class Limit(Struct, frozen=True):
-    """One limit of a value, or a predicate. `is_native`: msgspec enforces it by itself."""
+    """One limit of a value, or a predicate. `is_native`: msgspec enforces it."""
 
     name: str
     bound: Any
     is_native: bool = False
 
 
-# --------------------------------------------------------------------- reading metadata
-
-
 class Header(Struct, frozen=True):
     """A mark that mirrors a tool's parameter into an HTTP header: `Annotated[str, Header("Region")]`.
 
-    The header is `Mcp-Param-Region`, for proxies that route by it and read no JSON. It is for strings,
-    integers and booleans. Null is the same as absent, so the schema of such a parameter does not mention it.
+    The header is `Mcp-Param-Region`, for proxies that route by headers. The parameter is a string, an integer
+    or a boolean. Null is the same as absent, so the schema of the parameter does not mention it.
 
     Examples:
         >>> from typing import Annotated
@@ -95,18 +83,18 @@ class Header(Struct, frozen=True):
     name: str
 
     def __get_pydantic_json_schema__(self, core: Any, described: Callable[[Any], dict[str, JSON]]) -> Schema:
-        """Return the schema of a field of a pydantic model: pydantic would drop the mark otherwise."""
+        """Return the schema of a field of a pydantic model, which would ignore the mark otherwise."""
         return {**remove_null(described(core)), HEADER_KEYWORD: self.name}
 
 
 class Titles:
-    """A mark that says how choices are shown to people: `Annotated[Literal["a", "b"], Titles(a="First")]`.
+    """A mark with titles for choices: `Annotated[Literal["a", "b"], Titles(a="First")]`.
 
-    It is for forms: on a choice, or on those of a list. What has no title is shown as it is.
+    It is for forms: on a choice, or on the choices of a list. A choice without a title is shown as it is.
 
     Args:
-        of: the titles by what they stand for, where that is no name in Python.
-        more: the others.
+        of: titles by choice, for choices that are not identifiers.
+        more: titles of the other choices.
 
     Examples:
         >>> from typing import Annotated, Literal
@@ -120,16 +108,12 @@ class Titles:
 
 
 class AnnotationMetadata(Struct):
-    """All metadata of one annotation together; of two marks that contradict, the outer one wins."""
+    """All metadata of one annotation; of two marks that contradict each other, the outer one wins."""
 
-    schema_keywords: dict[str, JSON] = {}
-    """Keywords that go into the schema as they are: description, title, examples and the like."""
+    schema_keywords: dict[str, JSON] = {}  # such as description, title and examples
     limits: list[Limit] = []
-    needs_pydantic: bool = False
-    """Whether there is a mark that only pydantic understands."""
+    needs_pydantic: bool = False  # whether there is a mark that only pydantic understands
     alias: str | None = None
-    optional: bool = False
-    """Whether there is a `default`, or a `factory` that makes one."""
     default: Any = UNSET
     factory: Callable[[], Any] | None = None
 
@@ -143,11 +127,11 @@ def read_annotation_metadata(metadata: Iterable[Any]) -> AnnotationMetadata:
 
 
 def refuse_ignored_limits(metadata: Iterable[Any]) -> None:
-    """Refuse limits beside a mark for pydantic, which reads the type then, and ignores limits of msgspec."""
+    """Refuse limits beside a mark for pydantic, which reads the type and ignores limits of msgspec."""
     for limit in read_annotation_metadata(mark for mark in metadata if isinstance(mark, Meta | Limit)).limits:
         raise SignatureError(
-            f"pydantic reads this, and would ignore the limit `{limit.name}`",
-            hint="write it as `pydantic.Field`, in the same `Annotated` as what else is for pydantic",
+            f"pydantic would ignore the limit `{limit.name}` here",
+            hint="use `pydantic.Field`, in the same `Annotated` as the other metadata for pydantic",
         )
 
 
@@ -165,7 +149,7 @@ def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
         _copy_keywords(mark, marks)
         marks.schema_keywords.update(mark.extra_json_schema or {})
         marks.limits += _find_limits(mark, is_native=True)
-    elif is_pydantic_field(mark):
+    elif compiled_types.is_pydantic_field(mark):
         _read_field(mark, marks)
     elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
         for part in mark:
@@ -183,7 +167,7 @@ def _copy_keywords(mark: Any, marks: AnnotationMetadata) -> None:
 
 
 def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
-    """Return the limits that a mark has under msgspec's names for them."""
+    """Return the limits of a mark that uses msgspec's names."""
     bounds = ((name, getattr(mark, name, None)) for name in _LIMIT_RULES)
     return [Limit(name, bound, is_native) for name, bound in bounds if bound is not None]
 
@@ -193,7 +177,7 @@ def _read_field(field: Any, marks: AnnotationMetadata) -> None:
     alias = field.validation_alias
     if not isinstance(alias, str | None) or field.validate_default:
         raise SignatureError(
-            "`validate_default`, and an alias that is not a string, have no effect in pydantic's Field here"
+            "`validate_default`, and an alias that is not a string, are not supported in pydantic's Field"
         )
     marks.alias = alias or marks.alias
     extra = field.json_schema_extra
@@ -201,7 +185,7 @@ def _read_field(field: Any, marks: AnnotationMetadata) -> None:
     if extra and not callable(extra):
         marks.schema_keywords.update(extra)
     if not field.is_required():
-        marks.optional, marks.factory = True, field.default_factory
+        marks.factory = field.default_factory
         marks.default = field.default if marks.factory is None else UNSET
     for part in field.metadata:
         _read_mark(part, marks)
@@ -218,7 +202,7 @@ def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
         if isinstance(pattern, str) and len(mark.__dict__) == 1:
             marks.limits.append(Limit("pattern", pattern))
         else:
-            marks.needs_pydantic |= name != "Strict"  # everything is read strictly
+            marks.needs_pydantic |= name != "Strict"  # reading is always strict
     elif hasattr(mark, "__get_pydantic_core_schema__"):
         marks.needs_pydantic = True
     elif "annotated_types" not in homes or name == "Unit":
@@ -230,24 +214,24 @@ def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
     elif name != "Timezone" and (limits := _find_limits(mark)):
         marks.limits += limits
     else:
-        raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
+        raise SignatureError(f"{mark!r} cannot be enforced", hint="use a predicate, or a pydantic validator")
 
 
 # --------------------------------------------------------------------- enforcing limits
 
 
 def can_apply_limit(limit: Limit, compiled: CompiledType) -> bool:
-    """Return whether the values of a type can have a limit; any value but null can have a predicate."""
+    """Return whether values of a type can have a limit; all values but null can have a predicate."""
     if limit.name == "predicate":
         return compiled.type is not type(None)
     return compiled.base in _LIMIT_RULES[limit.name].classes
 
 
-def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
-    """Return the type, called `what` in errors, with limits that msgspec enforces or a proxy checks."""
+def apply_limits(compiled: CompiledType, limits: Sequence[Limit], label: str) -> CompiledType:
+    """Return the type with limits, enforced by msgspec or a proxy; `label` is its name in errors."""
     for limit in limits:
         if not can_apply_limit(limit, compiled):
-            raise SignatureError(f"a limit `{limit.name}` does not fit {what}")
+            raise SignatureError(f"the limit `{limit.name}` does not apply to {label}")
     limits = list(_merge_limits(limits))
     schema = {**compiled.schema}
     for limit in limits:
@@ -256,18 +240,18 @@ def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> 
         kind = Annotated[compiled.type, Meta(**{limit.name: limit.bound for limit in limits})]
     except (TypeError, ValueError, re.error):
         kind = None
-    if kind is not None and is_decodable(kind):
+    if kind is not None and compiled_types.is_decodable(kind):
         native = compiled.native and all(limit.is_native for limit in limits)
         return replace(compiled, type=kind, schema=schema, native=native)
     if not all(_LIMIT_RULES[limit.name].check for limit in limits):
         bounds = ", ".join(repr(limit.bound) for limit in limits)
-        raise SignatureError(f"the limits of {what} are not valid: {bounds}")
-    proxy = make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
+        raise SignatureError(f"invalid limits for {label}: {bounds}")
+    proxy = compiled_types.make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
     return replace(compiled, type=proxy, schema=schema, native=False)
 
 
 def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
-    """Yield the limits, of two of the same kind only the stricter one."""
+    """Yield the limits; of two of the same kind, only the stricter one."""
     kept: dict[str, Limit] = {}
     for limit in limits:
         other = kept.get(limit.name)
@@ -278,12 +262,14 @@ def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
         elif (stricter := _LIMIT_RULES[limit.name].stricter) is not None:
             kept[limit.name] = Limit(limit.name, stricter(limit.bound, other.bound))
         else:
-            raise SignatureError(f"a limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}")
+            raise SignatureError(
+                f"the limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}"
+            )
     yield from kept.values()
 
 
 def _limit_to_keywords(limit: Limit, compiled: CompiledType) -> dict[str, JSON]:
-    """Return the keywords for a limit; none where JSON Schema has none."""
+    """Return the schema keywords for a limit, if JSON Schema has one."""
     if limit.name in {"min_length", "max_length"}:
         # Base64 has four characters for three bytes.
         bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in compiled.schema else limit.bound
@@ -292,7 +278,7 @@ def _limit_to_keywords(limit: Limit, compiled: CompiledType) -> dict[str, JSON]:
     return {keyword: limit.bound} if keyword and compiled.base in {*_NUMBER_TYPES, str} else {}
 
 
-def _make_limit_reader(kind: Any, limits: Sequence[Limit]) -> ValueReader:
+def _make_limit_reader(kind: Any, limits: Sequence[Limit]) -> Callable[[JSON], Any]:
     def read(value: JSON) -> Any:
         made = convert_value(value, kind)
         for limit in limits:

@@ -1,36 +1,39 @@
-"""A compiled type: the type that msgspec reads, and the schema of exactly that.
+"""A compiled type: the type that msgspec reads, and its schema.
 
-Where msgspec cannot read a type, or would read it otherwise than its author means, a proxy type takes its
-place: a class whose values a function of ours makes. Owns the hooks that msgspec calls for them.
+Where msgspec cannot read a type as its author means it, a proxy type takes its place: a class whose values a
+function of ours makes, called by msgspec's hooks. Also types of pydantic, which is never imported here: a
+server that uses it has imported it.
 """
 
 import datetime as dt
 import os
+import sys
 import uuid
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
-from typing import Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, TypeAlias, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, explain_mismatch
-from toolpost.server.signature.errors import ValidationError, parse_issues
-from toolpost.server.signature.pydantic_types import is_pydantic_type, to_jsonable, validate_with_pydantic
-from toolpost.server.signature.schema_parts import add_keywords, can_accept
+from toolpost import json_schema
+from toolpost.json_schema import DEFS_PREFIX, ForeignSchema, Schema, ValidationIssue
+from toolpost.server.signature.errors import SignatureError, ValidationError, parse_issues
+from toolpost.server.signature.schema_parts import Definitions, add_keywords, can_accept
 from toolpost.types.base import JSON
 from toolpost.types.base import enc_hook as write_open
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, TypeError, RecursionError)
-"""The errors of msgspec's readers; a TypeError comes from a set whose items cannot be hashed."""
+"""The errors of msgspec's decoders; a TypeError comes from a set with unhashable items."""
 
 MAX_EXACT_FLOAT: Final = 2.0**53
-"""The largest float up to which each integer has a float of its own."""
+"""The largest float up to which every integer has an exact float."""
 
 ValueReader: TypeAlias = Callable[[JSON], Any]
-"""Makes a value out of decoded JSON; raises ValueError or TypeError if it cannot."""
+"""Converts decoded JSON to a value; raises ValueError or TypeError."""
 
 SCALAR_SCHEMAS: Final[dict[Any, Schema]] = {
     Any: {},
@@ -49,39 +52,32 @@ SCALAR_SCHEMAS: Final[dict[Any, Schema]] = {
     uuid.UUID: {"type": "string", "format": "uuid"},
     Decimal: {"type": ["string", "number"], "format": "decimal"},
 }
-"""The schemas of the builtin types."""
 
 
 class CompiledType(Struct, frozen=True):
-    """One type of a signature, ready to be read."""
+    """One type of a signature: `type` is the type that msgspec reads, perhaps with proxy types in it."""
 
     type: Any
-    """The type that msgspec reads: the annotated one, or one with proxy types in it."""
     schema: Schema
-    native: bool = True
-    """Whether msgspec reads the annotation as it was written in the same way."""
-    base: Any = None
-    """The class of the values, where limits may be put on them."""
-    keys: frozenset[str] | None = None
-    """The keys that an object of this type may have; None if it is not a class with fields."""
-    uses_pydantic: bool = False
-    """Whether pydantic reads it, or a part of it."""
-    has_msgspec_limits: bool = False
-    """Whether there are limits of `msgspec.Meta` in it, which pydantic would ignore."""
+    native: bool = True  # whether msgspec reads the original annotation in the same way
+    base: Any = None  # the class of the values, if they may have limits
+    keys: frozenset[str] | None = None  # of an object; None if it is not a class with fields
+    uses_pydantic: bool = False  # for the type or a part of it
+    has_msgspec_limits: bool = False  # limits of `msgspec.Meta`, which pydantic would ignore
 
 
 class ProxyType(type):
-    """The class of all proxy types."""
+    """The metaclass of proxy types."""
 
     reader: ValueReader
 
     def __instancecheck__(cls, instance: object) -> bool:
-        """Accept everything: msgspec checks what the hook returned, and the reader is right."""
+        """Accept everything: msgspec checks what its hook returned, but the reader has validated it."""
         return True
 
 
 def make_proxy_type(name: str, read: ValueReader | None = None) -> ProxyType:
-    """Return a type that `read` reads; the reader may be set later, so that a type can contain itself."""
+    """Return a type that `read` reads; without `read`, the reader is set later."""
     return ProxyType(name, (), {} if read is None else {"reader": staticmethod(read)})
 
 
@@ -89,7 +85,7 @@ def make_proxy_type(name: str, read: ValueReader | None = None) -> ProxyType:
 
 
 def dec_hook(kind: Any, value: JSON) -> Any:
-    """Read a value of a type that msgspec does not know: a proxy, one of pydantic's models, or a path."""
+    """Read a value of a type that msgspec does not know: a proxy, a pydantic model, or a path."""
     if type(kind) is ProxyType:
         return kind.reader(value)
     validate = getattr(kind, "model_validate_json", None)
@@ -104,14 +100,16 @@ def enc_hook(value: Any) -> JSON:
     """Write a value of a type that msgspec does not know."""
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
-    return to_jsonable(value) if is_pydantic_type(cast("Any", type(value))) else write_open(value)
+    if is_pydantic_type(cast("Any", type(value))):
+        return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
+    return write_open(value)
 
 
 ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
 
 
 def convert_value(value: JSON, kind: Any) -> Any:
-    """Return the value of a type for decoded JSON; raise `ValidationError` if it does not fit."""
+    """Convert decoded JSON to a type. Raises `ValidationError`."""
     try:
         return msgspec.convert(value, kind, dec_hook=dec_hook, str_keys=True)
     except msgspec.ValidationError as error:
@@ -128,7 +126,7 @@ def is_decodable(kind: Any) -> bool:
 
 
 def document_schema(compiled: CompiledType, default: Any, description: str | None, defs: Schema) -> Schema:
-    """Return the schema of a parameter or field: with its default, if JSON has it, and its description."""
+    """Return the schema of a parameter or field, with its description and, if it is JSON, its default."""
     notes: dict[str, JSON] = {}
     if default is not UNSET and (default is not None or can_accept(compiled.schema, "null", defs)):
         with suppress(TypeError, ValueError, RecursionError):
@@ -142,7 +140,7 @@ def document_schema(compiled: CompiledType, default: Any, description: str | Non
 
 
 def decode_json_argument(raw: Raw, compiled: CompiledType, defs: Schema, path: str) -> Any:
-    """Read an argument in JSON; if it does not fit, try what some callers send instead."""
+    """Read an argument in JSON; if it is not valid, try other readings of it."""
     first: Exception | None = None
     for reading in _iter_interpretations(raw, takes_text=can_accept(compiled.schema, "string", defs)):
         try:
@@ -157,9 +155,9 @@ def decode_json_argument(raw: Raw, compiled: CompiledType, defs: Schema, path: s
 
 
 def decode_string_argument(value: JSON, compiled: CompiledType, defs: Schema, path: str) -> Any:
-    """Read an argument in a string, or in the list of strings that a URI template may find.
+    """Read an argument in a string, or in a list of strings from a URI template.
 
-    A string stays one where the type takes it. Elsewhere "3" is a number, "true" a boolean, and lists and
+    A string stays one if the type accepts strings. Otherwise "3" is a number, "true" a boolean, and lists and
     objects are JSON.
     """
     is_text = isinstance(value, str)
@@ -176,12 +174,14 @@ def decode_string_argument(value: JSON, compiled: CompiledType, defs: Schema, pa
 def _explain(
     value: JSON, compiled: CompiledType, defs: Schema, path: str, error: Exception
 ) -> ValidationError:
-    issues = [*islice(explain_mismatch(value, compiled.schema, defs, path), MAX_ISSUES)]
+    issues = [
+        *islice(json_schema.explain_mismatch(value, compiled.schema, defs, path), json_schema.MAX_ISSUES)
+    ]
     return ValidationError(issues or parse_issues(error, path))
 
 
 def _iter_interpretations(raw: Raw, *, takes_text: bool) -> Iterator[Raw | bytes]:
-    """Yield the ways to read an argument: as it was sent, as JSON in a string, and with 2 in place of 2.0."""
+    """Yield the readings of an argument: as it was sent, as JSON in a string, with 2 in place of 2.0."""
     yield raw
     with suppress(msgspec.DecodeError, RecursionError):
         value = msgspec.json.decode(raw)
@@ -189,15 +189,116 @@ def _iter_interpretations(raw: Raw, *, takes_text: bool) -> Iterator[Raw | bytes
             text = value.encode()
             yield text
             value = msgspec.json.decode(text)
-        yield msgspec.json.encode(_normalize_integers(value))
+        yield msgspec.json.encode(normalize_integers(value))
 
 
-def _normalize_integers(value: JSON) -> JSON:
-    """Return the value with each float that has no fraction as an integer, which is the same in JSON."""
+def normalize_integers(value: JSON) -> JSON:
+    """Return the value with each float without a fraction as an integer, which is the same in JSON."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= MAX_EXACT_FLOAT else value
     if isinstance(value, list):
-        return [_normalize_integers(item) for item in cast("list[JSON]", value)]
+        return [normalize_integers(item) for item in cast("list[JSON]", value)]
     if isinstance(value, dict):
-        return {name: _normalize_integers(item) for name, item in cast("dict[str, JSON]", value).items()}
+        return {name: normalize_integers(item) for name, item in cast("dict[str, JSON]", value).items()}
     return value
+
+
+# --------------------------------------------------------------------- pydantic
+
+
+def is_pydantic_type(kind: type[Any]) -> bool:
+    """Return whether a class is one of pydantic's, or made for it."""
+    return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
+
+
+def is_pydantic_field(mark: object) -> bool:
+    """Return whether a mark, or a default, is pydantic's `Field(…)`."""
+    kind = type(mark)
+    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
+
+
+class PydanticType:
+    """A type that pydantic reads and describes; its schema may differ if it is written (`output`)."""
+
+    def __init__(self, annotation: Any, *, output: bool = False) -> None:
+        module = sys.modules.get("pydantic")
+        if module is None:
+            raise SignatureError("it needs pydantic, which is not imported")
+        try:
+            with warnings.catch_warnings():
+                # pydantic warns that a default in a Field has no effect here; we apply it ourselves.
+                warnings.simplefilter("ignore")
+                self.adapter = module.TypeAdapter(annotation)
+                schema = self.adapter.json_schema(mode="serialization" if output else "validation")
+        except Exception as error:  # each of pydantic's errors means the same here
+            reason = str(error).partition("\n")[0]
+            raise SignatureError(f"pydantic does not support it: {reason}") from error
+        self.defs: dict[str, JSON] = schema.pop("$defs", {})
+        self.schema: dict[str, JSON] = schema
+        inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+        self._label = getattr(inner, "__name__", "")
+        self._annotation = annotation
+
+    def read(self, value: JSON) -> Any:
+        """Convert decoded JSON."""
+        return validate_with_pydantic(self.adapter.validate_json, msgspec.json.encode(value))
+
+    def encode(self, value: Any) -> bytes:
+        """Validate and encode a value."""
+        valid = validate_with_pydantic(self.adapter.validate_python, value)
+        return self.adapter.dump_json(valid, by_alias=True, warnings="error")
+
+    def to_builtins(self, value: Any) -> JSON:
+        """Return the value that `encode` encodes."""
+        valid = validate_with_pydantic(self.adapter.validate_python, value)
+        return self.adapter.dump_python(valid, mode="json", by_alias=True)
+
+    def adopt_schema(self, defs: Definitions) -> ForeignSchema:
+        """Return the schema without generated titles; add its definitions, and that of a class, to `defs`."""
+        names = {name: defs.assign_foreign_name(name, part) for name, part in self.defs.items()}
+        refs = {f"{DEFS_PREFIX}{old}": f"{DEFS_PREFIX}{new}" for old, new in names.items()}
+        defs |= {names[name]: _rewrite_schema(part, refs, name) for name, part in self.defs.items()}
+        schema = _rewrite_schema(self.schema, refs, self._label)
+        if "$ref" in schema or not isinstance(self._annotation, type):
+            return schema
+        name = defs.assign_foreign_name(self._label, self.schema)
+        defs[name] = schema
+        return ForeignSchema({"$ref": f"{DEFS_PREFIX}{name}"})
+
+
+def validate_with_pydantic(validate: Callable[[Any], Any], value: Any) -> Any:
+    """Call one of pydantic's validators. Raises `ValidationError`.
+
+    Validate encoded JSON where possible: in JSON, a strict model accepts a string for a date.
+    """
+    try:
+        return validate(value)
+    except ValueError as error:
+        found = cast("Any", error).errors(include_url=False, include_context=False, include_input=False)
+        issues = [ValidationIssue(json_schema.format_path(each["loc"]), each["msg"]) for each in found]
+        raise ValidationError(issues) from error
+
+
+def _rewrite_schema(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> ForeignSchema:
+    """Return a part of pydantic's schema with other references, and no title that only repeats `label`."""
+    renamed = ForeignSchema()
+    for keyword, value in schema.items():
+        if keyword in {"const", "default", "enum", "examples"}:  # plain data
+            renamed[keyword] = value
+        elif keyword == "properties":
+            renamed[keyword] = {name: _rewrite_schema(part, refs, name) for name, part in value.items()}
+        elif keyword != "title" or _normalize_title(value) != _normalize_title(label):
+            renamed[keyword] = _rewrite_value(value, refs)
+    return renamed
+
+
+def _rewrite_value(value: JSON, refs: Mapping[str, str]) -> JSON:
+    if isinstance(value, dict):
+        return _rewrite_schema(cast("dict[str, JSON]", value), refs, "")
+    if isinstance(value, list):
+        return [_rewrite_value(item, refs) for item in cast("list[JSON]", value)]
+    return refs.get(value, value) if isinstance(value, str) else value
+
+
+def _normalize_title(title: str) -> str:
+    return title.replace(" ", "").replace("_", "").lower()

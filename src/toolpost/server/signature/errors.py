@@ -1,6 +1,6 @@
-"""The errors of signatures and arguments, and the problems that msgspec reports, in our words.
+"""The errors of signatures and arguments, and msgspec's error messages in our words.
 
-Why a value misses a schema is explained in `toolpost.json_schema`.
+`toolpost.json_schema` explains why a value does not match a schema.
 """
 
 import re
@@ -13,12 +13,11 @@ from toolpost.errors import MCPError, ToolError
 from toolpost.json_schema import MAX_ISSUES, TYPE_NAMES, ValidationIssue, join_path
 
 _QUOTED_NAME: Final = r"`(\w+)`"
-_NATIVE_NAMES: Final = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
-"""The JSON types by the names that msgspec has for them."""
+_JSON_TYPES_BY_NATIVE: Final = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
 
 
 class ValidationError(ValueError):
-    """A value is not of the type that it should be; the paths count from that value."""
+    """A value has the wrong type; the paths of the issues are relative to that value."""
 
     def __init__(self, issues: Iterable[ValidationIssue]) -> None:
         self.issues = tuple(islice(issues, MAX_ISSUES))
@@ -26,15 +25,16 @@ class ValidationError(ValueError):
 
 
 class ArgumentError(ToolError):
-    """The arguments of a call do not fit. The text is for the model; `issues` has the parts of it."""
+    """The arguments of a call are not valid. The message is for the model; `issues` has its parts."""
 
     def __init__(self, issues: Iterable[ValidationIssue]) -> None:
         self.issues = tuple(islice(issues, MAX_ISSUES))
-        super().__init__("\n- ".join(["The arguments do not fit:", *map(str, self.issues)]))
+        separator = "\n- " if len(self.issues) > 1 else " "
+        super().__init__(separator.join(["Invalid arguments:", *map(str, self.issues)]))
 
 
 class SignatureError(MCPError, TypeError):
-    """A function cannot be bound. The text names the parameter, the hint what to write instead.
+    """A function has a signature that cannot work. The message names the parameter, the hint a remedy.
 
     Examples:
         >>> @Server("shop").tool
@@ -47,7 +47,7 @@ class SignatureError(MCPError, TypeError):
 
 @contextmanager
 def prefix_signature_errors(where: str) -> Generator[None]:
-    """Put the place of the cause in front of a `SignatureError`."""
+    """Prefix a `SignatureError` with its location."""
     try:
         yield
     except SignatureError as error:
@@ -55,10 +55,7 @@ def prefix_signature_errors(where: str) -> Generator[None]:
 
 
 def parse_issues(error: Exception, path: str = "") -> list[ValidationIssue]:
-    """Return the problems that an error of msgspec describes, or carries from one of our hooks.
-
-    `path` is that of the value that was read.
-    """
+    """Return the issues of an error of msgspec, or of one of our hooks; `path` is that of the value."""
     text, at, where = str(error).rpartition(" - at `")
     if not at:
         text, where = where, "$`"
@@ -72,4 +69,4 @@ def parse_issues(error: Exception, path: str = "") -> list[ValidationIssue]:
 
 
 def _rename_type(match: re.Match[str]) -> str:
-    return TYPE_NAMES.get(_NATIVE_NAMES.get(match[1], match[1]), match[0])
+    return TYPE_NAMES.get(_JSON_TYPES_BY_NATIVE.get(match[1], match[1]), match[0])

@@ -1,6 +1,6 @@
-"""Reads what a function says about itself: names in its annotations, descriptions in its docstring.
+"""Evaluates the annotations of a function, and reads the descriptions in its docstring.
 
-What the annotated types mean is the business of `type_compiler`.
+`type_compiler` compiles the annotated types.
 """
 
 import functools
@@ -14,15 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, ForwardRef, TypeVar, Union, cast, get_args, get_origin
 
-from msgspec import Struct
-
 from toolpost.server.signature.errors import SignatureError
 
 UNION_TYPES: Final = frozenset({Union, types.UnionType})
 
 
 def unwrap_layers(fn: Any) -> Iterator[Any]:
-    """Yield the callable, and what it calls in turn, down to the function that was written."""
+    """Yield the callable and the callables that it wraps, down to the function of the author."""
     while True:
         yield fn
         if isinstance(fn, functools.partial):
@@ -38,10 +36,10 @@ def unwrap_layers(fn: Any) -> Iterator[Any]:
 
 
 class AnnotationScope:
-    """Looks up the names in the annotations of one function, or of a callable that leads to one.
+    """Looks up the names in the annotations of one function, or of a callable that wraps one.
 
-    First where Python looks. A name that is not found there may be local to the function that is defining
-    this one right now, so the callers of `bind` in the same module come next; nothing of them is kept.
+    A name that Python does not find may be local to the function that is defining this one right now, so the
+    callers of `evaluate` in the same module are searched next.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -56,13 +54,13 @@ class AnnotationScope:
             self._locals |= {kind.__name__: kind for kind in getattr(written, "__type_params__", ())}
 
     def evaluate(self, annotation: Any) -> Any:
-        """Return the type that an annotation of the function means."""
+        """Return the type of an annotation of the function."""
         if isinstance(annotation, type) and get_origin(annotation) is None:
             return cast("Any", annotation)
         return self._evaluate(annotation, self._globals, self._locals)[0]
 
     def resolve_class_hints(self, it: Any) -> tuple[dict[str, Any], bool]:
-        """Return the annotations of a class, and whether the class's own module has all names in them."""
+        """Return the annotations of a class, and whether its own module has all names in them."""
         cls = get_origin(it) or it
         found: dict[str, Any] = {}
         complete = True
@@ -88,15 +86,15 @@ class AnnotationScope:
             except NameError:
                 inner = self._find_caller_locals() | self._locals | inner
                 return typing.get_type_hints(holder, outer, inner, include_extras=True)["it"], False
-        except Exception as error:  # an annotation is code: it may raise anything
+        except Exception as error:  # an annotation is code, and may raise anything
             shown = annotation if isinstance(annotation, str) else repr(annotation)
             raise SignatureError(
                 f"the annotation {shown!r} cannot be evaluated: {error}",
-                hint="define or import what it names, outside of `if TYPE_CHECKING`",
+                hint="define or import its names outside of `if TYPE_CHECKING`",
             ) from error
 
     def _find_caller_locals(self) -> dict[str, Any]:
-        """Return the local names of the calls in progress in the function's module; inner ones win."""
+        """Return the local names of the running calls in the function's module; inner ones win."""
         found: dict[str, Any] = {}
         frame = inspect.currentframe()
         while frame is not None:
@@ -124,14 +122,10 @@ def _pair_type_variables(cls: type[Any], args: tuple[Any, ...]) -> dict[Any, Any
 
 
 def _substitute(it: Any, variables: Mapping[Any, Any]) -> Any:
-    """Return a type with its type variables replaced."""
     if isinstance(it, TypeVar):
         return variables.get(it, it)
     inner = getattr(it, "__parameters__", ()) if variables and get_origin(it) is not None else ()
     return it[tuple(variables.get(one, one) for one in inner)] if inner else it
-
-
-# --------------------------------------------------------------------- types
 
 
 def resolve_alias(it: Any) -> Any:
@@ -145,14 +139,14 @@ def resolve_alias(it: Any) -> Any:
 
 
 def describe_type(it: Any) -> str:
-    """Return a type as its author wrote it, more or less."""
+    """Return a type as its author wrote it, roughly."""
     if isinstance(it, type) and get_origin(it) is None:
         return it.__name__
     return repr(it).replace("typing.", "").replace("collections.abc.", "")
 
 
 def make_label(it: Any) -> str:
-    """Return a name for a type, made of the names of its parts."""
+    """Return a label for a type, from the names of its parts."""
     if get_origin(it) is Annotated:
         return make_label(get_args(it)[0])
     names = [getattr(get_origin(it) or it, "__name__", "value"), *map(make_label, get_args(it))]
@@ -174,15 +168,8 @@ _SPHINX_PATTERN: Final = (
 )
 
 
-class Docstring(Struct, frozen=True):
-    """A parsed docstring. `summary` is all of it but the parameters."""
-
-    summary: str
-    parameters: dict[str, str]
-
-
-def parse_docstring(doc: str | None) -> Docstring:
-    """Return the parts of a docstring in the style of Google, NumPy or Sphinx."""
+def parse_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
+    """Split a docstring in the style of Google, NumPy or Sphinx into prose and descriptions by parameter."""
     blocks: deque[list[str]] = deque()  # each is a line with the indented and empty lines below it
     for line in inspect.cleandoc(doc or "").splitlines():
         if blocks and (not line or line[0].isspace()):
@@ -208,7 +195,7 @@ def parse_docstring(doc: str | None) -> Docstring:
     if "\n\n\n" in summary:
         summary = re.sub(r"\n{3,}", "\n\n", summary)
     described = {name: " ".join(filter(None, map(str.strip, lines))) for name, lines in found.items()}
-    return Docstring(summary, {name: text for name, text in described.items() if text})
+    return summary, {name: text for name, text in described.items() if text}
 
 
 def _is_heading(block: list[str], following: deque[list[str]]) -> bool:
@@ -217,7 +204,7 @@ def _is_heading(block: list[str], following: deque[list[str]]) -> bool:
 
 
 def _read_google_entries(lines: list[str], found: dict[str, list[str]]) -> None:
-    """Read the indented lines below `Args:`; the first one shows how deep a name is indented."""
+    """Read the indented lines below `Args:`; the first one has the indentation of a name."""
     indents = [len(line) - len(line.lstrip()) for line in lines]
     level = next((indent for line, indent in zip(lines, indents, strict=True) if line.strip()), 0)
     description: list[str] = []
@@ -229,7 +216,7 @@ def _read_google_entries(lines: list[str], found: dict[str, list[str]]) -> None:
 
 
 def _read_numpy_entries(blocks: deque[list[str]], found: dict[str, list[str]]) -> None:
-    """Read the entries below an underlined heading, until there is another heading, or prose."""
+    """Read the entries below an underlined heading, up to another heading or prose."""
     while blocks and re.fullmatch(_NUMPY_PATTERN, blocks[0][0]):
         block = blocks.popleft()
         if _is_heading(block, blocks):

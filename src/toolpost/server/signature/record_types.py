@@ -1,7 +1,7 @@
-"""Classes with fields, described alike: dataclasses, attrs, TypedDicts, named tuples and msgspec's structs.
+"""Classes with fields: dataclasses, attrs, TypedDicts, named tuples and msgspec's structs, described alike.
 
-Knows which fields a class has, where msgspec would make its values otherwise than the class itself does, and
-how to make them in that case. The types of the fields are compiled by `TypeCompiler`.
+Finds the fields, and the classes whose values msgspec would make differently than the class itself does; it
+makes such values. `TypeCompiler` compiles the types of the fields.
 """
 
 import sys
@@ -18,9 +18,7 @@ from toolpost.server.signature.inspection import AnnotationScope
 from toolpost.types.base import JSON
 
 TypeHints: TypeAlias = Mapping[str, Any]
-"""The annotations of a class by name, evaluated."""
-
-_QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly"})
+"""The evaluated annotations of a class, by name."""
 
 
 class RecordField(Struct, frozen=True):
@@ -37,19 +35,14 @@ class RecordType(Struct, frozen=True, kw_only=True):
     """The description of a class with fields."""
 
     fields: list[RecordField]
-    array: bool = False
-    """Whether it is an array on the wire, not an object."""
-    closed: bool = False
-    """Whether unknown keys, or further items, are refused."""
+    array: bool = False  # on the wire, instead of an object
+    closed: bool = False  # whether unknown keys, or further items, are refused
     tag: tuple[str, str | int] | None = None
-    ordinary: bool = True
-    """Whether msgspec makes values of this class as the class itself would."""
-    build: Callable[..., Any]
-    """Makes a value from fields by keyword."""
+    ordinary: bool = True  # whether msgspec makes values as the class itself does
 
 
 def describe_record(it: Any, scope: AnnotationScope, *, output: bool) -> RecordType | None:
-    """Return the description of a class, generic or not; None if it has no fields."""
+    """Return the description of a class; None if it has no fields."""
     cls = cast("type[Any]", get_origin(it) or it)
     describe = next((describe for mark, describe in _DESCRIBERS.items() if hasattr(cls, mark)), None)
     if describe is None:
@@ -77,8 +70,8 @@ def build_record_schema(record: RecordType, parts: Sequence[Schema], description
     return schema | ({"additionalProperties": False} if record.closed else {})
 
 
-def make_record_reader(record: RecordType, kinds: Sequence[Any], *, build: bool) -> ValueReader:
-    """Return a reader of the fields, whose types are `kinds`; with `build` it makes values of the class."""
+def make_record_reader(record: RecordType, kinds: Sequence[Any], build: type[Any] | None) -> ValueReader:
+    """Return a reader of fields of the types `kinds`; it makes a value of the class `build`."""
     slots = {f"slot_{index}": field for index, field in enumerate(record.fields)}
     tag: dict[str, Any] = {} if record.tag is None else {"tag_field": record.tag[0], "tag": record.tag[1]}
     struct = msgspec.defstruct(
@@ -96,15 +89,12 @@ def make_record_reader(record: RecordType, kinds: Sequence[Any], *, build: bool)
 
     def read(value: JSON) -> Any:
         made = convert_value(value, struct)
-        if not build:
+        if build is None:
             return made
         given = zip(record.fields, msgspec.structs.astuple(made), strict=True)
-        return record.build(**{field.name: item for field, item in given if item is not UNSET})
+        return build(**{field.name: item for field, item in given if item is not UNSET})
 
     return read
-
-
-# --------------------------------------------------------------------- kinds of classes
 
 
 def _describe_struct(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
@@ -122,7 +112,6 @@ def _describe_struct(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
         array=config.array_like,
         closed=config.forbid_unknown_fields,
         tag=None if config.tag is None else (config.tag_field, config.tag),
-        build=cls,
     )
 
 
@@ -136,7 +125,7 @@ def _describe_dataclass(cls: Any, hints: TypeHints, output: bool) -> RecordType:
         if kind is ClassVar or get_origin(kind) is ClassVar:
             continue
         is_init_only = kind is init_only or isinstance(kind, init_only)
-        # Msgspec leaves a default to the class: it would be missing from `vars()`, and where it is written.
+        # Msgspec would not set a default: it would be missing from `vars()`, and from the output.
         unset = cls.__dictoffset__ and field.default is not missing and not output
         ordinary = ordinary and field.init and not is_init_only and not unset
         if is_init_only if output else not field.init:
@@ -145,7 +134,7 @@ def _describe_dataclass(cls: Any, hints: TypeHints, output: bool) -> RecordType:
         required = field.default is missing and field.default_factory is missing
         default = UNSET if field.default is missing else field.default
         fields.append(RecordField(field.name, field.name, kind, required, default))
-    return RecordType(fields=fields, ordinary=ordinary, build=cls)
+    return RecordType(fields=fields, ordinary=ordinary)
 
 
 def _describe_attrs(cls: Any, hints: TypeHints, output: bool) -> RecordType:
@@ -164,19 +153,20 @@ def _describe_attrs(cls: Any, hints: TypeHints, output: bool) -> RecordType:
         checked = field.validator is not None and output
         made_of_self = getattr(field.default, "takes_self", False)
         ordinary = ordinary and simple and not checked and not made_of_self
-    return RecordType(fields=fields, ordinary=ordinary, build=cls)
+    return RecordType(fields=fields, ordinary=ordinary)
 
 
 def _describe_typed_dict(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
     fields: list[RecordField] = []
     for name, annotation in hints.items():
-        # A string annotation hides `NotRequired` from the class itself, so the evaluated one decides.
+        # A string annotation hides `NotRequired` from the class, so the evaluated one decides.
         required, kind = name in cls.__required_keys__, annotation
-        while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in _QUALIFIERS:
+        qualifiers = {"Required", "NotRequired", "ReadOnly"}
+        while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in qualifiers:
             required = required if qualifier == "ReadOnly" else qualifier == "Required"
             (kind,) = get_args(kind)
         fields.append(RecordField(name, name, kind, required))
-    return RecordType(fields=fields, build=dict)
+    return RecordType(fields=fields)
 
 
 def _describe_named_tuple(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
@@ -185,14 +175,13 @@ def _describe_named_tuple(cls: Any, hints: TypeHints, _output: bool) -> RecordTy
         RecordField(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, UNSET))
         for name in cls._fields
     ]
-    return RecordType(fields=fields, array=True, closed=True, build=cls)
+    return RecordType(fields=fields, array=True, closed=True)
 
 
-_DESCRIBERS: Final[dict[str, Callable[[Any, TypeHints, bool], RecordType]]] = {
+_DESCRIBERS: Final[dict[str, Callable[[Any, TypeHints, bool], RecordType]]] = {  # by attribute
     "__struct_fields__": _describe_struct,
     "__dataclass_fields__": _describe_dataclass,
     "__attrs_attrs__": _describe_attrs,
     "__required_keys__": _describe_typed_dict,
     "_field_defaults": _describe_named_tuple,
 }
-"""The attributes that tell the kinds of classes with fields."""

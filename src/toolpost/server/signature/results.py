@@ -1,7 +1,6 @@
-"""Turns what a tool returns into a result: content for the model, and structured content with its schema.
+"""Converts the return value of a tool to a result: content, and structured content with its schema.
 
-Owns the conversion of Python values, the output schema, and the check of values against it. The caller knows
-what the peer's revision allows, and passes `wrap`.
+Owns the output schema, and the check of values against it.
 """
 
 import inspect
@@ -18,10 +17,9 @@ from msgspec import UNSET
 
 from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
-from toolpost.server.signature.compiled_types import ENCODER, dec_hook, enc_hook
+from toolpost.server.signature.compiled_types import ENCODER, PydanticType, dec_hook, enc_hook
 from toolpost.server.signature.errors import SignatureError, parse_issues, prefix_signature_errors
 from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope
-from toolpost.server.signature.pydantic_types import PydanticType
 from toolpost.server.signature.schema_parts import compile_validator, make_root_schema
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.types.base import JSON, Raw
@@ -31,20 +29,16 @@ from toolpost.types.tools import CallToolResult
 _CONTENT_TYPES: Final = (Content, bytes)
 _LIST_TYPES: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
-"""Return types without a schema: text, nothing, and no return at all."""
 RESULT_KEY: Final = "result"
-"""The key under which a peer that takes only objects finds another value."""
-_WRAPPED_META: Final = {"toolpost/wrapped": True}
-"""In `_meta`, so that clients can unwrap the value."""
-_EXACT_TYPES: Final = frozenset({int, bool})
-"""The types whose values are valid as they are, and equal after encoding and decoding."""
+"""The key of a wrapped value, for peers that accept only objects."""
+_WRAPPED_META: Final = {"toolpost/wrapped": True}  # in `_meta`, so that clients can unwrap the value
+_EXACT_TYPES: Final = frozenset({int, bool})  # always valid, and equal after encoding and decoding
 _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
-"""Bytes in foreign JSON that need a closer look: line breaks would break the framing of a channel."""
+"""Bytes in foreign JSON that have to be checked: line breaks would break the framing of a channel."""
 
-OutputCheck: TypeAlias = Callable[[bytes], Any]
-"""Raises if JSON breaks the output schema."""
+OutputCheck: TypeAlias = Callable[[bytes], Any]  # raises if JSON breaks the output schema
 OutputEncoder: TypeAlias = tuple[Callable[[Any], bytes], Callable[[Any], JSON]]
-"""Turns a value into JSON, encoded and not: encoding would turn NaN into null without notice."""
+"""Converts a value to JSON, encoded and not: encoding would silently turn NaN into null."""
 
 
 class OutputError(MCPError):
@@ -52,12 +46,11 @@ class OutputError(MCPError):
 
 
 class ResultConverter:
-    """Converts what one tool returns. Made by `for_function` or `for_schema`.
+    """Converts the return values of one tool. Made by `for_function` or `for_schema`.
 
-    A `str` is one block of text, `None` no block, and bytes are a file, an embedded resource, because their
-    type is not known. Images, audio, files and content blocks stay what they are, alone or in a list.
-    Everything else is structured content, with its JSON as a block of text: `output_schema` is its schema, if
-    there is one. With `is_wrapped`, a peer that takes only objects gets the value under the key `result`;
+    A `str` is one block of text, `None` no block, and bytes are a file. Images, audio, files and content
+    blocks stay what they are, alone or in a list. Everything else is structured content, with its JSON as a
+    block of text. With `is_wrapped`, a peer that accepts only objects gets the value under the key `result`;
     `wrapped_schema` is the schema for such a peer.
     """
 
@@ -65,23 +58,21 @@ class ResultConverter:
         self,
         schema: dict[str, JSON] | None,
         check: OutputCheck | None = None,
-        encoder: OutputEncoder | None = None,
+        encoder: OutputEncoder | tuple[()] = (),
     ) -> None:
         self.output_schema = schema
         self.is_wrapped = schema is not None and schema.get("type") != "object"
         self.wrapped_schema = _wrap_schema(schema) if schema is not None and self.is_wrapped else schema
         self._check = check
         self._encoder = encoder
-        self._is_block_list = False  # whether a list is one of blocks, whatever is in it
+        self._is_block_list = False  # whether each list is a list of blocks
         self._exact_type: Any = None  # one of _EXACT_TYPES, if it is the return type
 
     @classmethod
     def for_function(cls, fn: Callable[..., Any]) -> Self:
         """Return the converter for the return annotation of a function.
 
-        `str`, `bytes`, media and content blocks are content without a schema, also in lists and unions.
-        Anything else is structured content with the schema of its type. Without an annotation, or with `Any`,
-        there is no schema.
+        Text and content blocks have no schema, also in lists and unions; nor has `Any`.
         """
         annotation = inspect.signature(fn).return_annotation
         if annotation is inspect.Signature.empty:
@@ -106,7 +97,7 @@ class ResultConverter:
         return cls(schema, lambda text: validate(msgspec.json.decode(text)))
 
     def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
-        """Return the result for a value; `wrap` if the peer takes only objects as structured content."""
+        """Return the result for a value; `wrap` if the peer accepts only objects as structured content."""
         is_exact = type(value) is self._exact_type
         if is_exact or not (self._check is None or isinstance(value, CallToolResult)):
             text = _encode_output(value) if is_exact else self._encode_checked(value)
@@ -117,7 +108,7 @@ class ResultConverter:
             return result
         if not isinstance(value, CallToolResult):
             return self._convert_untyped(value)
-        _encode_output(value, _WIRE_ENCODER)
+        _encode_output(value, jsonrpc.encode)
         if self._check is not None and not value.is_error:
             self._verify(_encode_output(value.structured_content))
         if wrap and self.is_wrapped and value.structured_content is not UNSET:
@@ -128,18 +119,17 @@ class ResultConverter:
 
     def _encode_checked(self, value: Any) -> bytes:
         """Return the JSON of a value that has an output schema. Raises OutputError if it breaks that."""
-        text = _encode_output(value, self._encoder or _VALUE_ENCODER)
-        if self._encoder is None:  # pydantic checks while it encodes
+        text = _encode_output(value, *self._encoder)
+        if not self._encoder:  # pydantic checks while it encodes
             self._verify(text)
         if not any(map(text.__contains__, _SUSPECT_BYTES)):
             return text
         try:
             return _encode_output(msgspec.json.decode(text))
         except msgspec.DecodeError as error:
-            raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+            raise OutputError(f"the return value cannot be sent: {error}") from error
 
     def _convert_untyped(self, value: Any) -> CallToolResult:
-        """Return the result of a tool without an output schema."""
         if value is None:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_get_content_types())):
@@ -159,23 +149,20 @@ class ResultConverter:
         try:
             if self._check is not None:
                 self._check(text)
-        except Exception as error:  # a validator of the author's type may raise anything
+        except Exception as error:  # a validator of the author may raise anything
             issues = "; ".join(map(str, parse_issues(error)))
-            raise OutputError(f"what the tool returned is not what it promised: {issues}") from error
-
-
-# --------------------------------------------------------------------- values
+            raise OutputError(f"the return value does not match the output schema: {issues}") from error
 
 
 def _wrap_schema(schema: dict[str, JSON]) -> dict[str, JSON]:
-    """Return the schema of an object that holds what `schema` allows under the key `result`."""
+    """Return the schema of an object with a value of `schema` under the key `result`."""
     inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
     outer: dict[str, JSON] = {"type": "object", "properties": {RESULT_KEY: inner}, "required": [RESULT_KEY]}
     return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
 def _get_content_types() -> tuple[type[Any], ...]:
-    """Return the types that are content; media are among them once their module is loaded."""
+    """Return the types that are content; media only once their module is loaded."""
     media = sys.modules.get("toolpost.server.registry.media")
     return _CONTENT_TYPES if media is None else (*_CONTENT_TYPES, media.Media)
 
@@ -191,7 +178,7 @@ def _to_content_block(value: Any) -> Content:
 
         value = File(value)
     if isinstance(value, Content):
-        _encode_output(value, _WIRE_ENCODER)
+        _encode_output(value, jsonrpc.encode)
         return value
     if isinstance(value, _get_content_types()):
         return value.content()
@@ -205,18 +192,17 @@ def _to_builtins(value: Any) -> JSON:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
-_VALUE_ENCODER: Final[OutputEncoder] = (ENCODER.encode, _to_builtins)
-_WIRE_ENCODER: Final[OutputEncoder] = (jsonrpc.encode, _to_builtins)
-
-
-def _encode_output(value: Any, encoder: OutputEncoder = _VALUE_ENCODER) -> bytes:
-    encode, to_builtins = encoder
+def _encode_output(
+    value: Any,
+    encode: Callable[[Any], bytes] = ENCODER.encode,
+    to_builtins: Callable[[Any], JSON] = _to_builtins,
+) -> bytes:
     try:
         text = encode(value)
         if b"null" in text:
             _check_numbers(to_builtins(value))
-    except Exception as error:  # whatever the value's own code raises
-        raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+    except Exception as error:  # code of the value may raise anything
+        raise OutputError(f"the return value cannot be sent: {error}") from error
     return text
 
 
@@ -227,18 +213,15 @@ def _check_numbers(value: JSON) -> None:
         it = rest.pop()
         if isinstance(it, float):
             if not isfinite(it):
-                raise ValueError(f"JSON has no number {it}")
+                raise ValueError(f"JSON cannot represent {it}")
         elif isinstance(it, dict):
             rest += cast("dict[str, JSON]", it).values()
         elif isinstance(it, list | tuple):
             rest += cast("list[JSON]", it)
 
 
-# --------------------------------------------------------------------- annotations
-
-
 def _is_content(it: Any) -> bool:
-    """Return whether a return annotation is one of content, or too vague for a schema."""
+    """Return whether a return annotation means content, or is too vague for a schema."""
     if get_origin(it) is Annotated:
         return _is_content(get_args(it)[0])
     members = get_args(it) if get_origin(it) in UNION_TYPES else (it,)
@@ -257,14 +240,14 @@ def _is_block(it: Any) -> bool:
 
 def _compile_output_type(
     annotation: Any, scope: AnnotationScope
-) -> tuple[dict[str, JSON], OutputCheck, OutputEncoder | None]:
+) -> tuple[dict[str, JSON], OutputCheck, OutputEncoder | tuple[()]]:
     """Return the schema of a type, the check of its JSON, and the encoder if it is not msgspec's."""
     compiler = TypeCompiler(scope, output=True)
     compiled = compiler.compile_type(annotation)
     schema = make_root_schema(compiled.schema, compiler.defs)
     if compiled.uses_pydantic and not compiled.has_msgspec_limits:
-        # Pydantic writes what it would not read back, such as computed fields, so it takes the whole type.
+        # Pydantic writes fields that it does not read, such as computed ones, so it has to write everything.
         with suppress(SignatureError):
             whole = PydanticType(annotation, output=True)
             return schema, lambda text: whole.read(Raw(text)), (whole.encode, whole.to_builtins)
-    return schema, msgspec.json.Decoder(compiled.type, dec_hook=dec_hook).decode, None
+    return schema, msgspec.json.Decoder(compiled.type, dec_hook=dec_hook).decode, ()

@@ -1,6 +1,6 @@
-"""Puts schemas together: definitions and references, unions, defaults, and the root that a peer gets.
+"""Combines schemas: definitions and references, unions, keywords, and the root that a peer gets.
 
-Works on the schemas that `TypeCompiler` makes, which use a small part of JSON Schema. Knows no Python types.
+Works on the schemas of `TypeCompiler`, which use a small part of JSON Schema.
 """
 
 import re
@@ -10,34 +10,25 @@ from typing import Any, Final
 
 import msgspec
 
+from toolpost import json_schema
 from toolpost.errors import MCPError
-from toolpost.json_schema import (
-    DEFS_PREFIX,
-    JSON_TYPES,
-    ForeignSchema,
-    Schema,
-    get_json_type,
-    is_type_allowed,
-    make_validator,
-    resolve_ref,
-)
+from toolpost.json_schema import DEFS_PREFIX, ForeignSchema, Schema
 from toolpost.types.base import JSON
 
-HEADER_KEYWORD: Final = "x-mcp-header"
-"""The keyword that names the header of a property."""
+HEADER_KEYWORD: Final = "x-mcp-header"  # names the header of a property
 _NAME_SEPARATORS: Final = r"[^A-Za-z0-9_.-]+"
 _REF_PATTERN: Final = r'"\$ref":"#/\$defs/([^"]+)"'
 
 
 class Definitions(dict[str, JSON]):
-    """The definitions that some schemas share; gives out their names."""
+    """The definitions that some schemas share, and their names."""
 
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[Any, str] = {}
 
     def assign_name(self, key: Hashable, wanted: str) -> str:
-        """Return the name of a definition: the wanted one, with a number if another definition has it."""
+        """Return the name of a definition: the wanted name, with a number if it is taken."""
         if key not in self._names:
             wanted = re.sub(_NAME_SEPARATORS, "_", wanted).strip("_")
             taken = set(self._names.values())
@@ -49,25 +40,16 @@ class Definitions(dict[str, JSON]):
         """Return the name of a definition that another library made; equal ones share it."""
         return self.assign_name((wanted, msgspec.json.encode(definition)), wanted)
 
-    def make_ref(self, name: str) -> dict[str, JSON]:
-        """Return a reference to a definition."""
-        return {"$ref": f"{DEFS_PREFIX}{name}"}
-
 
 def can_accept(schema: Schema, kind: str, defs: Schema) -> bool:
     """Return whether some value of a JSON type, such as "string" or "null", may fit a schema."""
-    schema = resolve_ref(schema, defs)
+    schema = json_schema.resolve_ref(schema, defs)
     for options in ("anyOf", "oneOf"):
         if options in schema:
             return any(can_accept(option, kind, defs) for option in schema[options])
     if "enum" in schema:
-        return any(get_json_type(choice) == kind for choice in schema["enum"])
-    return is_type_allowed(schema, kind)
-
-
-def can_overlap(one: Schema, other: Schema, defs: Schema) -> bool:
-    """Return whether both schemas take values of some JSON type."""
-    return any(can_accept(one, kind, defs) and can_accept(other, kind, defs) for kind in JSON_TYPES.values())
+        return any(json_schema.get_json_type(choice) == kind for choice in schema["enum"])
+    return json_schema.is_type_allowed(schema, kind)
 
 
 def add_keywords(schema: Schema, keywords: Schema) -> Schema:
@@ -78,14 +60,8 @@ def add_keywords(schema: Schema, keywords: Schema) -> Schema:
     return ForeignSchema(together) if isinstance(schema, ForeignSchema) else together
 
 
-def make_enum_schema(choices: list[JSON]) -> Schema:
-    """Return a schema that allows these values; it names their type if they have one in common."""
-    kinds = {get_json_type(choice) for choice in choices}
-    return {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
-
-
 def make_any_of(options: list[Schema]) -> Schema:
-    """Return a schema that allows what any of several allows."""
+    """Return a schema of the values that fit any of several schemas."""
     flat: list[Schema] = []
     for option in options:
         for one in option["anyOf"] if list(option) == ["anyOf"] else [option]:
@@ -103,7 +79,7 @@ def remove_null(schema: Schema) -> Schema:
 
 
 def collect_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
-    """Return the definitions that a schema needs, also indirectly; None for one that is not complete yet."""
+    """Return the definitions that a schema needs, also indirectly; None for an incomplete one."""
     found: dict[str, JSON] = {}
     texts = [msgspec.json.encode(schema)]
     for text in texts:  # grows while it is walked
@@ -123,7 +99,7 @@ def attach_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
 def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
     """Return a schema without references between its root and the properties that have a keyword.
 
-    `above` are the definitions that the schema is a part of: one that contains itself is still referred to.
+    `above` are the definitions around the schema: one that contains itself keeps its reference.
     """
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(DEFS_PREFIX)
@@ -140,31 +116,33 @@ def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str
 
 
 def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
-    """Return a schema with its definitions; one that allows only objects names that type at its root."""
+    """Return a schema with its definitions; a schema of objects names that type at its root."""
     root = dict(schema)
     while "$ref" in root:
         root = {**defs[root.pop("$ref").removeprefix(DEFS_PREFIX)], **root}
     options = root.get("anyOf", [])
-    if options and all(resolve_ref(option, defs).get("type") == "object" for option in options):
+    if options and all(json_schema.resolve_ref(option, defs).get("type") == "object" for option in options):
         root["type"] = "object"
     return attach_definitions(root, defs)
 
 
-def compile_validator(schema: dict[str, JSON], what: str) -> Any:
-    """Return the validator for a schema that an author wrote; it repeats no value in its messages.
+def compile_validator(schema: dict[str, JSON], label: str) -> Any:
+    """Return the validator for a schema of an author; its messages contain no values.
 
     Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema.
     """
     if not isinstance(schema, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - authors may err
-        raise TypeError(f"{what} has to be a dict, not {schema!r}")
+        raise TypeError(f"{label} must be a dict, not {schema!r}")
     try:
-        validator = make_validator(schema, mask="the value")
+        validator = json_schema.make_validator(schema, mask="the value")
     except ValueError as error:
-        place = "/".join(map(str, getattr(error, "instance_path", ()))) or "its root"
-        raise ValueError(f"{what} is not valid: {getattr(error, 'message', error)}, at {place}") from error
+        location = "/".join(map(str, getattr(error, "instance_path", ()))) or "its root"
+        raise ValueError(
+            f"{label} is not valid: {getattr(error, 'message', error)}, at {location}"
+        ) from error
     if validator is None:
         raise MCPError(
-            f"{what} can only be checked by jsonschema-rs, which is not installed",
+            f"{label} requires jsonschema-rs, which is not installed",
             hint="pip install 'toolpost[schema]'",
         )
     return validator

@@ -1,8 +1,7 @@
-"""Compiles the types of a signature: for each the type that msgspec reads, and the schema of just that.
+"""Compiles the types of a signature: each to a type that msgspec reads, and to the schema of that type.
 
 One walk makes both, so that they cannot disagree. A type that msgspec reads as its author means it stays as
-it is, another one gets a proxy, and one that cannot be read soundly is refused. Each `_compile_…` compiles
-the parts of a type first, then combines them.
+it is, others get a proxy, and a type that cannot be read soundly is refused.
 """
 
 import enum
@@ -19,34 +18,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
-from toolpost.json_schema import ForeignSchema, Schema, ValidationIssue
-from toolpost.server.signature import schema_parts
-from toolpost.server.signature.compiled_types import (
-    SCALAR_SCHEMAS,
-    CompiledType,
-    ProxyType,
-    ValueReader,
-    convert_value,
-    document_schema,
-    is_decodable,
-    make_proxy_type,
-)
+from toolpost import json_schema
+from toolpost.json_schema import Schema, ValidationIssue
+from toolpost.server.signature import compiled_types, inspection, schema_parts
+from toolpost.server.signature.compiled_types import SCALAR_SCHEMAS, CompiledType, convert_value, is_decodable
 from toolpost.server.signature.errors import SignatureError, ValidationError, prefix_signature_errors
-from toolpost.server.signature.inspection import (
-    UNION_TYPES,
-    AnnotationScope,
-    describe_type,
-    make_label,
-    parse_docstring,
-    resolve_alias,
-)
-from toolpost.server.signature.pydantic_types import PydanticType, is_pydantic_field, is_pydantic_type
+from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope, describe_type, resolve_alias
 from toolpost.server.signature.schema_parts import HEADER_KEYWORD, Definitions
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
     from toolpost.server.signature.annotations import Limit
-    from toolpost.server.signature.record_types import RecordField, RecordType
+    from toolpost.server.signature.record_types import RecordField
 
 _COLLECTION_TYPES: Final[dict[Any, Any]] = {
     **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
@@ -56,14 +39,13 @@ _COLLECTION_TYPES: Final[dict[Any, Any]] = {
     tuple: tuple,
 }
 _CHOICE_TYPES: Final = frozenset({str, int, float, bool, type(None)})
-_KEY_PATTERNS: Final[dict[Any, str]] = {
+_KEY_PATTERNS: Final[dict[Any, str]] = {  # keys that are numbers
     int: "^-?(0|[1-9][0-9]*)$",
     float: r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
 }
-"""The patterns of keys that are numbers."""
 _NUMBER_SCHEMAS: Final = (SCALAR_SCHEMAS[int], SCALAR_SCHEMAS[float])
 _SUPPORTED_TYPES_HINT: Final = (
-    "take a builtin type, a dataclass, a TypedDict, a msgspec struct or a pydantic model"
+    "use a builtin type, a dataclass, a TypedDict, a msgspec struct or a pydantic model"
 )
 
 
@@ -71,8 +53,8 @@ class TypeCompiler:
     """Compiles the types of one signature, whose annotations `scope` evaluates.
 
     A class may contain itself. While it is compiled, an occurrence inside of it becomes a reference to the
-    class, in the hope that msgspec can read it. Only its fields show whether that is so. If not, the class
-    gets a proxy, and its fields are compiled once more: the occurrences inside now refer to that proxy.
+    class, as if msgspec could read it. If its fields show that msgspec cannot, the class gets a proxy, and
+    its fields are compiled once more: the occurrences inside now refer to that proxy.
 
     With `output`, values are written, not read. `defs` has the definitions that the schemas share.
     """
@@ -82,11 +64,8 @@ class TypeCompiler:
         self._scope = scope
         self._output = output
         self._compiled: dict[Any, CompiledType] = {}
-        """The classes that are done."""
-        self._in_progress: set[Any] = set()
-        """The classes and aliases around the type that is being compiled."""
-        self._proxies: dict[Any, ProxyType] = {}
-        """The classes and aliases that msgspec cannot read itself."""
+        self._in_progress: set[Any] = set()  # the classes and aliases around the current type
+        self._proxies: dict[Any, compiled_types.ProxyType] = {}  # for types that msgspec cannot read
 
     def compile_type(self, annotation: Any) -> CompiledType:
         """Compile a type; raise `SignatureError` if it cannot be read, or not soundly."""
@@ -94,8 +73,8 @@ class TypeCompiler:
             compiled = self._compile_type(annotation)
         except SignatureError:
             raise
-        except TypeError as error:  # metadata in the arguments of a generic class may have no hash
-            raise SignatureError(f"{describe_type(annotation)} cannot be surveyed: {error}") from error
+        except TypeError as error:  # metadata of a generic class may be unhashable
+            raise SignatureError(f"{describe_type(annotation)} cannot be inspected: {error}") from error
         if not is_decodable(compiled.type):
             raise SignatureError(f"{describe_type(annotation)} cannot be read from JSON")
         return compiled
@@ -142,7 +121,7 @@ class TypeCompiler:
         )
 
     def _compile_limited(self, inner: Any, limits: "list[Limit]") -> CompiledType:
-        """Compile a type with limits; those of a union go to the members that they fit."""
+        """Compile a type with limits; each limit of a union goes to the members that it fits."""
         if not limits:
             return self._compile_type(inner)
         from toolpost.server.signature import annotations  # noqa: PLC0415 - start-up time
@@ -163,13 +142,13 @@ class TypeCompiler:
             unused = [limit for limit in unused if limit not in fitting]
             members.append(Annotated[member, *fitting] if fitting else member)
         if unused:
-            raise SignatureError(f"a limit `{unused[0].name}` fits no part of {describe_type(inner)}")
+            raise SignatureError(f"the limit `{unused[0].name}` applies to no part of {describe_type(inner)}")
         return self._compile_union(members)
 
     # ----------------------------------------------------------------- choices
 
     def _compile_union(self, members: Sequence[Any]) -> CompiledType:
-        """Compile a union: msgspec reads it if it can tell the members apart, else a proxy tries them."""
+        """Compile a union: if msgspec cannot tell its members apart, a proxy tries one after the other."""
         every = [self._compile_type(member) for member in members]
         present = [member for member in every if member.type is not UnsetType]
         schema = schema_parts.make_any_of([member.schema for member in present])
@@ -179,37 +158,46 @@ class TypeCompiler:
         alike = any(self._can_confuse(*pair) for pair in combinations(present, 2))
         if is_decodable(kind) and not alike:
             return _combine(every, kind, schema)
-        is_foreign = any(isinstance(member.schema, ForeignSchema) for member in every)
+        is_foreign = any(isinstance(member.schema, json_schema.ForeignSchema) for member in every)
         if is_foreign and not any(member.has_msgspec_limits for member in every):
-            with suppress(SignatureError):  # one of ours is among them, which pydantic does not know
+            with suppress(SignatureError):  # pydantic may not know one of the members
                 return self._compile_pydantic(Union[tuple(members)])  # noqa: UP007 - of a tuple
         if alike and not schema_parts.collect_definitions(schema, self.defs).keys().isdisjoint(
             map(self._name_definition, self._in_progress)
-        ):  # trying would double the work with each level of a value
+        ):  # trying each member would double the work with each level of a value
             raise SignatureError(
-                f"the members of {' | '.join(map(describe_type, members))} look alike and contain each other",
-                hint="make them msgspec structs with tags, or pydantic models with a discriminator",
+                f"the members of {' | '.join(map(describe_type, members))} are ambiguous and recursive",
+                hint="use msgspec structs with tags, or pydantic models with a discriminator",
             )
-        return _combine(every, make_proxy_type("union", _make_union_reader(present)), schema, native=False)
+        return _combine(
+            every, compiled_types.make_proxy_type("union", _make_union_reader(present)), schema, native=False
+        )
 
     def _can_confuse(self, one: CompiledType, other: CompiledType) -> bool:
-        """Return whether some value may fit both types; msgspec would read two kinds of integer as one."""
+        """Return whether some value may fit both types."""
         if one.schema in _NUMBER_SCHEMAS and other.schema in _NUMBER_SCHEMAS:
             return False
         tagged = isinstance(one.type, type(Struct)) and isinstance(other.type, type(Struct))
-        return not tagged and schema_parts.can_overlap(one.schema, other.schema, self.defs)
+        return not tagged and any(
+            schema_parts.can_accept(one.schema, kind, self.defs)
+            and schema_parts.can_accept(other.schema, kind, self.defs)
+            for kind in json_schema.JSON_TYPES.values()
+        )
 
     def _compile_choices(self, it: Any, members: Sequence[Any]) -> CompiledType:
-        """Compile an enumeration or a `Literal`."""
         choices = [member.value if isinstance(member, enum.Enum) else member for member in members]
         if not choices or not all(type(choice) in _CHOICE_TYPES for choice in choices):
             raise SignatureError(
-                f"{describe_type(it)} has choices that JSON cannot say",
-                hint="take strings, integers, numbers, booleans or None",
+                f"{describe_type(it)} has choices that JSON cannot represent",
+                hint="use strings, integers, numbers, booleans or None",
             )
         native = is_decodable(it)
-        kind = it if native else make_proxy_type("choices", _make_choice_reader(choices, members))
-        return CompiledType(kind, schema_parts.make_enum_schema(choices), native)
+        kind = (
+            it if native else compiled_types.make_proxy_type("choices", _make_choice_reader(choices, members))
+        )
+        kinds = {json_schema.get_json_type(choice) for choice in choices}
+        schema = {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
+        return CompiledType(kind, schema, native)
 
     # ----------------------------------------------------------------- collections
 
@@ -226,7 +214,7 @@ class TypeCompiler:
             schema["uniqueItems"] = True
             members = get_args(item) if get_origin(item) in UNION_TYPES else (item,)
             if any((get_origin(member) or member).__hash__ is None for member in members):
-                raise SignatureError(f"a set cannot hold {describe_type(item)}", hint="take a list")
+                raise SignatureError(f"a set cannot hold {describe_type(item)}", hint="use a list")
         inner = (compiled.type, ...) if kind is tuple else (compiled.type,)
         native = origin is not abc.Iterable
         return _combine([compiled], types.GenericAlias(kind, inner), schema, native=native, base=kind)
@@ -245,9 +233,7 @@ class TypeCompiler:
         if keys.base in _KEY_PATTERNS:
             schema["propertyNames"] = {"pattern": _KEY_PATTERNS[keys.base]}
         elif not schema_parts.can_accept(keys.schema, "string", self.defs):
-            raise SignatureError(
-                f"a key in JSON is a string and cannot be {describe_type(key)}", hint="take str"
-            )
+            raise SignatureError(f"a JSON key is a string and cannot be {describe_type(key)}", hint="use str")
         elif keys.schema not in ({}, SCALAR_SCHEMAS[str]):
             schema["propertyNames"] = keys.schema
         if items.schema:
@@ -257,7 +243,7 @@ class TypeCompiler:
     # ----------------------------------------------------------------- named types
 
     def _compile_alias(self, it: Any, target: Any) -> CompiledType:
-        """Compile a name for another type, which may contain itself: by a proxy then."""
+        """Compile a name for another type; a type that contains itself gets a proxy."""
         if it in self._in_progress:
             return CompiledType(self._make_proxy(it), self._make_ref(it), native=False)
         self._in_progress.add(it)
@@ -270,37 +256,40 @@ class TypeCompiler:
         return replace(compiled, schema=self._make_ref(it), native=False, base=None, keys=None)
 
     def _compile_class(self, it: Any, cls: Any) -> CompiledType:
-        """Compile a class that is not one of the builtin ones."""
         if inspect.isclass(cls):
             if it in self._compiled:
                 return self._compiled[it]
             if it in self._in_progress:
                 proxy = self._proxies.get(it)
                 return CompiledType(proxy or it, self._make_ref(it), native=proxy is None)
-            if is_pydantic_type(cls) and not issubclass(cls, Struct):
+            if compiled_types.is_pydantic_type(cls) and not issubclass(cls, Struct):
                 return self._compiled.setdefault(it, self._compile_pydantic(it))
             if issubclass(cls, enum.Flag):
                 return CompiledType(it, {"type": "integer"})
             if issubclass(cls, enum.Enum):
                 return self._compile_choices(it, list(cls))
-            if _is_path(cls):
+            paths = sys.modules.get("pathlib")  # slow to import, and loaded already if there is a path
+            if paths is not None and issubclass(cls, paths.PurePath):
                 return CompiledType(it, {"type": "string", "format": "path"})
-            from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
-
-            record = record_types.describe_record(it, self._scope, output=self._output)
+            record = self._compile_record(it, cls)
             if record is not None:
-                return self._compiled.setdefault(it, self._compile_record(it, cls, record))
-        raise SignatureError(f"{describe_type(it)} cannot be said in JSON", hint=_SUPPORTED_TYPES_HINT)
+                return self._compiled.setdefault(it, record)
+        raise SignatureError(f"{describe_type(it)} cannot be represented in JSON", hint=_SUPPORTED_TYPES_HINT)
 
-    def _compile_record(self, it: Any, cls: type[Any], record: "RecordType") -> CompiledType:
-        """Compile a class with fields: to itself, or to a proxy that builds values of it."""
+    def _compile_record(self, it: Any, cls: type[Any]) -> CompiledType | None:
+        """Compile a class with fields, to itself or to a proxy; return None if it has no fields."""
         from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
 
-        doc = parse_docstring(_find_class_docstring(cls))
+        record = record_types.describe_record(it, self._scope, output=self._output)
+        if record is None:
+            return None
+        doc = cls.__dict__.get("__doc__")
+        is_generated = doc is not None and doc.startswith(f"{cls.__name__}(")  # by a decorator
+        summary, descriptions = inspection.parse_docstring(None if is_generated else doc)
         self._in_progress.add(it)
-        fields = [self._compile_field(cls, field, doc.parameters) for field in record.fields]
+        fields = [self._compile_field(cls, field, descriptions) for field in record.fields]
         self._in_progress.discard(it)
-        schema = record_types.build_record_schema(record, [field.schema for field in fields], doc.summary)
+        schema = record_types.build_record_schema(record, [field.schema for field in fields], summary)
         name = self._name_definition(it)
         self.defs[name] = schema
         keys = None if record.array else frozenset(field.wire_name for field in record.fields)
@@ -309,46 +298,46 @@ class TypeCompiler:
             return compiled
         if it not in self._proxies and name in schema_parts.collect_definitions(schema, self.defs):
             self._make_proxy(it)
-            self._compiled.clear()  # some of them contain the class without its proxy
-            return self._compile_record(it, cls, record)
+            self._compiled.clear()  # other classes may contain this one without its proxy
+            return self._compile_record(it, cls)
         proxy = self._make_proxy(it)
-        proxy.reader = record_types.make_record_reader(
-            record, [field.type for field in fields], build=not self._output
-        )
+        build = None if self._output else cls  # a TypedDict makes a dict
+        proxy.reader = record_types.make_record_reader(record, [field.type for field in fields], build)
         return replace(compiled, type=proxy, native=False)
 
     def _compile_field(
         self, cls: type[Any], field: "RecordField", descriptions: abc.Mapping[str, str]
     ) -> CompiledType:
         with prefix_signature_errors(f"field `{field.name}` of {cls.__name__}"):
-            if is_pydantic_field(field.default):
+            if compiled_types.is_pydantic_field(field.default):
                 raise SignatureError("pydantic's Field has no effect here", hint="use pydantic's dataclass")
             compiled = self._compile_type(field.annotation)
         description = compiled.schema.get("description") or descriptions.get(field.name)
-        return replace(compiled, schema=document_schema(compiled, field.default, description, self.defs))
+        return replace(
+            compiled, schema=compiled_types.document_schema(compiled, field.default, description, self.defs)
+        )
 
     def _compile_pydantic(self, it: Any) -> CompiledType:
-        """Compile a type that pydantic reads; msgspec's hook knows its models."""
-        pydantic_type = PydanticType(it, output=self._output)
+        """Compile a type that pydantic reads."""
+        pydantic_type = compiled_types.PydanticType(it, output=self._output)
         schema = pydantic_type.adopt_schema(self.defs)
         is_model = isinstance(it, type) and hasattr(it, "model_validate_json")
-        kind = it if is_model else make_proxy_type("pydantic", pydantic_type.read)
+        kind = it if is_model else compiled_types.make_proxy_type("pydantic", pydantic_type.read)
         return CompiledType(kind, schema, native=is_model, uses_pydantic=True)
 
-    def _make_proxy(self, it: Any) -> ProxyType:
-        return self._proxies.setdefault(it, make_proxy_type("named"))
+    def _make_proxy(self, it: Any) -> compiled_types.ProxyType:
+        return self._proxies.setdefault(it, compiled_types.make_proxy_type("named"))
 
     def _name_definition(self, it: Any) -> str:
-        return self.defs.assign_name(it, make_label(it))
+        return self.defs.assign_name(it, inspection.make_label(it))
 
     def _make_ref(self, it: Any) -> dict[str, JSON]:
-        return self.defs.make_ref(self._name_definition(it))
+        return {"$ref": f"{json_schema.DEFS_PREFIX}{self._name_definition(it)}"}
 
 
 def _combine(
     parts: Sequence[CompiledType], kind: Any, schema: Schema, *, native: bool = True, base: Any = None
 ) -> CompiledType:
-    """Return a type that is made of other types."""
     return CompiledType(
         kind,
         schema,
@@ -359,22 +348,8 @@ def _combine(
     )
 
 
-def _is_path(cls: type[Any]) -> bool:
-    paths = sys.modules.get("pathlib")  # slow to import, and imported already if there is a path
-    return paths is not None and issubclass(cls, paths.PurePath)
-
-
-def _find_class_docstring(cls: type[Any]) -> str | None:
-    """Return the docstring that the author of a class wrote; not one that a decorator made."""
-    doc = cls.__dict__.get("__doc__")
-    return None if doc is None or doc.startswith(f"{cls.__name__}(") else doc
-
-
-def _make_union_reader(members: Sequence[CompiledType]) -> ValueReader:
-    """Return a reader that tries the members of a union in the order in which they were written.
-
-    Members that know all keys of an object come before those that would leave a key aside.
-    """
+def _make_union_reader(members: Sequence[CompiledType]) -> compiled_types.ValueReader:
+    """Return a reader that tries the members of a union in order; those that would ignore a key come last."""
 
     def has_unknown_key(member: CompiledType, value: JSON) -> bool:
         return isinstance(value, dict) and member.keys is not None and not value.keys() <= member.keys
@@ -386,13 +361,12 @@ def _make_union_reader(members: Sequence[CompiledType]) -> ValueReader:
                 return convert_value(value, member.type)
             except (ValueError, TypeError) as error:
                 reasons.append(str(error))
-        raise ValidationError([ValidationIssue("", f"fits none of its types: {' / '.join(reasons)}")])
+        raise ValidationError([ValidationIssue("", f"matches none of its types: {' / '.join(reasons)}")])
 
     return read
 
 
-def _make_choice_reader(choices: Sequence[JSON], members: Sequence[Any]) -> ValueReader:
-    """Return a reader of choices, each of which stands for a member."""
+def _make_choice_reader(choices: Sequence[JSON], members: Sequence[Any]) -> compiled_types.ValueReader:
     # `True` and `1` are equal in Python, but not in JSON.
     known = {(isinstance(choice, bool), choice): one for choice, one in zip(choices, members, strict=True)}
 

@@ -6,17 +6,18 @@ Owns one task for each request, in which the application runs, and one for its l
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.protocol.urls import DEFAULT_PORTS
-from toolpost.transports.backends.backend import Response
+from toolpost.transports.backends.backend import IteratedResponse, Response
 
-LIFESPAN_CLOSE_TIMEOUT: Final = 2.0  # seconds for the lifespan to end, before and after it is cancelled
-REQUEST_CLOSE_TIMEOUT: Final = 2.0  # seconds for running requests to end, before and after they are cancelled
+CLOSE_TIMEOUT: Final = (
+    2.0  # seconds for requests and the lifespan to end, before and after they are cancelled
+)
 BODY_HIGH_WATER: Final = 64 * 1024  # bytes of a body that may wait before the application has to
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 AsgiApp: TypeAlias = Callable[..., Awaitable[None]]
@@ -39,17 +40,14 @@ class AsgiLifespan:
         """Wait until the application has started; return the state that each of its requests gets."""
         failure = await asyncio.shield(self._startup)
         if failure is not None:
-            raise ConnectFailed(f"the application could not start: {failure or 'it does not say why'}")
+            raise ConnectFailed(f"the application failed to start: {failure or 'no reason given'}")
         return self._state
 
     async def stop(self) -> None:
         """End the lifespan; cancel it if it does not end in time."""
         self._stop.set()
-        await asyncio.wait({self._task}, timeout=LIFESPAN_CLOSE_TIMEOUT)
-        if not self._task.done():
-            logger.warning("the application did not end its lifespan, and is cancelled")
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=LIFESPAN_CLOSE_TIMEOUT)
+        if await _end_tasks([self._task]):
+            logger.warning("the application did not finish its lifespan; cancelling it")
 
     async def _run(self, app: AsgiApp) -> None:
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
@@ -71,7 +69,7 @@ class AsgiLifespan:
         if message["type"] == "lifespan.startup.failed":
             self._report_startup(message.get("message", ""))
         elif message["type"] == "lifespan.shutdown.failed":
-            logger.warning("the application could not shut down: %s", message.get("message", ""))
+            logger.warning("the application failed to shut down: %s", message.get("message", ""))
         else:
             self._report_startup(None)
 
@@ -87,8 +85,7 @@ class AsgiBackend:
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
-        self.local = True
-        """Requests do not leave this process."""
+        self.local = True  # requests do not leave this process
         self._app = cast("AsgiApp", app)
         self._lifespan: AsgiLifespan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,15 +115,21 @@ class AsgiBackend:
     async def close(self) -> None:
         """End the requests that the application still serves, and its lifespan."""
         self._closed = True
-        tasks = [*self._tasks]
-        if tasks:
-            _, left = await asyncio.wait(tasks, timeout=REQUEST_CLOSE_TIMEOUT)
-            for task in left:
-                task.cancel()
-            if left:
-                await asyncio.wait(left, timeout=REQUEST_CLOSE_TIMEOUT)
+        await _end_tasks([*self._tasks])
         if self._lifespan is not None:
             await self._lifespan.stop()
+
+
+async def _end_tasks(tasks: list[asyncio.Task[None]]) -> bool:
+    """Wait for tasks, and cancel those that do not end in time. Return whether there were any."""
+    left = set(tasks)
+    if left:
+        _, left = await asyncio.wait(left, timeout=CLOSE_TIMEOUT)
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CLOSE_TIMEOUT)
+    return bool(left)
 
 
 def _build_scope(method: str, url: str, headers: Mapping[str, str], size: int) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def _build_scope(method: str, url: str, headers: Mapping[str, str], size: int) -
     }
 
 
-class _AsgiExchange(Response):
+class _AsgiExchange(IteratedResponse):
     """One request, its response, and the iterator over its body."""
 
     def __init__(self, body: bytes) -> None:
@@ -168,9 +171,7 @@ class _AsgiExchange(Response):
         self._is_complete = False
         self._ended = False
         self._failure: BaseException | None = None
-        self._data_ready = asyncio.Event()  # for us: something came
-        self._writable = asyncio.Event()  # for the application: something was taken
-        self._writable.set()
+        self._changed = asyncio.Event()  # something came, was taken, or ended
 
     # ----------------------------------------------------------------- the side of the application
 
@@ -183,10 +184,10 @@ class _AsgiExchange(Response):
         except Exception as error:
             self._failure = error
             if self._disconnected.is_set():  # no reader is left to raise it
-                logger.info("the application failed when its answer was no longer read", exc_info=error)
+                logger.info("the application failed after its response was abandoned", exc_info=error)
         finally:
             self._ended = True
-            self._data_ready.set()
+            self._changed.set()
 
     async def _receive(self) -> AsgiMessage:
         if not self._is_body_sent:
@@ -208,10 +209,9 @@ class _AsgiExchange(Response):
             self._is_complete = not message.get("more_body", False)
             if self._is_complete:
                 self._disconnected.set()
-        self._data_ready.set()
-        if self._size > BODY_HIGH_WATER and not self._is_complete:
-            self._writable.clear()
-            await self._writable.wait()
+        self._changed.set()
+        while self._size > BODY_HIGH_WATER and not self._disconnected.is_set():
+            await self._wait()
 
     # ----------------------------------------------------------------- our side
 
@@ -219,36 +219,29 @@ class _AsgiExchange(Response):
         """Wait for the status and the headers."""
         while not self.status:
             if self._ended:
-                raise self._make_error("the application did not answer")
+                raise self._make_error("the application sent no response")
             await self._wait()
 
     def disconnect(self) -> None:
-        """Tell the application that the client has gone."""
+        """Signal the application that the client has disconnected."""
         self._disconnected.set()
-        self._writable.set()
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+        self._changed.set()
 
     async def __anext__(self) -> bytes:
         while not self._chunks:
             if self._is_complete:
                 raise StopAsyncIteration
             if self._ended:
-                raise self._make_error("the application ended before its answer did")
+                raise self._make_error("the application returned before its response was complete")
             await self._wait()
         chunk = self._chunks.popleft()
         self._size -= len(chunk)
-        if self._size <= BODY_HIGH_WATER:
-            self._writable.set()
+        self._changed.set()
         return chunk
 
     async def _wait(self) -> None:
-        self._data_ready.clear()
-        await self._data_ready.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
     def _make_error(self, text: str) -> RequestFailed:
         error = RequestFailed(text if self._failure is None else f"{text}: {type(self._failure).__name__}")
@@ -257,7 +250,7 @@ class _AsgiExchange(Response):
 
 
 def _join_headers(pairs: Any) -> dict[str, str]:
-    """Return the headers by their names in lower case; repeated ones are joined as HTTP says."""
+    """Return the headers by their names in lower case; repeated ones are joined by commas."""
     headers: dict[str, str] = {}
     for name, value in pairs:
         key, text = bytes(name).decode("latin-1").lower(), bytes(value).decode("latin-1")

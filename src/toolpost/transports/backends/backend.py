@@ -10,35 +10,24 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from toolpost.errors import ConnectFailed, RequestFailed
 
+# Seconds to get a connection: the only time-out here, because a stream may be quiet for hours.
 CONNECT_TIMEOUT: Final = 30.0
-"""Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and callers
-have time-outs of their own."""
-
+# Seconds that an idle connection is kept. Many servers close theirs after 5 seconds, and a request that is
+# sent at that moment is lost.
 KEEP_ALIVE_TIMEOUT: Final = 4.0
-"""Seconds that an idle connection is kept. Many servers close theirs after 5 seconds, and a request that is
-sent at that moment is lost."""
-
-MAX_RESPONSE_BODY: Final = 64 * 1024 * 1024
-"""The largest body that is read at once, in bytes after decompression."""
-
-MAX_CAUSES: Final = 16
-"""How many exceptions of a chain of causes are checked."""
+MAX_RESPONSE_BODY: Final = 64 * 1024 * 1024  # the largest body that is read at once, after decompression
+MAX_CAUSES: Final = 16  # how many exceptions of a chain of causes are checked
 
 
 class Response(Protocol):
-    """A response. It is read once, inside of the context that returned it.
-
-    Attributes:
-        status: the HTTP status.
-        headers: the headers, by their names in lower case.
-    """
+    """A response. It is read once, inside of the context that returned it."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by their names in lower case
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Return the decompressed body, in pieces as they arrive; RequestFailed if it was cut off."""
@@ -52,12 +41,25 @@ class Response(Protocol):
             size += len(chunk)
             if size > limit:
                 raise RequestFailed(
-                    f"the answer has more than {limit} bytes, which is the limit here",
+                    f"the response exceeds the limit of {limit} bytes",
                     status=self.status,
-                    hint="raise it where the server is described: `Http(…, max_answer=…)`",
+                    hint="raise the limit: `Http(…, max_answer=…)`",
                 )
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class IteratedResponse(Response, Protocol):
+    """A response that is also the iterator over its body."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Return this object."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes: ...
 
 
 @runtime_checkable
@@ -69,8 +71,8 @@ class Backend(Protocol):
     ) -> AbstractAsyncContextManager[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
-        Redirects are handed back and not followed. Whoever leaves the context before the body has ended
-        closes the connection, and that tells the server.
+        Redirects are returned and not followed. Leaving the context before the body has ended closes the
+        connection, so that the server notices.
 
         Raises:
             RequestFailed: there is no response. `sent` is False where there was not even a connection.
@@ -81,25 +83,13 @@ class Backend(Protocol):
         """Close every connection. Closing twice is fine."""
 
 
-@runtime_checkable
-class HeaderPreparing(Protocol):
-    """A backend that can prepare headers which are sent often."""
-
-    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the same headers in a form that is faster to send."""
-        ...
-
-
 # --------------------------------------------------------------------- choosing a library
 
 _ADAPTERS: Final = {
-    "aiohttp": ("AiohttpBackend", "pip install 'toolpost[http]'"),
-    "httpx2": ("Httpx2Backend", "pip install httpx2"),
+    "aiohttp": ("AiohttpBackend", "ClientSession", "pip install 'toolpost[http]'"),
+    "httpx2": ("Httpx2Backend", "AsyncClient", "pip install httpx2"),
 }
-"""Library → our adapter in the module of its name, and how to install the library."""
-
-_CLIENT_CLASSES: Final = (("aiohttp", "ClientSession"), ("httpx2", "AsyncClient"))
-"""What a user may have configured: a class of a library."""
+"""Library → our adapter in the module of its name, what a user may have configured, how to install it."""
 
 _ACCEPTED_FORMS: Final = (
     '"aiohttp", "httpx2", an aiohttp.ClientSession, an httpx2.AsyncClient, an ASGI application, or a Backend'
@@ -109,14 +99,12 @@ _ACCEPTED_FORMS: Final = (
 def open_backend(engine: object = None) -> Backend:
     """Return the backend for the `http` of an `Http`; None means aiohttp.
 
-    Closing it closes what was made here, but nothing that the user gave.
-
-    Raises:
-        ConnectFailed: the library is not installed, or this cannot send requests.
+    Closing it closes the session that was made here, but not one of the user. Raises ConnectFailed if the
+    library is not installed, or this cannot send requests.
     """
     if engine is None or isinstance(engine, str):
         return _load_adapter(engine or "aiohttp")()
-    for library, kind in _CLIENT_CLASSES:
+    for library, (_, kind, _) in _ADAPTERS.items():
         # A user who has such an object has imported the library.
         found = getattr(sys.modules.get(library), kind, None)
         if found is not None and isinstance(engine, found):
@@ -128,50 +116,44 @@ def open_backend(engine: object = None) -> Backend:
             from toolpost.transports.backends.asgi import AsgiBackend  # noqa: PLC0415 - few need it
 
             return AsgiBackend(engine)
-    what = f"the class {engine.__name__}" if isinstance(engine, type) else f"a {type(engine).__name__}"
-    raise ConnectFailed(f"http={what} carries no requests", hint=f"give {_ACCEPTED_FORMS}")
+    shown = f"the class {engine.__name__}" if isinstance(engine, type) else f"a {type(engine).__name__}"
+    raise ConnectFailed(f"http={shown} cannot send requests", hint=f"pass {_ACCEPTED_FORMS}")
 
 
 def _load_adapter(library: str) -> Any:
     if library not in _ADAPTERS:
-        raise ConnectFailed(
-            f"http={library!r} is no HTTP library that we know", hint=f"give {_ACCEPTED_FORMS}"
-        )
-    name, how = _ADAPTERS[library]
+        raise ConnectFailed(f"http={library!r} is not a known HTTP library", hint=f"pass {_ACCEPTED_FORMS}")
+    name, _, how = _ADAPTERS[library]
     try:
         return getattr(import_module(f"toolpost.transports.backends.{library}"), name)
     except ModuleNotFoundError as error:
         if error.name != library:
             raise
-        raise ConnectFailed(f"a URL needs {library}, which is not installed", hint=how) from error
+        raise ConnectFailed(f"{library} is not installed, but a URL requires it", hint=how) from error
 
 
 # --------------------------------------------------------------------- errors
 
-_ERROR_TEXTS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]] = (
-    (ssl.SSLCertVerificationError, "the certificate of the server is not accepted: {0.verify_message}"),
+ErrorTexts: TypeAlias = tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]
+"""Classes of errors, and the text for each; `{0}` in it is the error."""
+
+_ERROR_TEXTS: Final[ErrorTexts] = (
+    (ssl.SSLCertVerificationError, "the server certificate could not be verified: {0.verify_message}"),
     (ssl.SSLError, "TLS failed: {0.reason}"),
-    (socket.gaierror, "the name of the host cannot be resolved"),
+    (socket.gaierror, "the host name could not be resolved"),
     (ConnectionRefusedError, "the connection was refused"),
     ((ConnectionResetError, BrokenPipeError), "the connection was reset"),
-    (TimeoutError, "it took too long"),
+    (TimeoutError, "the connection timed out"),
 )
 
 
-def describe_error(error: BaseException) -> str:
-    """Describe what went wrong below HTTP. Repeats no URL and no header."""
-    deepest = _find_os_error(error)
-    if deepest is None:
-        return type(error).__name__
-    for kind, words in _ERROR_TEXTS:
-        if isinstance(deepest, kind):
-            return words.format(deepest)
-    return deepest.strerror or type(deepest).__name__
-
-
-def _find_os_error(error: BaseException) -> OSError | None:
-    """Return the deepest error of the operating system in a chain of causes."""
-    deepest = None
+def describe_error(error: Exception, texts: ErrorTexts = ()) -> str:
+    """Describe what went wrong, with the texts of a library, or below HTTP. Repeats no URL and no header."""
+    for kind, text in texts:
+        if isinstance(error, kind):
+            return text.format(error)
+    # The deepest error of the operating system in the chain of causes says most.
+    deepest: OSError | None = None
     link: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if isinstance(link, OSError):
@@ -179,4 +161,9 @@ def _find_os_error(error: BaseException) -> OSError | None:
         if link is None:
             break
         link = link.__cause__ or link.__context__
-    return deepest
+    if deepest is None:
+        return type(error).__name__
+    for kind, text in _ERROR_TEXTS:
+        if isinstance(deepest, kind):
+            return text.format(deepest)
+    return deepest.strerror or type(deepest).__name__

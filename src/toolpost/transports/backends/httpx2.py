@@ -11,7 +11,13 @@ from typing import Final
 import httpx2
 
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.transports.backends.backend import CONNECT_TIMEOUT, KEEP_ALIVE_TIMEOUT, Response, describe_error
+from toolpost.transports.backends.backend import (
+    CONNECT_TIMEOUT,
+    KEEP_ALIVE_TIMEOUT,
+    IteratedResponse,
+    Response,
+    describe_error,
+)
 
 _UNSENT_ERRORS: Final = (
     httpx2.ConnectError,
@@ -20,6 +26,13 @@ _UNSENT_ERRORS: Final = (
     httpx2.PoolTimeout,
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
+)
+_ERROR_TEXTS: Final = (
+    ((httpx2.ConnectTimeout, httpx2.PoolTimeout), "the connection attempt timed out"),
+    (httpx2.ProxyError, "the proxy refused to connect"),
+    ((httpx2.InvalidURL, httpx2.UnsupportedProtocol), "the URL is not supported"),
+    (httpx2.RemoteProtocolError, "the server closed the connection early, or does not speak HTTP"),
+    (httpx2.DecodingError, "the response was cut off or cannot be decoded"),
 )
 _HTTPX2_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
 
@@ -41,8 +54,8 @@ class Httpx2Backend:
                 )
             except (ImportError, ValueError, httpx2.InvalidURL):  # the text may repeat a password
                 raise ConnectFailed(
-                    "the environment names a proxy that httpx2 cannot use",
-                    hint="http_proxy, https_proxy, all_proxy are URLs of proxies; SOCKS needs httpx2[socks]",
+                    "httpx2 cannot use the proxy from the environment",
+                    hint="http_proxy, https_proxy and all_proxy must be URLs; SOCKS requires httpx2[socks]",
                 ) from None
         given = client.timeout
         self._timeout = httpx2.Timeout(None, connect=given.connect or CONNECT_TIMEOUT, pool=given.pool)
@@ -54,7 +67,7 @@ class Httpx2Backend:
     ) -> AsyncGenerator[Response]:
         """Send a request, as `Backend` promises."""
         if self._client.is_closed:
-            raise RequestFailed("the client of httpx2 was closed", sent=False)
+            raise RequestFailed("the httpx2 client was closed", sent=False)
         try:
             request = self._client.build_request(
                 method, url, headers=headers, content=body, timeout=self._timeout
@@ -74,19 +87,13 @@ class Httpx2Backend:
             await self._client.aclose()
 
 
-class _Httpx2Response(Response):
+class _Httpx2Response(IteratedResponse):
     """A response of httpx2, and the iterator over its body."""
 
     def __init__(self, response: httpx2.Response, body: AsyncIterator[bytes]) -> None:
         self.status = response.status_code
         self.headers = response.headers
         self._body = body
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
 
     async def __anext__(self) -> bytes:
         try:
@@ -96,19 +103,4 @@ class _Httpx2Response(Response):
 
 
 def _translate_error(error: Exception) -> RequestFailed:
-    """Return our error for one of the library."""
-    sent = not isinstance(error, _UNSENT_ERRORS)
-    match error:
-        case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
-            text = "no connection came about in time"
-        case httpx2.ProxyError():
-            text = "the proxy refuses to connect"
-        case httpx2.InvalidURL() | httpx2.UnsupportedProtocol():
-            text = "the URL cannot be used"
-        case httpx2.RemoteProtocolError():
-            text = "the server closed the connection too soon, or does not speak HTTP"
-        case httpx2.DecodingError():
-            text = "the answer was cut off or cannot be read"
-        case _:
-            text = describe_error(error)
-    return RequestFailed(text, sent=sent)
+    return RequestFailed(describe_error(error, _ERROR_TEXTS), sent=not isinstance(error, _UNSENT_ERRORS))

@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Sends every message back over `open_stdio`, and says on stderr why it ended."""
+"""Sends every message back over a `StdioServerChannel`, and says on stderr why it ended."""
 
 import argparse
 import asyncio
@@ -10,7 +10,7 @@ from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.framing import OversizedLine
-from toolpost.transports.stdio_server import open_stdio
+from toolpost.transports.stdio_server import StdioServerChannel
 
 options = argparse.ArgumentParser()
 options.add_argument("--limit", type=int, default=4 * 1024 * 1024)
@@ -26,7 +26,7 @@ def tell(line: OversizedLine) -> None:
 
 async def main() -> None:
     try:
-        channel = open_stdio(given.limit, parent_check=given.parent_check)
+        channel = StdioServerChannel(given.limit, parent_check=given.parent_check)
     except ConnectFailed as error:
         print("refused:", error, file=sys.stderr)
         return

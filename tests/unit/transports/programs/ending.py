@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolpost.errors import ChannelClosed
 from toolpost.transports import stdio_server
-from toolpost.transports.stdio_server import open_stdio
+from toolpost.transports.stdio_server import StdioServerChannel
 
 
 def held() -> tuple[object, ...]:
@@ -27,7 +27,7 @@ async def closed(coroutine) -> str:
 async def main() -> None:
     before = held()
 
-    channel = open_stdio()
+    channel = StdioServerChannel()
     receiving = asyncio.create_task(closed(channel.receive()))
     await asyncio.sleep(0)
     await channel.send(b"last words")
@@ -44,7 +44,7 @@ async def main() -> None:
     # More than a pipe holds, and the client reads only after the end: the wait is cut off.
     for cut in ("cancel", "time out"):
         stdio_server.LAST_WRITE_TIMEOUT = 60 if cut == "cancel" else 0.05
-        channel = open_stdio()
+        channel = StdioServerChannel()
         await channel.send(bytes(1024 * 1024))
         closing = asyncio.create_task(channel.close())
         second = asyncio.create_task(channel.close())

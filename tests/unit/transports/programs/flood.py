@@ -7,7 +7,7 @@ import sys
 
 from blind import BlindLoop
 
-from toolpost.transports.stdio_server import open_stdio
+from toolpost.transports.stdio_server import StdioServerChannel
 
 options = argparse.ArgumentParser()
 options.add_argument("--count", type=int)
@@ -19,7 +19,7 @@ given = options.parse_args()
 
 async def main() -> None:
     sent = 0
-    async with open_stdio() as channel:
+    async with StdioServerChannel() as channel:
 
         async def send(sender: int) -> None:
             nonlocal sent

@@ -8,7 +8,7 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.stdio_server import open_stdio
+from toolpost.transports.stdio_server import StdioServerChannel
 
 
 def say(text: str) -> None:
@@ -17,7 +17,7 @@ def say(text: str) -> None:
 
 
 async def main() -> None:
-    async with open_stdio() as channel:
+    async with StdioServerChannel() as channel:
         with contextlib.suppress(OSError):
             print("stray")
         try:

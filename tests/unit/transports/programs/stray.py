@@ -8,7 +8,7 @@ import sys
 import threading
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.transports.stdio_server import open_stdio
+from toolpost.transports.stdio_server import StdioServerChannel
 
 print("stray: before the channel, not flushed yet")
 
@@ -19,7 +19,7 @@ def start_others() -> None:
 
 
 async def main() -> None:
-    async with open_stdio() as channel:
+    async with StdioServerChannel() as channel:
         print("stray: print")
         os.write(1, b"stray: descriptor 1\n")
         start_others()
@@ -27,7 +27,7 @@ async def main() -> None:
         sys.stdout.write("stray: half a line")
         assert sys.stdin.read() == ""
         try:
-            open_stdio()
+            StdioServerChannel()
         except LocalProtocolError as error:
             print(f"second: {error}", file=sys.stderr)
         try:

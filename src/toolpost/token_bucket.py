@@ -1,0 +1,33 @@
+"""A token bucket, the algorithm behind rate limits.
+
+The limits are elsewhere: of clients in `server.middleware`, of notifications in `server.context`.
+"""
+
+from collections.abc import Callable
+
+
+class TokenBucket:
+    """Allows `burst` events at once, and `rate` more in each second of a clock."""
+
+    __slots__ = ("_burst", "_clock", "_rate", "_tokens", "updated_at")
+
+    def __init__(self, burst: float, rate: float, clock: Callable[[], float]) -> None:
+        self._burst = self._tokens = float(burst)
+        self._rate = rate
+        self._clock = clock
+        self.updated_at = clock()
+
+    def take(self) -> bool:
+        """Return whether one more event is allowed, and count it if so."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self.updated_at) * self._rate)
+        self.updated_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    @property
+    def delay(self) -> float:
+        """The seconds after the last `take` until the next one can succeed."""
+        return max(0.0, 1 - self._tokens) / self._rate

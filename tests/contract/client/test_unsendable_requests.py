@@ -1,0 +1,41 @@
+"""Requests that HTTP headers cannot carry are mistakes of the caller: the connection serves the others on."""
+
+import asyncio
+from typing import Annotated
+
+import pytest
+
+from toolpost import Client, Header, Server
+from toolpost.errors import RequestFailed
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", b"{}"),
+        ("tools/call", b'{"name":5}'),
+        ("tools/call", b'{"name":"route","arguments":{"region":{"a":1}}}'),
+        ("no/m\u00e9thode", b"{}"),
+        ("no/line\r\nbreak", b"{}"),
+    ],
+)
+def test_a_request_that_headers_cannot_carry_fails_alone(method: str, params: bytes):
+    server = Server("shop")
+
+    @server.tool
+    def route(region: Annotated[str, Header("Region")]) -> str:
+        return region
+
+    async def main() -> None:
+        app = server.asgi()
+        async with (
+            app.lifespan(),
+            Client("http://127.0.0.1/mcp", http=app, revision="2026-07-28") as client,
+        ):
+            await client.list_tools()
+            for _ in range(8):  # as often as would make a server count as out of reach
+                with pytest.raises(RequestFailed):
+                    await client.forward(method, params)
+            assert (await client.call_tool("route", {"region": "eu"})).text == "eu"
+
+    asyncio.run(main())
