@@ -124,30 +124,32 @@ class MultiRoundCall(Struct):
     retry: bool | None = None  # see `ClientSession.run_with_retry`
     rounds: int = 0  # how often the server has asked so far
     elapsed: float = 0.0  # seconds so far, without the time for answering
+    began: float = 0.0  # when the request was sent last
 
     async def finish(self, kind: type[R]) -> R:
         """Answer the server's questions by callbacks until there is a result (MRTR-21 … MRTR-23)."""
-        while isinstance(result := await self.advance(), types.InputRequiredResult):
+        while isinstance(result := await self.settle(await self.send()), types.InputRequiredResult):
             await self.answer(result.request_state, parse_questions(result.input_requests or {}), {})
         assert isinstance(result, kind), "the row says so"
         return result
 
-    async def advance(self) -> Result:
-        """Send the request; return a result, or an input-required result with questions.
+    def send(self) -> Awaitable[Result]:
+        """Send the request, which is awaited at once; `settle` takes the result."""
+        limits = self._remaining_limits() if self.elapsed else self.limits
+        self.began = asyncio.get_running_loop().time()
+        return self.session.request(self.method, self.params, limits, self.meta, self.party, self.retry)
+
+    async def settle(self, result: Result) -> Result:
+        """Return the final result, or an input-required result with questions.
 
         If the server has no question but wants the request again, it is repeated with growing pauses.
         """
-        pause, loop = MIN_REPEAT_DELAY, asyncio.get_running_loop()
+        pause = MIN_REPEAT_DELAY
         while True:
-            began = loop.time()
-            limits = self._remaining_limits() if self.elapsed else self.limits
-            result = await self.session.request(
-                self.method, self.params, limits, self.meta, self.party, retry=self.retry
-            )
             if not isinstance(result, types.InputRequiredResult):
                 resolve = self.session.result_resolvers.get(type(result))
                 return result if resolve is None else await resolve(result)
-            self.elapsed += loop.time() - began
+            self.elapsed += asyncio.get_running_loop().time() - self.began
             self.rounds += 1
             if self.rounds > MAX_ROUNDS:
                 raise RemoteProtocolError(
@@ -164,6 +166,7 @@ class MultiRoundCall(Struct):
             self.elapsed += pause
             pause = min(2 * pause, MAX_REPEAT_DELAY)
             self._set_answers(result.request_state, None)
+            result = await self.send()
 
     async def answer(
         self, state: str | None, questions: Mapping[str, Question], given: Mapping[str, Answer]

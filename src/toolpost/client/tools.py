@@ -194,15 +194,17 @@ class _ToolCall(MultiRoundCall, Generic[T]):
             await self._prepare(name)
         header_parameters = reader.header_parameters.get(name)
         try:
-            result = await self.advance()
+            result = await self.send()
+            if type(result) is not types.CallToolResult:
+                result = await self.settle(result)
         except HeaderMismatch:
             # A tool whose headers have changed is called once more (HDR-28).
             if not await reader.refresh_header_parameters(name, header_parameters, self.limits):
                 raise
-            result = await self.advance()
-        if isinstance(result, types.InputRequiredResult):
+            result = await self.settle(await self.send())
+        if not isinstance(result, types.CallToolResult):
+            assert isinstance(result, types.InputRequiredResult), "the row says so"
             return self._pause(self.params, result)
-        assert isinstance(result, types.CallToolResult), "the row says so"
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
         if self.check is not None:

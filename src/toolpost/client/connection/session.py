@@ -249,15 +249,12 @@ class ClientSession:
         limits: CallLimits,
         meta: Mapping[str, JSON] | None = None,
         party: LocalPeer | None = None,
-        *,
         retry: bool | None = None,
     ) -> Awaitable[Result]:
         """Send a request; return a result or an input-required result. See `run_with_retry` for `retry`."""
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
-        return self.run_with_retry(
-            partial(self.send, method, params, meta=checked, party=party), limits, safe=safe
-        )
+        return self.run_with_retry(partial(self._send, method, params, checked, party), limits, safe=safe)
 
     def send(
         self,
@@ -265,11 +262,20 @@ class ClientSession:
         params: WireStruct | Mapping[str, JSON] | None,
         dispatcher: Dispatcher,
         limits: CallLimits,
-        *,
-        meta: Mapping[str, JSON] | None = None,
-        party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
-        """Send a request over this connection only, with the log level where it applies."""
+        """Send a request over this connection only."""
+        return self._send(method, params, None, None, dispatcher, limits)
+
+    def _send(
+        self,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        meta: Mapping[str, JSON] | None,
+        party: LocalPeer | None,
+        dispatcher: Dispatcher,
+        limits: CallLimits,
+    ) -> Awaitable[Result]:
+        """Send a request over this connection, with the log level where it applies."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
