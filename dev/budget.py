@@ -18,7 +18,7 @@ MAX_LINES: Final = {
     ".": 2_094,
     "auth": 4_284,
     "cli": 6_609,
-    "client": 5_940,
+    "client": 5_939,
     "protocol": 4_851,
     "server": 9_131,
     "server/http": 3_915,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 44_962
+MAX_ALL_LINES: Final = 44_961
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 

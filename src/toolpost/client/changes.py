@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from toolpost.client.connection.dispatcher import Dispatcher
     from toolpost.client.connection.session import ClientSession
 
-
 MAX_PENDING_CHANGES: Final = 1000  # beyond that, a change of a part of a resource is merged into the whole
 UNSUBSCRIBE_TIMEOUT: Final = 2.0  # seconds that unsubscribing may take
 

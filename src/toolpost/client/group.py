@@ -35,7 +35,6 @@ from toolpost.types.tools import Tool
 if TYPE_CHECKING:
     from toolpost.connect import Target
 
-
 MAX_TOOL_NAMES: Final = 10_000  # beyond that, names of tools that no longer exist are dropped
 # Errors that all servers may raise alike, the most specific first.
 _COMMON_ERRORS: Final = (AuthorizationRequired, TokenRejected, InsufficientScope, AuthError)

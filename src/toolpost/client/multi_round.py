@@ -137,18 +137,14 @@ class MultiRoundCall(Struct):
         """Send the request, which is awaited at once; `settle` takes the result."""
         limits = self._remaining_limits() if self.elapsed else self.limits
         self.began = asyncio.get_running_loop().time()
-        return self.session.request(self.method, self.params, limits, self.meta, self.party, self.retry)
+        return self.session.request(
+            self.method, self.params, limits, self.meta, self.party, retry=self.retry, started=self.began
+        )
 
     async def settle(self, result: Result) -> Result:
-        """Return the final result, or an input-required result with questions.
-
-        If the server has no question but wants the request again, it is repeated with growing pauses.
-        """
+        """Return the final result, or one with questions; without any, repeat the request after a pause."""
         pause = MIN_REPEAT_DELAY
-        while True:
-            if not isinstance(result, types.InputRequiredResult):
-                resolve = self.session.result_resolvers.get(type(result))
-                return result if resolve is None else await resolve(result)
+        while isinstance(result, types.InputRequiredResult):
             self.elapsed += asyncio.get_running_loop().time() - self.began
             self.rounds += 1
             if self.rounds > MAX_ROUNDS:
@@ -167,6 +163,8 @@ class MultiRoundCall(Struct):
             pause = min(2 * pause, MAX_REPEAT_DELAY)
             self._set_answers(result.request_state, None)
             result = await self.send()
+        resolve = self.session.result_resolvers.get(type(result))
+        return result if resolve is None else await resolve(result)
 
     async def answer(
         self, state: str | None, questions: Mapping[str, Question], given: Mapping[str, Answer]

@@ -195,7 +195,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         header_parameters = reader.header_parameters.get(name)
         try:
             result = await self.send()
-            if type(result) is not types.CallToolResult:
+            if type(result) is not types.CallToolResult or self.session.result_resolvers:
                 result = await self.settle(result)
         except HeaderMismatch:
             # A tool whose headers have changed is called once more (HDR-28).

@@ -92,23 +92,23 @@ def handle_message(
     connection: "Connection", message: JSONRPCResponse | JSONRPCNotification | JSONRPCErrorResponse
 ) -> ConnectionEvent:
     """Return the event for a message that is not a request."""
-    if isinstance(message, JSONRPCNotification):
+    if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCNotification):
         return _handle_notification(connection, message)
     outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
     if outgoing is None and message.id is not None:
         is_late = isinstance(message.id, int) and 0 < message.id < connection.next_id
         return drop(connection, "late answer" if is_late else "answer to an unknown request")
-    if isinstance(message, JSONRPCErrorResponse):
+    if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCErrorResponse):
         return _handle_error(connection, message, outgoing)
     assert outgoing is not None, "a result has an id"
-    row, raw = outgoing.row, message.result
+    row = outgoing.row
     try:
-        result = _decode_result(outgoing, raw)
-        if isinstance(result, InitializeResult):
+        result = _decode_result(outgoing, message.result)
+        if type(result) is InitializeResult:
             _complete_initialize(connection, result)
-        elif isinstance(result, DiscoverResult):
+        elif type(result) is DiscoverResult:
             _adopt_discovered_server(connection, result)
-        elif isinstance(result, InputRequiredResult):
+        elif type(result) is not row.result and isinstance(result, InputRequiredResult):
             _check_input_requests(row, result)
     except InvalidJSONValue as error:
         wrong = RemoteProtocolError(f"invalid result for {row.name}: {error}")

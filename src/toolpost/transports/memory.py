@@ -80,8 +80,8 @@ class MessageQueue:
 
     def __init__(self, peer: str | None = None, *, limit: int = MAX_QUEUED_MESSAGES) -> None:
         self.peer = peer
-        self._limit = limit
-        self.senders = SendLimiter(lambda: len(self.arrived) < self._limit or self.reason is not None)
+        self.limit = limit
+        self.senders = SendLimiter(lambda: len(self.arrived) < self.limit or self.reason is not None)
         self.arrived: deque[bytes | OversizedLine] = deque()
         # Gets each message that was dropped because of its length, when its turn has come.
         self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
@@ -130,7 +130,7 @@ class MessageQueue:
     @property
     def is_full(self) -> bool:
         """Whether a sender has to wait for room."""
-        return bool(self.senders.queue) or len(self.arrived) >= self._limit
+        return bool(self.senders.queue) or len(self.arrived) >= self.limit
 
     async def put_when_room(
         self, message: bytes, decoded: JSONRPCMessage | None = None, related: RequestId | None = None
@@ -158,16 +158,16 @@ class MessageQueue:
             and waiting is not None
             and isinstance(message, bytes)
             and not (waiting.done() or self.arrived)
-            and _nesting.depth < MAX_NESTED_RECEIVES
+            and (depth := _nesting.depth) < MAX_NESTED_RECEIVES
             and self._direct_count < MAX_DIRECT_MESSAGES
             and receiver.is_free()
         ):
-            _nesting.depth += 1
+            _nesting.depth = depth + 1
             self._direct_count += 1
             try:
                 receiver.take_data(message)
             finally:
-                _nesting.depth -= 1
+                _nesting.depth = depth
             return
         self.arrived.append(message)
         if waiting is not None:
@@ -265,7 +265,7 @@ class MemoryChannel(QueueChannel):
     def offer(self, data: bytes) -> bool:
         """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         theirs = self._theirs
-        if self._queue.reason is not None or theirs.is_full:
+        if self._queue.reason is not None or theirs.senders.queue or len(theirs.arrived) >= theirs.limit:
             return False
         theirs.put(data)
         return True

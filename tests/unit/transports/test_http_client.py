@@ -483,7 +483,7 @@ def test_streams_wait_while_nobody_reads():
             await heard.write(stream(*(event(PROGRESS) for _ in range(20)), end))
 
         async with talking(script) as (channel, _, __):
-            channel._queue._limit = 3
+            channel._queue.limit = 3
             for n in (1, 2):
                 await channel.send(request(n))
             await until(lambda: len(channel._queue.senders.queue) == 2)

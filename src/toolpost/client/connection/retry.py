@@ -23,8 +23,6 @@ RETRY_SAFE_METHODS: Final = frozenset(row.name for row in ROWS if row.repeatable
 
 TOO_MANY_REQUESTS: Final = 429  # proves that a request was not served; a 503 may come from anywhere
 MAX_FAILURES: Final = 5  # requests in a row that cannot reach the server before the circuit breaker opens
-
-
 MAX_PLAUSIBLE_RETRY_AFTER: Final = 1e9  # seconds; larger values are ignored
 MAX_REQUEST_RETRY_AFTER: Final = 300.0  # seconds that a request waits at most because the server says so
 

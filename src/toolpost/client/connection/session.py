@@ -50,8 +50,6 @@ from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for `on_log`: a stateless server sends no log without a level
-
-
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 T = TypeVar("T")
@@ -249,12 +247,15 @@ class ClientSession:
         limits: CallLimits,
         meta: Mapping[str, JSON] | None = None,
         party: LocalPeer | None = None,
+        *,
         retry: bool | None = None,
+        started: float | None = None,
     ) -> Awaitable[Result]:
         """Send a request; return a result or an input-required result. See `run_with_retry` for `retry`."""
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
-        return self.run_with_retry(partial(self._send, method, params, checked, party), limits, safe=safe)
+        work = partial(self.send, method, params, meta=checked, party=party)
+        return self.run_with_retry(work, limits, safe=safe, started=started)
 
     def send(
         self,
@@ -262,20 +263,11 @@ class ClientSession:
         params: WireStruct | Mapping[str, JSON] | None,
         dispatcher: Dispatcher,
         limits: CallLimits,
+        *,
+        meta: Mapping[str, JSON] | None = None,
+        party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
-        """Send a request over this connection only."""
-        return self._send(method, params, None, None, dispatcher, limits)
-
-    def _send(
-        self,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        meta: Mapping[str, JSON] | None,
-        party: LocalPeer | None,
-        dispatcher: Dispatcher,
-        limits: CallLimits,
-    ) -> Awaitable[Result]:
-        """Send a request over this connection, with the log level where it applies."""
+        """Send a request over this connection only, with the log level where it applies."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
@@ -286,14 +278,15 @@ class ClientSession:
         limits: CallLimits,
         *,
         safe: bool | None = None,
+        started: float | None = None,
     ) -> T:
         """Run some work over the connection, and again where `RetryPolicy` allows it, all within `limits`.
 
         `safe` is whether it may be done again although the server may have got it. None means unknown: it is
-        repeated only if it was certainly not served. False means never.
+        repeated only if it was certainly not served. False means never. `started` is the time of the loop.
         """
-        loop, policy, left = asyncio.get_running_loop(), None, limits
-        first = started = loop.time()
+        policy, left = None, limits
+        first = started = asyncio.get_running_loop().time() if started is None else started
         while True:
             if self._breaker.failures:
                 self._breaker.check(started, self.name)
@@ -306,6 +299,7 @@ class ClientSession:
             except UnsendableRequest:
                 raise
             except (TransportError, RateLimited) as error:
+                loop = asyncio.get_running_loop()
                 now = loop.time()
                 self._record_failure(error, started, now)
                 policy = policy or RetryPolicy(
