@@ -22,14 +22,14 @@ MAX_LINES: Final = {
     "protocol": 4_851,
     "server": 9_131,
     "server/http": 3_915,
-    "stores": 439,
+    "stores": 436,
     "testing": 2_726,
     "transports": 3_625,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 44_962
+MAX_ALL_LINES: Final = 44_957
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 
