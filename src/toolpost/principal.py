@@ -5,11 +5,13 @@ Servers, transports and authorization share the record. It never holds a token; 
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
 SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
+_match_scope: Final = lru_cache(256)(partial(re.fullmatch, SCOPE_PATTERN))
 
 
 class Principal(Struct, frozen=True):
@@ -59,23 +61,23 @@ class Principal(Struct, frozen=True):
     @classmethod
     def from_value(cls, value: "Principal | str | None") -> "Principal | None":
         """Return the principal; a string is the subject, other types are a TypeError."""
-        if value is None or isinstance(value, Principal):
+        if isinstance(value, str):
+            return cls(value)
+        if value is None or isinstance(value, Principal):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
             return value
-        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
-            raise TypeError(f"principal must be a string or a Principal, not a {type(value).__name__}")
-        return cls(value)
+        raise TypeError(f"principal must be a string or a Principal, not a {type(value).__name__}")
 
 
 def parse_scopes(given: Any) -> frozenset[str]:
     """Return scopes given as a list or as a string with spaces; TypeError or ValueError if invalid."""
     named = given.split() if isinstance(given, str) else given
-    if not isinstance(named, Iterable):
+    if not hasattr(named, "__iter__"):
         raise TypeError(f"scopes must be a list of strings, not {given!r}")
     found = frozenset(cast("Iterable[Any]", named))
     for each in found:
         if not isinstance(each, str):
             raise TypeError(f"scopes must be strings, not {each!r}")
-        if re.fullmatch(SCOPE_PATTERN, each) is None:
+        if not _match_scope(each):
             raise ValueError(f'{each!r} is not a valid scope: use visible ASCII characters except " and \\')
     return cast("frozenset[str]", found)
 

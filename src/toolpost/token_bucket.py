@@ -20,12 +20,10 @@ class TokenBucket:
     def take(self) -> bool:
         """Return whether one more event is allowed, and count it if so."""
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self.updated_at) * self._rate)
+        tokens = min(self._burst, self._tokens + (now - self.updated_at) * self._rate)
         self.updated_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+        self._tokens = tokens - 1 if tokens >= 1 else tokens
+        return tokens >= 1
 
     @property
     def delay(self) -> float:

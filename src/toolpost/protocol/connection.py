@@ -418,12 +418,16 @@ class Connection:
         incoming = self.incoming.get(request_id)
         if incoming is None or incoming.token is None or incoming.row.name == SUBSCRIPTIONS_LISTEN:
             return None
-        if not isinstance(progress, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
+        if isinstance(progress, float):
+            if not isfinite(progress):
+                return None
+        elif not isinstance(progress, int):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             raise LocalProtocolError(f"progress must be a number, not {progress!r}")
-        if not _is_finite(progress) or (incoming.progress is not None and progress <= incoming.progress):
+        if incoming.progress is not None and progress <= incoming.progress:
             return None
-        shown = total if _is_finite(total) else None
-        params = ProgressParams(incoming.token, progress, shown, message)
+        if isinstance(total, float) and not isfinite(total):
+            total = None
+        params = ProgressParams(incoming.token, progress, total, message)
         data = jsonrpc.encode_notification(PROGRESS, params)
         incoming.progress = progress
         return data
@@ -457,8 +461,3 @@ class Connection:
         self.outgoing.clear()
         self.incoming.clear()
         return lost
-
-
-def _is_finite(number: Number | None) -> bool:
-    """Return whether JSON can hold the number; an integer may have more digits than a float."""
-    return not isinstance(number, float) or isfinite(number)

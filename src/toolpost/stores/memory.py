@@ -199,24 +199,19 @@ class MemoryRecords:
 
 
 class _MemoryLog:
-    """One log: its entries, the number of the newest, and their size."""
+    """One log: the data of its entries, the number of the newest, and their size."""
 
     __slots__ = ("entries", "last", "size")
 
     def __init__(self) -> None:
-        self.entries: list[LogEntry] = []  # short, so smaller than a deque
+        self.entries: list[bytes] = []  # short, so smaller than a deque
         self.last = self.size = 0
-
-    def append(self, entry: LogEntry) -> None:
-        self.entries.append(entry)
-        self.last = entry.number
-        self.size += len(entry.data)
 
     def trim(self, entries: int, size: int) -> None:
         """Drop the oldest entries until these limits hold; the newest stays."""
         removed = 0
         while len(self.entries) - removed > 1 and (len(self.entries) - removed > entries or self.size > size):
-            self.size -= len(self.entries[removed].data)
+            self.size -= len(self.entries[removed])
             removed += 1
         del self.entries[:removed]
 
@@ -234,8 +229,9 @@ class _MemoryLogs:
         found = self._logs.get(log) or _MemoryLog()
         self._logs.put(log, found, ttl)
         before = found.size
-        number = found.last + 1 if number is None else number
-        found.append(LogEntry(number, data))
+        found.last = number = found.last + 1 if number is None else number
+        found.entries.append(data)
+        found.size += len(data)
         found.trim(self._max_entries, self._max_log_bytes)
         self._total_bytes += found.size - before
         if self._total_bytes > self._trim_threshold:
@@ -246,10 +242,11 @@ class _MemoryLogs:
         found = self._logs.get(log)
         if found is None or after > found.last:
             raise LogGap("the log does not exist, or is shorter")
-        kept_after = found.entries[0].number - 1
+        kept_after = found.last - len(found.entries)
         if after < kept_after:
             raise LogGap("entries after this number were removed", kept_after)
-        return found.entries[after - kept_after :]
+        entries = enumerate(found.entries[after - kept_after :], after + 1)
+        return [LogEntry(number, data) for number, data in entries]
 
     async def touch(self, log: str, ttl: float) -> bool:
         return self._logs.touch(log, ttl)

@@ -73,7 +73,7 @@ def entries(found: Any) -> list[bytes]:
 
 def total(store: MemoryStore) -> int:
     logs: Any = store.logs
-    assert logs._total_bytes == sum(len(entry.data) for log in logs._logs for entry in log.entries)
+    assert logs._total_bytes == sum(len(entry) for log in logs._logs for entry in log.entries)
     return logs._total_bytes
 
 

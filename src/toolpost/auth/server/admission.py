@@ -156,15 +156,19 @@ class Admission:
         if self._sse_paths and path.rstrip("/") in self._sse_paths:
             resource, resources = self._sse_resource, (self._resource.url, self._sse_resource.url)
         scheme, token = _parse_authorization(resource, str(authorization, "latin-1"))
-        cache_ttl = self._auth.verifier.cache_ttl
-        cache_key = f"{resource.url} {token}"  # a token may be valid for one of our URLs only
-        principal = self._cache.get(cache_key) if cache_ttl > 0 else None
-        if not isinstance(principal, Principal):
-            principal = await self._verify_token(resource, token, scheme, resources)
-            if cache_ttl > 0:
-                self._cache.put(cache_key, principal, cache_ttl)
-        bound = principal.claims.get("cnf")
-        if scheme == "DPoP" or bound is not None or self._auth.dpop:
+        auth, cache_key, principal = self._auth, "", None
+        verifier = auth.verifier
+        if verifier.cache_ttl > 0:
+            cache_key = f"{resource.url} {token}"  # a token may be valid for one of our URLs only
+            principal = self._cache.get(cache_key)
+        if principal is None or isinstance(principal, str):
+            try:
+                principal = auth.accept_principal(await verifier.verify(token, *resources))
+            except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything
+                raise _refuse_token(resource, token, scheme, error) from None
+            if cache_key:
+                self._cache.put(cache_key, principal, verifier.cache_ttl)
+        if scheme == "DPoP" or auth.dpop or principal.claims.get("cnf") is not None:
             if scheme != "DPoP" or proof is None:
                 why = "the token requires a DPoP proof, but the request has none"
                 raise resource.make_denial(why, "DPoP", "needs_proof")
@@ -172,28 +176,10 @@ class Admission:
             url = self._base if whole else self._base + path
             shown = str(proof, "latin-1")
             await self._check_proof(resource, shown, principal, method=method, url=url, token=token)
-        if not self._auth.scopes <= principal.scopes:
+        if not auth.scopes <= principal.scopes:
             missing = resource.build_step_up_headers((), principal)
             raise AccessDenied(403, "The token lacks a required scope.", missing)
         return principal
-
-    async def _verify_token(
-        self, resource: ProtectedResource, token: str, scheme: str, resources: tuple[str, ...]
-    ) -> Principal:
-        try:
-            return self._auth.accept_principal(await self._auth.verifier.verify(token, *resources))
-        except TokenRejected as error:
-            raise resource.make_denial(error.message, scheme) from None
-        except MCPError as error:
-            raise _make_unavailable(f"could not verify a token: {error}") from None
-        except Exception as error:  # noqa: BLE001 - its text, shown by a traceback, may contain the token
-            place = extract_tb(error.__traceback__)[-1]
-            kind = type(error).__name__
-            shown = kind if has_secret(str(error), [token]) else f"{kind}: {error}"[:MAX_QUOTED_LENGTH]
-            template = "could not verify a token: the verifier raised %s, in %s (%s:%s)"
-            logger.error(template, shown, place.name, place.filename, place.lineno)  # noqa: TRY400 - see above
-            message = "The token could not be verified because of an internal error; see the server log."
-            raise AccessDenied(500, message) from None
 
     async def _check_proof(
         self, resource: ProtectedResource, proof: str, principal: Principal, **request: str
@@ -238,6 +224,20 @@ def _parse_authorization(resource: ProtectedResource, sent: str) -> tuple[str, s
         challenge = resource.build_challenge(scheme, "invalid_request")
         raise AccessDenied(400, "The Authorization header is malformed.", [challenge])
     return scheme, token
+
+
+def _refuse_token(resource: ProtectedResource, token: str, scheme: str, error: Exception) -> AccessDenied:
+    """Return the refusal of a token, and log an unexpected error of its verifier."""
+    if isinstance(error, TokenRejected):
+        return resource.make_denial(error.message, scheme)
+    if isinstance(error, MCPError):
+        return _make_unavailable(f"could not verify a token: {error}")
+    place, kind = extract_tb(error.__traceback__)[-1], type(error).__name__
+    shown = kind if has_secret(str(error), [token]) else f"{kind}: {error}"[:MAX_QUOTED_LENGTH]
+    template = "could not verify a token: the verifier raised %s, in %s (%s:%s)"
+    logger.error(template, shown, place.name, place.filename, place.lineno)  # a traceback may show the token
+    message = "The token could not be verified because of an internal error; see the server log."
+    return AccessDenied(500, message)
 
 
 def _make_unavailable(why: str) -> AccessDenied:

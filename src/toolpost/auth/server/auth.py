@@ -187,7 +187,7 @@ class _FunctionVerifier:
     async def verify(self, token: str, *resources: str) -> Principal:
         del resources  # the function knows its own
         if self._threads is None:
-            found = self._check(token)
+            found = await cast("Callable[[str], Awaitable[Principal | str | None]]", self._check)(token)
         elif self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
             raise RequestFailed("too many tokens are waiting for the verifier")
         else:
@@ -196,7 +196,7 @@ class _FunctionVerifier:
                 found = await self._threads.run_in_thread(lambda: self._check(token))
             finally:
                 self._waiting -= 1
-        found = await found if isawaitable(found) else found
+            found = await found if isawaitable(found) else found
         try:
             principal = Principal.from_value(found)
         except TypeError:

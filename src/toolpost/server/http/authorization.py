@@ -61,17 +61,16 @@ class Authenticator:
         root, sent = exchange.root, exchange.raw_headers
         if root:
             self._warn_once(root)
-        if root and self._is_path_guessed:
-            raise HTTPRefusal(500, "The server does not know its own URL; see the server log.")
+            if self._is_path_guessed:
+                raise HTTPRefusal(500, "The server does not know its own URL; see the server log.")
+        token, proof = sent.pop(b"authorization", b""), sent.pop(b"dpop", None)
         try:
-            token, proof = sent.pop(b"authorization", b""), sent.pop(b"dpop", None)
-            principal = await self._admission.admit(exchange.method, exchange.path, token, proof)
+            return await self._admission.admit(exchange.method, exchange.path, token, proof)
         except AccessDenied as denial:
             if denial.why:
                 level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
                 auth_logger.log(level, "%s %s rejected: %s", exchange.method, exchange.path, denial.why)
             raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
-        return principal
 
     def _warn_once(self, root: str) -> None:
         """Warn about the settings of a mounted server: its path is known with the first request only."""

@@ -253,8 +253,7 @@ async def _send_answer(
     if stream is not None and stream.is_open:
         await stream.end(answer)
     elif exchange.streaming:
-        await exchange.send_event(answer or b"")
-        await exchange.end_stream()
+        await exchange.send_event(answer or b"", is_last=True)
     elif answer is None and stream is not None and stream.session.settings.is_ended:
         raise make_unknown_session()
     elif answer is None:

@@ -119,17 +119,14 @@ class HttpReply:
 
     async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
         """Send a message before the response; `outlives` if the client must get it even after that."""
+        is_in_flight = bool(self.connection.incoming)
         if self.session is None:
             if not self.is_quiet and self._exchange is not None:
                 await self._exchange.send_event(data)
-        elif self.stream is None or (outlives and not self._is_in_flight):
+        elif self.stream is None or (outlives and not is_in_flight):
             await send_general(self._worker, self.session, data)
-        elif related is None or (self._is_in_flight and not self.is_quiet):
+        elif related is None or (is_in_flight and not self.is_quiet):
             await self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
-
-    @property
-    def _is_in_flight(self) -> bool:
-        return bool(self.connection.incoming)
 
     async def interrupt(self, incoming: InboundRequest) -> None:
         """Make the client reconnect for the rest of the stream of this request."""

@@ -122,10 +122,11 @@ class HttpExchange:
     @property
     def root(self) -> str:
         """The path where the application is mounted; empty if it has the server for itself."""
-        root: str = self.scope.get("root_path", "").rstrip("/")
         raw_path: bytes = self.scope.get("raw_path") or b""
+        root: str = self.scope.get("root_path", "")
         if not root and raw_path == self.path.encode():
             return ""
+        root = root.rstrip("/")
         # Some frameworks remove the prefix that they matched from the path, but do not set `root_path`.
         whole = unquote(raw_path.decode("latin-1")).rstrip("/")
         local = self.path.rstrip("/")
@@ -232,15 +233,19 @@ class HttpExchange:
         *,
         kind: str | None = None,
         id: str | None = None,  # noqa: A002 - the format's word
-        retry: int | None = None,
+        is_last: bool = False,
     ) -> None:
-        """Send an event, which begins the stream."""
+        """Send an event, which begins the stream; the last one also ends it."""
         if not self.streaming:
             await self.open_stream()
+        await self.send_chunk(sse.encode_event(data, event=kind, id=id), is_last=is_last)
+
+    def send_chunk(self, body: bytes, *, is_last: bool = False) -> Awaitable[None]:
+        """Send a part of the event stream; the last one also ends it."""
         if self.is_disconnected:
             raise ClientDisconnected
-        body = sse.encode_event(data, event=kind, id=id, retry=retry)
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        self._ended = self._ended or is_last
+        return self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
     async def end_stream(self) -> None:
         """End the event stream, unless it has ended."""
@@ -248,11 +253,6 @@ class HttpExchange:
             return
         self._ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send_chunk(self, body: bytes) -> None:
-        if self.is_disconnected:
-            raise ClientDisconnected
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     # ----------------------------------------------------------------- working while the client waits
 
@@ -338,7 +338,7 @@ class HttpExchange:
     async def _send_keep_alive(self) -> None:
         try:
             if self.streaming and not self.has_ended:
-                await self._send_chunk(sse.encode_comment())
+                await self.send_chunk(sse.encode_comment())
             if self.pulse is not None:
                 await self.pulse()
         except Exception:  # the writer of the stream will report it

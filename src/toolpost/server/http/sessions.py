@@ -4,7 +4,6 @@ Any worker with the keys serves any request of a session. Later changes (log lev
 are a record in the store, written only when it is used. A worker caches the sessions that it has opened.
 """
 
-import hmac
 import logging
 import secrets
 import time
@@ -15,7 +14,7 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -93,6 +92,10 @@ _share_client: Final = lru_cache(MAX_SHARED_PEERS)(_read_client)
 """Clients that describe themselves alike, and briefly, share one record, to save memory."""
 
 
+Owner: TypeAlias = tuple[str, str, str] | None
+"""Issuer, subject and client of a principal. Anonymous clients share None."""
+
+
 class Session(msgspec.Struct, eq=False):
     """One session, as far as a worker knows it."""
 
@@ -100,8 +103,8 @@ class Session(msgspec.Struct, eq=False):
     key: str
     """Its name in the store, which does not reveal the id."""
     peer: Peer
-    owner: str
-    """The principal and its client; empty if they are not known."""
+    owner: Owner
+    """The principal and its client; None if they are not known."""
     scopes: frozenset[str]
     """A request needs these scopes to be one of this session."""
     facts_size: int
@@ -202,7 +205,8 @@ class Sessions:
             payload = _STORED_MARK + facts.nonce
         keys, owner = await self._handler.request_states.get_keys(), get_owner(principal)
         expires = int(time.time() + self._options.session_life)
-        session_id = keys.seal(payload, audience=self._audience, binding=[owner], expires=expires)
+        binding = _make_binding(principal)
+        session_id = keys.seal(payload, audience=self._audience, binding=binding, expires=expires)
         session = _make_session(session_id, facts, owner)
         if stored is not None:
             records = self._handler.store.records
@@ -219,7 +223,7 @@ class Sessions:
         now = time.monotonic()
         if session is None or now - session.checked_at > FRESH_SECONDS:
             return None
-        if session.owner or session.scopes or principal is not None:
+        if session.owner is not None or principal is not None:
             _check_owner(session, principal)
         session.used_at = now
         return session
@@ -230,7 +234,7 @@ class Sessions:
         if session is None:
             if self._ended and _make_key(session_id) in self._ended:
                 raise make_unknown_session()
-            session = await self._unseal(session_id, get_owner(principal))
+            session = await self._unseal(session_id, principal)
         _check_owner(session, principal)
         if not await self.ensure_fresh(session):
             raise make_unknown_session()
@@ -257,14 +261,14 @@ class Sessions:
         elif not self._handler.request_states.has_given_keys:
             await self._announce("changed", session.key)
 
-    async def _unseal(self, session_id: str, owner: str) -> Session:
-        keys = await self._handler.request_states.get_keys()
+    async def _unseal(self, session_id: str, principal: Principal | None) -> Session:
+        keys, binding = await self._handler.request_states.get_keys(), _make_binding(principal)
         try:
-            payload = keys.open(session_id, audience=self._audience, binding=[owner], now=int(time.time()))
+            payload = keys.open(session_id, audience=self._audience, binding=binding, now=int(time.time()))
             if payload[:1] == _STORED_MARK:
                 payload = await self._handler.store.records.get(f"facts/{_make_key(session_id)}") or b""
             facts = _FACTS_DECODER.decode(payload)
-            session = _make_session(session_id, facts, owner)
+            session = _make_session(session_id, facts, get_owner(principal))
         except (InvalidSeal, msgspec.MsgspecError, KeyError):  # KeyError: a revision of a newer release
             raise make_unknown_session() from None
         if session.peer.revision.date not in self._handler.local_peer.supported:
@@ -419,7 +423,7 @@ def _make_key(session_id: str) -> str:
     return sha256(session_id.encode()).hexdigest()[:24]
 
 
-def _make_session(session_id: str, facts: _Facts, owner: str) -> Session:
+def _make_session(session_id: str, facts: _Facts, owner: Owner) -> Session:
     scopes, now, size = frozenset(facts.scopes), time.monotonic(), len(facts.client)
     peer = _share_client(facts.client) if size <= MAX_FACTS_BYTES else _read_client(facts.client)
     opened_at = now - max(0.0, time.time() - facts.opened)
@@ -436,15 +440,20 @@ def _toggle(values: tuple[str, ...], value: str, *, is_on: bool) -> tuple[str, .
     return (*others, value) if is_on else others
 
 
-def get_owner(principal: Principal | None) -> str:
-    """Return the owner of a session: a principal and its client. Anonymous clients share the empty name."""
-    return "" if principal is None else jsonrpc.encode([principal.key, principal.client]).decode()
+def get_owner(principal: Principal | None) -> Owner:
+    """Return the owner of a session: a principal and its client."""
+    return None if principal is None else (principal.issuer, principal.subject, principal.client)
+
+
+def _make_binding(principal: Principal | None) -> list[str]:
+    """Return the owner of a session as its seal names it."""
+    return ["" if principal is None else jsonrpc.encode([principal.key, principal.client]).decode()]
 
 
 def _check_owner(session: Session, principal: Principal | None) -> None:
-    scopes = frozenset[str]() if principal is None else principal.scopes
-    is_ours = hmac.compare_digest(session.owner.encode(), get_owner(principal).encode())
-    if not (is_ours and session.scopes <= scopes):
+    if session.owner != get_owner(principal) or (
+        session.scopes and not (principal and session.scopes <= principal.scopes)
+    ):
         raise make_unknown_session()
 
 

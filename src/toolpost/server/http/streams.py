@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final, cast
 
 from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
-from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol import headers, jsonrpc, sse
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import RESOURCES_UPDATED, SERVER
 from toolpost.server.http.request import ClientDisconnected, HttpExchange, HTTPRefusal
@@ -30,6 +30,7 @@ RETRY_MILLISECONDS: Final = 1000  # after which a client reconnects to a stream 
 RUNNING_RETENTION: Final = 3600.0  # seconds to keep the log of a stream while its request is served
 STREAM_RETENTION: Final = 300.0  # seconds for which a stream can be resumed after its last event
 DELIVERED_RETENTION: Final = 10.0  # seconds to keep a stream after its answer: the last bytes may be lost
+MIN_READ_RATE: Final = 16 * 1024  # bytes per second: a client may still read its answer in that time
 MAX_NAMED_ID: Final = 64  # bytes of a request id that the name of its stream carries
 
 MESSAGE_MARK, LAST_MARK, INTERRUPTED_MARK, END_MARK = b"!", b".", b"~", b"-"
@@ -46,9 +47,10 @@ def get_log_name(session: Session, stream: str = GENERAL) -> str:
     return f"stream/{session.key}/{stream}"
 
 
-async def send_priming_event(exchange: HttpExchange, event_id: str) -> None:
-    """Send an event with an id and a delay only, to resume from (HTTPL-3, HTTPL-5)."""
-    await exchange.send_event(b"", id=event_id, retry=RETRY_MILLISECONDS)
+def encode_priming_event(session: Session, event_id: str) -> bytes:
+    """Return an event with an id and a delay only, to resume from, if the revision has it (HTTPL-3)."""
+    has_one = session.peer.revision.priming
+    return sse.encode_event(b"", id=event_id, retry=RETRY_MILLISECONDS) if has_one else b""
 
 
 # --------------------------------------------------------------------- written by a POST
@@ -57,6 +59,18 @@ async def send_priming_event(exchange: HttpExchange, event_id: str) -> None:
 class SessionStream:
     """The event stream of one POST in a session. It opens with its first event."""
 
+    name = _log = ""
+    is_open = False
+    has_left = False
+    """Whether the client has disconnected, on its own or on our request; it may reconnect by GET."""
+    answers: tuple[bytes, ...] = ()
+    """The answers of a batch that are there before the stream opens."""
+    watcher = 0
+    """The worker to which the client has reconnected."""
+    _number = 0
+    _has_log = True
+    _priming = b""  # the priming event, until it is sent with the first event
+
     def __init__(
         self, worker: "Worker", session: Session, exchange: HttpExchange, request_id: RequestId
     ) -> None:
@@ -64,16 +78,6 @@ class SessionStream:
         self.exchange = exchange
         self.session = session
         self._request_id = request_id
-        self.name = self._log = ""
-        self._number = 0
-        self.is_open = False
-        self._has_log = True
-        self.has_left = False
-        """Whether the client has disconnected, on its own or on our request; it may reconnect by GET."""
-        self.answers: tuple[bytes, ...] = ()
-        """The answers of a batch that are there before the stream opens."""
-        self.watcher = 0
-        """The worker to which the client has reconnected."""
 
     async def add_answer(self, data: bytes) -> None:
         """Send the answer to one request of a batch, or keep it until the stream opens."""
@@ -84,68 +88,60 @@ class SessionStream:
 
     async def end(self, data: bytes | None) -> None:
         """Send the last answer, if there is one, and end the stream."""
-        await self.send(data or b"", END_MARK if data is None else LAST_MARK)
-        if not self.has_left:
-            await self.exchange.end_stream()
-        retention = STREAM_RETENTION if self.has_left else DELIVERED_RETENTION
+        data, mark = (b"", END_MARK) if data is None else (data, LAST_MARK)
+        await self.send(data, mark)
         self.worker.streams.pop(self._log, None)
         if self._has_log:
+            retention = DELIVERED_RETENTION + len(data) / MIN_READ_RATE
             try:
-                await self.worker.handler.store.logs.touch(self._log, retention)
+                await self._logs.touch(self._log, STREAM_RETENTION if self.has_left else retention)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
                 self._lose_log(error)
 
     async def interrupt(self) -> None:
         """Make the client reconnect for the rest, if its revision allows it."""
-        if not self.session.peer.revision.priming:
-            return
-        await self._open()
-        await self._append(INTERRUPTED_MARK)
-        if not self.has_left:
+        if self.session.peer.revision.priming:
+            await self.send(b"", INTERRUPTED_MARK)
             self.has_left = True
-            await self.exchange.end_stream()
 
     async def _open(self) -> None:
-        if self.is_open or self.exchange.is_disconnected:
-            return
         self.is_open = True
         worker, encoded = self.worker, jsonrpc.encode(self._request_id)
         named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
         self.name = f"{worker.number:x}-{worker.next_number():x}-{named}"
         self._log = get_log_name(self.session, self.name)
+        self._logs = worker.handler.store.logs
         worker.streams[self._log] = self
         await self.exchange.open_stream()
-        if self.session.peer.revision.priming:
-            await send_priming_event(self.exchange, f"{self.name}.0")
+        self._priming = encode_priming_event(self.session, f"{self.name}.0")
         for answer in self.answers:
             await self.send(answer)
 
     async def send(self, data: bytes, mark: bytes = MESSAGE_MARK) -> None:
-        """Send a message, which opens the stream, and write it to the log with a mark."""
+        """Write a message to the log, and send it: the first one opens the stream, some marks end it."""
+        exchange = self.exchange
         if not self.is_open:
+            if exchange.is_disconnected:
+                return  # before the client knew of the stream
             await self._open()
-        if not self.is_open:
-            return  # the client disconnected before it knew of the stream
-        number = await self._append(mark + data)
-        if self.has_left or mark == END_MARK or self.exchange.is_disconnected:
-            self.has_left = self.has_left or self.exchange.is_disconnected
-            return
-        try:
-            await self.exchange.send_event(data, kind="message", id=f"{self.name}.{number}")
-        except ClientDisconnected:
-            self.has_left = True
-
-    async def _append(self, entry: bytes) -> int:
         self._number = number = self._number + 1
         if self._has_log:
             try:
-                logs = self.worker.handler.store.logs
-                await logs.append(self._log, entry, RUNNING_RETENTION, number=number)
+                await self._logs.append(self._log, mark + data, RUNNING_RETENTION, number=number)
             except Exception as error:  # noqa: BLE001 - a store may fail in any way
                 self._lose_log(error)
         if self.watcher:
             self.worker.wake_reader(self.watcher, self._log)
-        return number
+        if self.has_left or exchange.is_disconnected:
+            self.has_left = True
+            return
+        event, self._priming = self._priming, b""
+        if data:
+            event += sse.encode_event(data, event="message", id=f"{self.name}.{number}")
+        try:
+            await exchange.send_chunk(event, is_last=mark != MESSAGE_MARK)
+        except ClientDisconnected:
+            self.has_left = True
 
     def _lose_log(self, error: Exception) -> None:
         """Continue without a log: the store failed, so the stream cannot be resumed."""
@@ -174,7 +170,7 @@ class StreamReader:
         worker, session, exchange = self._worker, self._session, self._exchange
         await exchange.open_stream()
         if session.peer.revision.priming:
-            await send_priming_event(exchange, event_id)
+            await exchange.send_chunk(encode_priming_event(session, event_id))
         exchange.release_headers()
         before = worker.readers.get(self._log)
         worker.readers[self._log] = self
