@@ -237,7 +237,7 @@ class ServerConversation:
 
     def is_free(self) -> bool:
         """For channels: return whether the next message may go to `take_data`."""
-        return not (self._is_handshaking or self._is_processing) and self._delivery.is_free
+        return not (self._is_handshaking or self._is_processing or self._delivery.is_busy())
 
     def take_data(self, data: bytes) -> None:
         """For channels: process the next message without a turn of the loop for it."""
@@ -253,7 +253,7 @@ class ServerConversation:
 
     def _begin_response(self, incoming: InboundRequest | InvalidMessageReceived) -> bytes | None:
         """Return the response if it is ready at once; otherwise a task sends it."""
-        if isinstance(incoming, InvalidMessageReceived):
+        if not isinstance(incoming, InboundRequest):
             logger.debug("rejected: %s", incoming.error)
             return incoming.data
         principal = self._principal if self._http_channel is None else self.principal_of(incoming)
@@ -400,17 +400,16 @@ class ResponseDelivery:
         self._unsent_bytes = 0
         self._writable: asyncio.Event | None = None
 
-    @property
-    def is_free(self) -> bool:
-        """Whether the channel has taken all responses of `send_soon`, and few others wait."""
-        return not self._queued and self._unsent_bytes <= MAX_UNSENT_BYTES
+    def is_busy(self) -> bool:
+        """Return whether a response of `send_soon` still waits for the channel, or many others."""
+        return bool(self._queued) or self._unsent_bytes > MAX_UNSENT_BYTES
 
     def offer(self, data: bytes) -> bool:
         """Offer a response to the channel; return whether it was taken at once."""
         return self._offer is not None and self._offer(data)
 
     def send_soon(self, data: bytes, request_id: RequestId | None) -> None:
-        """Send a response at once, or in the background; until it is sent, `is_free` is false."""
+        """Send a response at once, or in the background; until it is sent, `is_busy` is true."""
         if self._offer is None or not self._offer(data):
             task = self._spawn(self.deliver(data, request_id))
             self._queued.add(task)

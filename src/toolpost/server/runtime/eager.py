@@ -31,12 +31,11 @@ class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
 
     def __init__(self, work: Coroutine[Any, Any, T] | None = None, waits_for: Any = None) -> None:
         self._is_resumed = False
-        self.set_work(work, waits_for)
+        self._work, self._waits_for = work, waits_for
 
-    def set_work(self, work: Coroutine[Any, Any, T] | None, waits_for: Any) -> None:
+    def set_work(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
         """Set the work, and the future that it waits for."""
-        self._work = work
-        self._waits_for = waits_for
+        self._work, self._waits_for = work, waits_for
 
     def send(self, value: Any, /) -> Any:
         """Run the next step of the work."""
@@ -72,7 +71,8 @@ class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
 
 def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     """Run work up to its first wait; return its result, or the task that continues it."""
-    loop, context, body = asyncio.get_running_loop(), copy_context(), StartedCoroutine[T]()
+    loop, context = asyncio.get_running_loop(), copy_context()
+    body: StartedCoroutine[T] = StartedCoroutine()  # not `StartedCoroutine[T]()`, which takes far longer
     # Not by `create_task`: a loop may have a task factory of its own.
     task: asyncio.Task[T] = asyncio.Task(body, loop=loop, context=context)
     caller = asyncio.current_task(loop)
