@@ -62,7 +62,7 @@ class Principal(Struct, frozen=True):
         if value is None or isinstance(value, Principal):
             return value
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
-            raise TypeError(f"principal must be a string or a Principal, not a {type(value).__name__}")
+            raise TypeError(f"principal must be a string or a Principal, not {type(value).__name__}")
         return cls(value)
 
 

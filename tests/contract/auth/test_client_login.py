@@ -247,7 +247,7 @@ def test_a_page_that_cannot_be_opened_is_told():
         with pytest.raises(AuthorizationRequired, match="could not be opened: OSError"):
             await sites.client(sites.oauth(open_url=open_url)).connect()
 
-        with pytest.raises(AuthorizationRequired, match="open_url returned a int"):
+        with pytest.raises(AuthorizationRequired, match="open_url returned int"):
             await sites.client(sites.oauth(open_url=lambda _: 5)).connect()
 
     run(visit)

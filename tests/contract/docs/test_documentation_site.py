@@ -4,12 +4,15 @@ import inspect
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 import reference
 import toolpost
 import website
 from revision_dates import DATES
+from toolpost.cli.group import toolpost as toolpost_command
+from toolpost.cli.main import COMMANDS
 from toolpost.testing import REVISIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,6 +66,31 @@ def test_every_keyword_has_a_row(cls, method, keyword):
     function = getattr(getattr(toolpost, cls), method or "__init__")
     rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert rows == list(inspect.signature(function).parameters)[1:]
+
+
+GUIDES = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_on_a_page(name):
+    command = toolpost_command.get_command(click.Context(toolpost_command), name)
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    missing = [
+        each.opts[-1]
+        for each in options
+        if not any(re.search(rf"(?<![\w-]){opt}(?![\w-])", GUIDES) for opt in each.opts)
+    ]
+    assert not missing, f"toolpost {name}: these options are on no page: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [toolpost.Server, toolpost.Server.run, toolpost.Server.serve_http, toolpost.Server.asgi, toolpost.Client],
+)
+def test_every_keyword_is_on_a_page(function):
+    keywords = [name for name in inspect.signature(function).parameters if name != "self"]
+    missing = [name for name in keywords if not re.search(rf"`[^`\n]*\b{name}\b|\b{name}=", GUIDES)]
+    assert not missing, f"{function.__qualname__}: these keywords are on no page: {', '.join(missing)}"
 
 
 def repository(folder: Path, page: str) -> Path:

@@ -242,8 +242,8 @@ def test_nobody_is_asked_half_of_it():
         (None, ValueError, "at least one question or a state"),
         ({}, ValueError, "at least one question or a state"),
         ({str(n): NUMBER for n in range(257)}, ValueError, "too many questions: 257"),
-        ({"a": "What?"}, TypeError, "question 'a' must be .* not a str"),
-        ({"a": TextContent("x")}, TypeError, "question 'a' must be .* not a TextContent"),
+        ({"a": "What?"}, TypeError, "question 'a' must be .* not str"),
+        ({"a": TextContent("x")}, TypeError, "question 'a' must be .* not TextContent"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_once(questions, error, told):

@@ -201,11 +201,9 @@ def works(arguments: dict[str, Any], ctx: Context) -> None:
 def test_an_async_function_gets_a_context_and_others_a_sync_one():
     server = Server("s")
     for offer in (server.tool, server.prompt, server.resource("a://b")):
-        with pytest.raises(
-            SignatureError, match="`ctx`: an async function gets a Context, not a SyncContext"
-        ):
+        with pytest.raises(SignatureError, match="`ctx`: an async function gets Context, not SyncContext"):
             offer(waits)
-    with pytest.raises(SignatureError, match="a sync function gets a SyncContext, not a Context"):
+    with pytest.raises(SignatureError, match="a sync function gets SyncContext, not Context"):
         server.add_tool(Tool("x", OBJECT), works)
 
 

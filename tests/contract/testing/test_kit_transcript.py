@@ -267,7 +267,7 @@ def test_a_wrapper_has_the_traits_of_what_is_inside():
 
 
 def test_what_is_no_target_is_refused_at_once():
-    with pytest.raises(TypeError, match="cannot connect to a int"):
+    with pytest.raises(TypeError, match="cannot connect to int"):
         Transcript().wrap(cast("Any", 3))
 
 

@@ -413,9 +413,9 @@ def test_a_function_gets_the_context_that_its_editor_shows():
     [
         (
             later_but_typed,
-            "parameter `ctx`: an async function gets a Context, not a .*annotate it as Context",
+            "parameter `ctx`: an async function gets Context, not .*annotate it as Context",
         ),
-        (now_but_untyped, "a sync function gets a Typed, not a Context .annotate it as Typed"),
+        (now_but_untyped, "a sync function gets Typed, not Context .annotate it as Typed"),
     ],
 )
 def test_a_context_of_the_other_kind_is_refused(fn, said):
