@@ -71,7 +71,7 @@ def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, 
     run(visit)
 
 
-def test_an_authorization_server_that_says_no_is_told_by_its_word():
+def test_the_error_code_of_an_authorization_server_is_reported():
     async def visit(sites: AuthSites) -> None:
         sites.paths["/token"] = lambda _: answer(400, json.dumps({"error": "unauthorized_client"}).encode())
         with pytest.raises(AuthorizationDenied, match="unauthorized_client") as caught:
@@ -122,7 +122,7 @@ def test_a_token_that_does_not_allow_something_says_what_would(scope, match):
     run(visit)
 
 
-def test_a_token_that_none_is_in_a_configuration_is_told_with_its_place():
+def test_an_invalid_token_in_a_configuration_is_reported_with_its_place():
     with pytest.raises(AuthError, match="server 'notes': the token is malformed"):
         Client({"mcpServers": {"notes": {"url": "http://localhost/mcp", "auth": "Bearer x"}}})
 
@@ -141,7 +141,7 @@ def test_a_command_takes_no_auth():
         ({"command": "true", "env": {"KEY": "${N7_NONE}"}}, "\"env\", 'KEY'"),
     ],
 )
-def test_a_variable_that_is_not_set_is_told_with_its_place(tmp_path, monkeypatch, entry, where):
+def test_an_unset_variable_is_reported_with_its_place(tmp_path, monkeypatch, entry, where):
     monkeypatch.delenv("N7_NONE", raising=False)
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"notes": entry}}))
@@ -208,7 +208,7 @@ enterprise: Any = EnterpriseManaged
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_when_it_is_said(make: Any, kind, match):
+def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
     with pytest.raises(kind, match=match) as caught:
         make()
     assert "s3cret" not in str(caught.value)

@@ -118,7 +118,7 @@ def test_what_is_written_is_read():
         "[" * 100_000,
     ],
 )
-def test_what_is_no_paused_call_is_told(text):
+def test_an_invalid_paused_call_is_reported(text):
     with pytest.raises(ValueError, match="not a paused call: "):
         PausedCall.from_json(text)
 

@@ -4,15 +4,12 @@ import inspect
 import re
 from pathlib import Path
 
-import click
 import pytest
 
 import reference
 import toolpost
 import website
 from revision_dates import DATES
-from toolpost.cli.group import toolpost as toolpost_command
-from toolpost.cli.main import COMMANDS
 from toolpost.testing import REVISIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,18 +66,6 @@ def test_every_keyword_has_a_row(cls, method, keyword):
 
 
 GUIDES = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_of_a_command_is_on_a_page(name):
-    command = toolpost_command.get_command(click.Context(toolpost_command), name)
-    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    missing = [
-        each.opts[-1]
-        for each in options
-        if not any(re.search(rf"(?<![\w-]){opt}(?![\w-])", GUIDES) for opt in each.opts)
-    ]
-    assert not missing, f"toolpost {name}: these options are on no page: {', '.join(missing)}"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_name_goes_by_keyword(kind):
 
 
 @pytest.mark.parametrize("kind", ["tool", "prompt"])
-def test_what_is_no_function_is_refused(kind):
+def test_a_value_that_is_not_a_function_is_refused(kind):
     with pytest.raises(TypeError, match=r"5 is not callable \(pass a function\)"):
         getattr(Server("s"), kind)(5)
 
@@ -231,7 +231,7 @@ def test_an_unknown_name_reads_which_was_perhaps_meant():
 # --------------------------------------------------------------------- loops
 
 
-def test_who_has_a_loop_is_told_what_to_await():
+def test_inside_a_running_loop_the_error_names_the_coroutine_to_await():
     async def main() -> None:
         with pytest.raises(
             RuntimeError, match=r"cannot run in an event loop: .*await server\.serve_stdio\(\)"

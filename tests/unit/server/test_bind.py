@@ -797,7 +797,7 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
     ],
     ids=tell,
 )
-def test_wrong_arguments_are_told_with_path_and_expectation(arguments, said):
+def test_invalid_arguments_are_reported_with_path_and_expected_type(arguments, said):
     assert problems(BoundFunction(plan), {**GOOD, **arguments}) == said
 
 
