@@ -75,7 +75,7 @@ IMPORTS: Final = {
         {OURS: "import toolpost", OFFICIAL: "import mcp", "fastmcp-4.1.0": "import fastmcp"},
     ),
     "start-import-server": (
-        "import of what makes a server",
+        "importing the server module",
         {
             OURS: "from toolpost import Server; Server('bench')",
             OFFICIAL: "from mcp.server.mcpserver import MCPServer; MCPServer('bench')",
@@ -110,8 +110,8 @@ def _import(key: str, arena: Arena) -> list[Row]:
 
 def _size(arena: Arena) -> list[Row]:
     # The others always include the dependencies of HTTP.
-    row = Row.of("start-size", "what an installation brings, toolpost for stdio", "MB", more=False)
-    http = Row.of("start-size-http", "what an installation brings, for HTTP", "MB", more=False)
+    row = Row.of("start-size", "installed size, toolpost for stdio", "MB", more=False)
+    http = Row.of("start-size-http", "installed size, for HTTP", "MB", more=False)
 
     def python(row: Row, name: str, environment_: str | None, *wanted: str) -> None:
         command = script("size", environment_, *wanted)

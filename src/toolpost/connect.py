@@ -6,6 +6,7 @@ that a client of one does not load the others.
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -79,6 +80,7 @@ class TargetOptions(NamedTuple):
 
 
 _NO_OPTIONS: Final = TargetOptions()
+_URL_PREFIX: Final = re.compile(r"[A-Za-z]+://")  # `Http` rejects all schemes but http and https
 
 
 def make_connector(target: object, options: TargetOptions = _NO_OPTIONS) -> Connector:
@@ -90,9 +92,7 @@ def make_connector(target: object, options: TargetOptions = _NO_OPTIONS) -> Conn
         raise TypeError(f"{name} is a class; pass an instance: {name}(…)")
     if isinstance(target, CustomTarget):
         return target.make_connector(options)
-    if isinstance(target, Http) or (
-        isinstance(target, str) and target.lower().startswith(("http://", "https://"))
-    ):
+    if isinstance(target, Http) or (isinstance(target, str) and _URL_PREFIX.match(target)):
         return _make_http_connector(Http.from_target(target), options)
     if isinstance(target, PathLike) or _is_json_path(target):
         return _make_file_connector(Path(fspath(cast("PathLike[str] | str", target))), options)
@@ -105,7 +105,7 @@ def make_connector(target: object, options: TargetOptions = _NO_OPTIONS) -> Conn
     elif isinstance(target, Stdio | str | Sequence):
         connector = _make_command_connector(cast("Stdio | str | Sequence[str]", target))
     else:
-        raise TypeError(f"cannot connect to a {type(target).__name__}; pass {_TARGET_FORMS}")
+        raise TypeError(f"cannot connect to {type(target).__name__}; pass {_TARGET_FORMS}")
     options.refuse_http_options(connector.name)
     return connector
 
@@ -255,7 +255,7 @@ def _make_file_connector(path: Path, options: TargetOptions) -> Connector:
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
             raise ConnectFailed(f"{path} is a script, not an mcp.json", hint=hint)
-        found = mcp_json.parse_config(path, await asyncio.to_thread(path.read_bytes))
+        found = await asyncio.to_thread(mcp_json.read_config, path)
         with mcp_json.error_context(str(path)):
             return make_connector(found, options)
 

@@ -65,7 +65,7 @@ class Principal(Struct, frozen=True):
             return cls(value)
         if value is None or isinstance(value, Principal):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
             return value
-        raise TypeError(f"principal must be a string or a Principal, not a {type(value).__name__}")
+        raise TypeError(f"principal must be a string or a Principal, not {type(value).__name__}")
 
 
 def parse_scopes(given: Any) -> frozenset[str]:

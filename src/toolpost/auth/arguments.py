@@ -25,7 +25,7 @@ def normalize_scopes(scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
     """Return scopes that a user gave as a list, or as a string with spaces, each once."""
     given: Any = scopes.split() if isinstance(scopes, str) else () if scopes is None else scopes
     if not isinstance(given, Iterable):
-        raise TypeError(f"scopes must be a list of strings, not a {type(scopes).__name__}")
+        raise TypeError(f"scopes must be a list of strings, not {type(scopes).__name__}")
     unique: dict[Any, None] = dict.fromkeys(cast("Iterable[Any]", given))
     for scope in unique:
         if not isinstance(scope, str):
@@ -45,7 +45,7 @@ def check_texts(**texts: object) -> None:
 def check_text(name: str, given: object) -> None:
     """Check that an argument is a string that is not empty."""
     if not isinstance(given, str):
-        raise TypeError(f"{name} must be a string, not a {type(given).__name__}")
+        raise TypeError(f"{name} must be a string, not {type(given).__name__}")
     if not given:
         raise ValueError(f"{name} is empty; is an environment variable missing?")
 
@@ -68,7 +68,7 @@ def check_flag(name: str, given: object, *others: object) -> None:
 def check_seconds(name: str, given: object) -> None:
     """Check that an argument is a finite number above zero."""
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not a {type(given).__name__}")
+        raise TypeError(f"{name} must be a number of seconds, not {type(given).__name__}")
     if not given > 0 or math.isinf(given):
         raise ValueError(f"{name} must be more than 0 seconds, not {given!r}")
 

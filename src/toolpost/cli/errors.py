@@ -24,7 +24,6 @@ UNREACHABLE: Final = 3  # the target could not be started or reached, was lost, 
 UNAUTHORIZED: Final = 4  # the server requires a login, and there was none, or it was refused
 INTERRUPTED: Final = 130  # Ctrl-C
 CLOSED_PIPE: Final = 141  # the reader of our output closed the pipe, such as `| head`
-
 _API_HINT_WORDS: Final = ("auth=", "headers=")  # they mark hints about Python code
 
 

@@ -54,7 +54,7 @@ def is_plain(stream: IO[Any]) -> bool:
         return True
 
 
-JSON_HELP: Final = "Print one JSON document."
+JSON_HELP: Final = "Print the output as JSON."
 
 
 class CommandOutput:

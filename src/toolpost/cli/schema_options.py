@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
@@ -214,7 +214,11 @@ class SchemaCommand(click.Command):
             if error.option_name in self._earlier_options:
                 text = f"{self.name} has no {error.option_name}; options of toolpost go before its name"
                 raise click.UsageError(text, error.ctx) from None
-            raise
+            names = [name.lstrip("-") for option in self.params for name in option.opts]
+            close = get_close_matches(error.option_name.lstrip("-"), names)
+            shown = [f"--{name}" for name in close] or [each.opts[0] for each in self._options]
+            hint = f"did you mean {' or '.join(shown)}?" if shown else f"{self.name} has no parameters"
+            raise click.UsageError(f"no such option {error.option_name!r}; {hint}", error.ctx) from None
 
     def collect_arguments(self, ctx: click.Context, args: str | None = None) -> ParsedArguments:
         """Collect the arguments. Options override members of `--args`."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PROGRESS: Final = 1e300  # larger numbers are clamped: dividing or formatting them fails
-
 LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
     "info": "cyan",

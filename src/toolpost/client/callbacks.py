@@ -47,7 +47,7 @@ def make_sampling_result(value: object, source: str) -> types.CreateMessageResul
     if not all(isinstance(block, types.Content) for block in blocks):
         raise TypeError(
             f"{source}: expected a string, a content block or a list of them, a CreateMessageResult, or None "
-            f"to decline, not a {type(value).__name__}"
+            f"to decline, not {type(value).__name__}"
         )
     return types.CreateMessageResult(role="assistant", content=cast("types.Blocks", content), model="unknown")
 
@@ -64,7 +64,7 @@ def make_elicit_result(params: types.ElicitParams, answered: object, source: str
     if not isinstance(answered, types.ElicitResult):
         raise TypeError(
             f"{source}: expected a dict with the fields of the form or True to accept, None or False to "
-            f"decline, or an ElicitResult, not a {type(answered).__name__}"
+            f"decline, or an ElicitResult, not {type(answered).__name__}"
         )
     content = None
     if answered.action == "accept" and params.mode != "url":
@@ -184,7 +184,7 @@ class RequestCallbacks:
         self.describe_server: Callable[[], str | None] = lambda: None  # returns the name of the server
         for name, callback in (("on_sampling", sampling), ("on_elicitation", elicitation)):
             if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be a function, not a {type(callback).__name__}")
+                raise TypeError(f"{name} must be a function, not {type(callback).__name__}")
         self._by_method: dict[str, Any] = {
             SAMPLING_CREATE_MESSAGE: sampling,
             ELICITATION_CREATE: elicitation,
@@ -338,5 +338,5 @@ def _encode_custom_result(method: str, value: JSON) -> Result | Raw:
         return value
     data = jsonrpc.encode({} if value is None else value)
     if not data.startswith(b"{"):
-        raise TypeError(f"the handler of {method} must return an object, not a {type(value).__name__}")
+        raise TypeError(f"the handler of {method} must return an object, not {type(value).__name__}")
     return Raw(data)

@@ -19,17 +19,11 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
 _SERVER_KEYS: Final = ("mcpServers", "servers")  # where programs list the servers in an `mcp.json`
-
 _EXAMPLE: Final = 'example: {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
-
 OAUTH: Final = "oauth"  # the value of "auth" that stands for `OAuth()`; no token is that short
-
 _AUTH_HINT: Final = 'write "oauth", in lower case, for a browser login, or a token'
-
 _EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")  # not "command": it may use such strings itself
-
 _VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
-
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 
@@ -41,10 +35,14 @@ def has_server_list(config: Mapping[str, object]) -> bool:
     return any(key in config for key in _SERVER_KEYS)
 
 
-def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
-    """Parse the content of a file."""
+def read_config(path: Path) -> dict[str, JSON]:
+    """Read the content of a file. Raises `ConnectFailed` if there is none."""
     try:
-        return _OBJECT(data)
+        return _OBJECT(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ConnectFailed(f"{path} does not exist", hint=f"check the path; {_EXAMPLE}") from error
+    except OSError as error:
+        raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
     except InvalidJSONValue as error:
         raise ConnectFailed(f"{path} is not a valid mcp.json: {error}") from error
 
@@ -52,12 +50,9 @@ def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
 def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
     """Read the entries of all servers in a file, by name."""
     path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
+    config = read_config(path)
     with error_context(str(path)):
-        return list_servers(parse_config(path, data))
+        return list_servers(config)
 
 
 def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class PausedCall(
             ValueError: the string does not come from `to_json`.
         """
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
-            raise TypeError(f"a paused call must be a string, not a {type(text).__name__}")
+            raise TypeError(f"a paused call must be a string, not {type(text).__name__}")
         try:
             paused = JSONReader(cls)(text.encode())
             whole = bool(paused.questions)

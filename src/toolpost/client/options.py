@@ -36,7 +36,7 @@ def check_mapping(name: str, value: Any) -> dict[str, Any]:
         return {}
     # Nearly all are plain dicts, and the abstract class is slow to ask.
     if type(value) is not dict and not isinstance(value, Mapping):
-        raise TypeError(f'{name} must be a mapping, such as {{"name": value}}, not a {type(value).__name__}')
+        raise TypeError(f'{name} must be a mapping, such as {{"name": value}}, not {type(value).__name__}')
     plain: dict[Any, Any] = {**value}
     for key in plain:
         if not isinstance(key, str):
@@ -78,7 +78,7 @@ def make_reference(ref: JSON) -> Reference:
         return ResourceReference(uri=ref.uri_template)
     if not isinstance(ref, str):
         raise TypeError(
-            f"ref must be a prompt, a resource template, a reference or a string, not a {type(ref).__name__}"
+            f"ref must be a prompt, a resource template, a reference or a string, not {type(ref).__name__}"
         )
     if "{" in ref or "://" in ref:
         return ResourceReference(uri=ref)

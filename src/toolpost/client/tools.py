@@ -149,7 +149,7 @@ def convert_value(value: JSON, kind: type[T], label: str) -> T:
         return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
         name = getattr(kind, "__name__", str(kind))
-        raise RemoteProtocolError(f"{label} is not a {name}: {error}") from error
+        raise RemoteProtocolError(f"{label} is not of type {name}: {error}") from error
 
 
 def decode_value(raw: bytes, kind: type[T], label: str) -> T:
@@ -391,7 +391,7 @@ class ToolMethods:
             MCPError: as `call_tool` does.
         """
         if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
-            raise TypeError(f"paused must be a PausedCall, not a {type(paused).__name__}")
+            raise TypeError(f"paused must be a PausedCall, not {type(paused).__name__}")
         limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(

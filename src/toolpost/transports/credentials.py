@@ -102,7 +102,7 @@ def make_authorizer(auth: object) -> Authorizer | None:
     if callable(auth):
         return BearerToken(cast("TokenSource", auth))
     kind = type(auth).__name__
-    raise TypeError(f"auth= must be a token, a function that returns one, or OAuth(…) etc., not a {kind}")
+    raise TypeError(f"auth= must be a token, a function that returns one, or OAuth(…) etc., not {kind}")
 
 
 def build_bearer_header(token: object) -> dict[str, str]:

@@ -71,7 +71,7 @@ def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, 
     run(visit)
 
 
-def test_an_authorization_server_that_says_no_is_told_by_its_word():
+def test_the_error_code_of_an_authorization_server_is_reported():
     async def visit(sites: AuthSites) -> None:
         sites.paths["/token"] = lambda _: answer(400, json.dumps({"error": "unauthorized_client"}).encode())
         with pytest.raises(AuthorizationDenied, match="unauthorized_client") as caught:
@@ -122,7 +122,7 @@ def test_a_token_that_does_not_allow_something_says_what_would(scope, match):
     run(visit)
 
 
-def test_a_token_that_none_is_in_a_configuration_is_told_with_its_place():
+def test_an_invalid_token_in_a_configuration_is_reported_with_its_place():
     with pytest.raises(AuthError, match="server 'notes': the token is malformed"):
         Client({"mcpServers": {"notes": {"url": "http://localhost/mcp", "auth": "Bearer x"}}})
 
@@ -141,7 +141,7 @@ def test_a_command_takes_no_auth():
         ({"command": "true", "env": {"KEY": "${N7_NONE}"}}, "\"env\", 'KEY'"),
     ],
 )
-def test_a_variable_that_is_not_set_is_told_with_its_place(tmp_path, monkeypatch, entry, where):
+def test_an_unset_variable_is_reported_with_its_place(tmp_path, monkeypatch, entry, where):
     monkeypatch.delenv("N7_NONE", raising=False)
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"notes": entry}}))
@@ -169,46 +169,46 @@ enterprise: Any = EnterpriseManaged
 @pytest.mark.parametrize(
     ("make", "kind", "match"),
     [
-        (lambda: oauth(scopes=5), TypeError, "scopes must be a list of strings, not a int"),
+        (lambda: oauth(scopes=5), TypeError, "scopes must be a list of strings, not int"),
         (lambda: oauth(scopes=[5]), TypeError, "scopes must be a list of strings"),
         (lambda: oauth(scopes=["a b"]), ValueError, "is not a valid scope"),
         (lambda: oauth(redirect_uri="http://127.0.0.1:99999/x"), ValueError, "redirect_uri"),
-        (lambda: oauth(redirect_uri=8080), TypeError, "redirect_uri must be a string, not a int"),
+        (lambda: oauth(redirect_uri=8080), TypeError, "redirect_uri must be a string, not int"),
         (
             lambda: oauth(redirect_uri="http://example.com/x"),
             ValueError,
             "redirect_uri must be on this machine",
         ),
-        (lambda: oauth(open_url="firefox"), TypeError, "open_url must be a function, not a str"),
+        (lambda: oauth(open_url="firefox"), TypeError, "open_url must be a function, not str"),
         (lambda: oauth(timeout=0), ValueError, "timeout must be more than 0 seconds"),
         (lambda: oauth(timeout=float("nan")), ValueError, "timeout must be more than 0 seconds"),
-        (lambda: oauth(timeout="5"), TypeError, "timeout must be a number of seconds, not a str"),
+        (lambda: oauth(timeout="5"), TypeError, "timeout must be a number of seconds, not str"),
         (lambda: oauth(client_secret="s3cret"), ValueError, "client_secret= requires client_id="),
         (lambda: oauth(client_id=""), ValueError, "client_id is empty"),
         (
             lambda: oauth(client_id="me", client_secret=b"s3cret"),
             TypeError,
-            "client_secret must be a string, not a b",
+            "client_secret must be a string, not b",
         ),
         (lambda: oauth(dpop="yes"), TypeError, "dpop must be one of True, False, 'auto', not 'yes'"),
         (lambda: oauth(allow_http="no"), TypeError, "allow_http must be one of True, False"),
         (lambda: oauth(storage="folder"), TypeError, r"storage must be FileTokens\(folder\)"),
         (lambda: oauth(storage=Broken), TypeError, r"is a class; pass an instance: Broken\(…\)"),
         (lambda: oauth(client_id="me", issuer="login.example.com"), ValueError, "example: https://login"),
-        (lambda: credentials(None, "s3cret"), TypeError, "client_id must be a string, not a NoneType"),
+        (lambda: credentials(None, "s3cret"), TypeError, "client_id must be a string, not NoneType"),
         (lambda: credentials("", "s3cret"), ValueError, "client_id is empty"),
         (lambda: credentials("me", "s3cret", dpop=1), TypeError, "dpop must be one of"),
         (lambda: credentials("me", "", issuer="https://x"), ValueError, "client_secret is empty"),
-        (lambda: workload(None), TypeError, "assertion must be a string, not a NoneType"),
+        (lambda: workload(None), TypeError, "assertion must be a string, not NoneType"),
         (lambda: workload(""), ValueError, "assertion is empty"),
         (
             lambda: enterprise(5, idp_issuer="https://x.example", idp_client_id="a", client_id="b"),
             TypeError,
-            "id_token must be a string, not a int",
+            "id_token must be a string, not int",
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_when_it_is_said(make: Any, kind, match):
+def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
     with pytest.raises(kind, match=match) as caught:
         make()
     assert "s3cret" not in str(caught.value)

@@ -206,7 +206,7 @@ def test_a_page_that_must_not_be_opened(page):
     ],
 )
 @pytest.mark.parametrize("error", [None, "access_denied"])
-def test_who_answers_is_compared_with_who_was_asked(advertised, iss, good, error):
+def test_the_issuer_of_an_answer_is_compared_with_the_one_asked(advertised, iss, good, error):
     async def visit(sites: AuthSites) -> None:
         sites.metadata = {"authorization_response_iss_parameter_supported": advertised}
 
@@ -314,7 +314,7 @@ def test_metadata_is_not_followed_to_another_origin():
     run(visit)
 
 
-def test_metadata_is_followed_within_its_origin_but_not_for_ever():
+def test_metadata_redirects_stay_within_the_origin_and_are_limited():
     async def visit(sites: AuthSites) -> None:
         place = "/.well-known/oauth-protected-resource/mcp"
         sites.paths[place] = lambda _: answer(301, kind=None, Location="/there")
@@ -466,7 +466,7 @@ def test_a_document_of_ones_own_is_used_where_it_is_read(supported, used):
         (answer(500, b"<html>"), "HTTP 500"),
     ],
 )
-def test_a_registration_that_fails_is_told(said, match):
+def test_a_failed_registration_is_reported(said, match):
     async def visit(sites: AuthSites) -> None:
         sites.paths["/register"] = lambda _: said
         await refused(sites, match)
@@ -475,7 +475,7 @@ def test_a_registration_that_fails_is_told(said, match):
 
 
 @pytest.mark.requirement("AUTH-28")
-def test_a_server_that_registers_nobody_needs_somebody_to_do_it():
+def test_without_dynamic_registration_a_client_id_is_required():
     def close(sites: AuthSites) -> None:
         sites.metadata = {"registration_endpoint": ...}
 

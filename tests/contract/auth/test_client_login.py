@@ -76,7 +76,7 @@ async def ask(url: str, method: str = "GET", **options) -> tuple[int, str]:
 
 
 @pytest.mark.requirement("AUTH-67")
-def test_others_who_knock_meanwhile_are_sent_away():
+def test_other_requests_to_the_redirect_listener_are_refused():
     async def visit(sites: AuthSites) -> None:
         seen: list[int] = []
         finished = asyncio.Event()
@@ -114,7 +114,7 @@ def test_others_who_knock_meanwhile_are_sent_away():
     run(visit)
 
 
-def test_a_head_that_never_ends_disturbs_nobody():
+def test_an_endless_header_does_not_block_the_login():
     async def visit(sites: AuthSites) -> None:
         async def open_url(url: str) -> None:
             back = await browse(url)
@@ -160,7 +160,7 @@ def test_the_same_port_is_taken_again_and_the_registration_too():
     run(visit)
 
 
-def test_a_port_that_is_taken_is_told():
+def test_a_port_in_use_is_reported():
     async def visit(sites: AuthSites) -> None:
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = taken.sockets[0].getsockname()[1]
@@ -239,7 +239,7 @@ def test_what_a_user_comes_back_with_has_to_make_sense(said, match):
     run(visit)
 
 
-def test_a_page_that_cannot_be_opened_is_told():
+def test_a_page_that_cannot_be_opened_is_reported():
     async def visit(sites: AuthSites) -> None:
         def open_url(_: str) -> None:
             raise OSError("no display")
@@ -247,7 +247,7 @@ def test_a_page_that_cannot_be_opened_is_told():
         with pytest.raises(AuthorizationRequired, match="could not be opened: OSError"):
             await sites.client(sites.oauth(open_url=open_url)).connect()
 
-        with pytest.raises(AuthorizationRequired, match="open_url returned a int"):
+        with pytest.raises(AuthorizationRequired, match="open_url returned int"):
             await sites.client(sites.oauth(open_url=lambda _: 5)).connect()
 
     run(visit)
@@ -269,7 +269,7 @@ def test_the_user_may_decline():
     run(visit)
 
 
-def test_a_user_who_does_nothing_is_not_waited_for_for_ever():
+def test_waiting_for_the_user_times_out():
     async def visit(sites: AuthSites) -> None:
         async def look_away(_: str) -> None:
             pass
@@ -475,7 +475,7 @@ def test_a_refreshed_token_that_is_refused_leads_to_a_login():
 
 
 @pytest.mark.requirement("AUTH-62")
-def test_nobody_needs_a_refresh_token():
+def test_a_refresh_token_is_optional():
     async def visit(sites: AuthSites) -> None:
         sites.token = {"refresh_token": ..., "expires_in": ...}
         async with sites.client() as mcp:
@@ -487,7 +487,7 @@ def test_nobody_needs_a_refresh_token():
 
 
 @pytest.mark.parametrize("refresh", [True, False])
-def test_a_client_that_was_forgotten_is_registered_anew(refresh):
+def test_a_client_that_was_forgotten_is_registered_again(refresh):
     async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         sites.token = {} if refresh else {"refresh_token": ...}
@@ -524,7 +524,7 @@ def test_files_are_for_their_owner_only(tmp_path):
 
 
 @pytest.mark.parametrize("rot", [b"", b"{", b"\xff\xfe", b"[]", b'{"access": 5}'])
-def test_a_file_that_cannot_be_read_is_got_anew(tmp_path, rot, caplog):
+def test_an_unreadable_token_file_is_replaced(tmp_path, rot, caplog):
     async def visit(sites: AuthSites) -> None:
         for _ in range(2):
             async with sites.client(sites.oauth(storage=FileTokens(tmp_path))) as mcp:
@@ -552,7 +552,7 @@ def test_a_file_that_others_may_read_is_not_used(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("below", ["", "further/down"])
-def test_where_no_folder_can_be_made_tokens_are_kept_in_memory_and_that_is_told_once(tmp_path, caplog, below):
+def test_without_a_folder_tokens_are_kept_in_memory_and_that_is_logged_once(tmp_path, caplog, below):
     (tmp_path / "file").write_text("")
 
     async def visit(sites: AuthSites) -> None:

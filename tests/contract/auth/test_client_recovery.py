@@ -59,7 +59,7 @@ def test_a_refresh_must_not_loosen_a_token_from_its_key():
     run(visit)
 
 
-def test_a_refresh_must_not_bind_a_token_to_a_key_that_nobody_has():
+def test_a_refresh_must_not_bind_a_token_to_an_unknown_key():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.token = {"token_type": "DPoP"}
@@ -70,7 +70,7 @@ def test_a_refresh_must_not_bind_a_token_to_a_key_that_nobody_has():
     run(visit)
 
 
-def test_tokens_that_are_bound_to_no_key_are_not_used_by_who_wants_them_bound():
+def test_unbound_tokens_are_not_used_where_bound_ones_are_required():
     async def visit(sites: AuthSites) -> None:
         sites.metadata, storage = {"dpop_signing_alg_values_supported": ["ES256"]}, MemoryTokens()
         async with sites.client(sites.oauth(storage=storage)):
@@ -141,7 +141,7 @@ def test_metadata_about_another_url_say_what_to_do():
         (("wr0ng", "elsewhere"), ConnectFailed),
     ],
 )
-def test_a_group_that_nobody_lets_in_says_so(auths, kind):
+def test_a_group_that_all_servers_reject_says_so(auths, kind):
     async def visit(sites: AuthSites) -> None:
         servers = {
             str(number): Client(sites.server, auth=auth)

@@ -59,7 +59,7 @@ def test_six_calls_that_need_more_open_one_window():
     run(visit)
 
 
-def test_all_who_were_on_their_way_hear_that_nobody_logged_in():
+def test_all_waiting_requests_fail_with_the_login():
     async def visit(sites: AuthSites) -> None:
         windows = 0
 
@@ -94,7 +94,7 @@ def test_all_who_were_on_their_way_hear_that_nobody_logged_in():
     run(visit)
 
 
-def test_a_caller_who_is_cancelled_does_not_break_the_login_of_others():
+def test_a_cancelled_caller_does_not_break_the_login_of_others():
     async def visit(sites: AuthSites) -> None:
         thinking, go_on = asyncio.Event(), asyncio.Event()
 
@@ -121,7 +121,7 @@ def test_a_caller_who_is_cancelled_does_not_break_the_login_of_others():
     run(visit)
 
 
-def test_a_login_that_nobody_waits_for_is_given_up():
+def test_a_login_without_waiters_is_cancelled():
     async def visit(sites: AuthSites) -> None:
         thinking, cancelled = asyncio.Event(), asyncio.Event()
 

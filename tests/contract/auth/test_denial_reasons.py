@@ -26,7 +26,7 @@ def own(**more: Any) -> Auth:
 # --------------------------------------------------------------------- in the log
 
 
-def test_why_a_token_is_refused_is_told_once_in_a_while_with_what_was_due(caplog):
+def test_the_reason_for_rejecting_a_token_is_logged_at_intervals(caplog):
     """With logging as it is without any set-up, which shows warnings."""
     caplog.set_level("WARNING")
 
@@ -56,7 +56,7 @@ def test_why_a_token_is_refused_is_told_once_in_a_while_with_what_was_due(caplog
     assert len(told) == 3
 
 
-def test_where_keys_cannot_be_had_is_told_and_a_client_hears_it_once(caplog):
+def test_a_failure_to_fetch_keys_is_logged_and_sent_to_the_client_once(caplog):
     async def nothing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -79,7 +79,7 @@ def test_where_keys_cannot_be_had_is_told_and_a_client_hears_it_once(caplog):
     ("status", "body", "says"),
     [(401, {}, "check client_id= and client_secret="), (500, {}, "responded to introspection with 500")],
 )
-def test_where_introspection_fails_is_told(status, body, says, caplog):
+def test_a_failed_introspection_is_logged(status, body, says, caplog):
     async def issuer(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -196,7 +196,7 @@ A, B = ISSUER, "https://other.example.com"
         (lambda: Auth([A, B], verifier=Jwt(A)), ValueError, "2 issuers, but verifier= only accepts"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_told_by_its_name(make, error, says):
+def test_an_invalid_argument_is_named(make, error, says):
     with pytest.raises(error, match=says) as caught:
         make()
     assert "secret@" not in str(caught.value)
@@ -273,7 +273,7 @@ def test_what_may_be_required(scopes, status, says):
 
 
 @pytest.mark.parametrize("path", ["/sse", "/messages"])
-def test_without_sessions_clients_of_http_and_sse_are_told_why(path):
+def test_without_sessions_http_sse_clients_get_the_reason(path):
     async def main() -> None:
         cases: list[tuple[Any, str]] = [
             ({"stateless": True}, "HTTP+SSE needs sessions, which stateless=True disables"),

@@ -136,7 +136,7 @@ def test_from_registration_to_a_token_that_is_good():
         {"redirect_uri": None},
     ],
 )
-def test_nobody_is_sent_to_a_place_that_is_not_registered(changes):
+def test_redirects_to_unregistered_urls_are_refused(changes):
     async def main() -> None:
         async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)

@@ -26,7 +26,7 @@ async def both(path: str = "", **jwt: Any):
 
 @pytest.mark.requirement("AUTH-45")
 @pytest.mark.parametrize("path", ["", "/tenant"])
-def test_an_issuer_is_all_that_has_to_be_said(path):
+def test_an_issuer_is_the_only_required_setting(path):
     async def main() -> None:
         async with both(path) as (site, issuer):
             for _ in range(3):
@@ -159,12 +159,12 @@ def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
         ({"keys": TokenIssuer(ISSUER).jwks, "algorithms": ["RS256"]}, "no key for any of algorithms="),
     ],
 )
-def test_what_cannot_check_tokens_is_told_at_once(wrong, says):
+def test_an_invalid_verifier_is_refused_at_once(wrong, says):
     with pytest.raises(ValueError, match=says):
         Jwt(ISSUER, **wrong)
 
 
-def test_who_lacks_joserfc_is_told_how_to_get_it(monkeypatch):
+def test_without_joserfc_the_error_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "joserfc.jwk", None)
     with pytest.raises(MCPError, match=r"toolpost\[auth\]"):
         Auth(ISSUER)

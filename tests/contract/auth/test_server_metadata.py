@@ -134,7 +134,7 @@ def test_behind_a_proxy_that_changes_paths_the_whole_url_counts():
 
 
 @pytest.mark.parametrize("frame", [in_starlette, in_litestar])
-def test_a_mounted_server_has_to_be_told_its_whole_url(frame, caplog):
+def test_a_mounted_server_needs_its_full_url(frame, caplog):
     """Tokens name it; a guess could accept tokens that are meant for other servers."""
 
     async def main() -> None:
@@ -172,7 +172,7 @@ def test_mounted_at_its_own_path():
         ("https://mcp.example.com", "/", "https://mcp.example.com"),
     ],
 )
-def test_the_url_of_a_server_need_not_be_said_twice(public_url, path, resource):
+def test_the_url_of_a_server_is_given_only_once(public_url, path, resource):
     async def main() -> None:
         async with serving(kitchen(auth()).asgi(path=path, public_url=public_url, sse=None)) as site:
             answer = await site.ask("GET", WELL_KNOWN, host="mcp.example.com")

@@ -51,7 +51,7 @@ def test_what_every_request_needs():
 
 @pytest.mark.requirement("AUTH-51", "AUTH-52", "AUTH-53", "AUTH-58")
 @pytest.mark.parametrize(("asked", "scopes"), NEEDING)
-def test_a_request_is_told_all_that_it_needs_in_both_eras(asked, scopes):
+def test_a_rejected_request_names_all_required_scopes_in_both_eras(asked, scopes):
     async def main() -> None:
         async with guarded() as (site, mint, server):
             server.prompts.get("recipe").complete("dish")(lambda value: ["egg"])  # pyright: ignore[reportOptionalMemberAccess] - it is there
@@ -92,7 +92,7 @@ def test_a_tool_that_is_not_allowed_does_not_run():
     run(main)
 
 
-def test_what_is_said_before_leaves_no_way_for_a_status():
+def test_after_the_first_event_the_status_cannot_change():
     """The response has begun: the error comes at its end."""
 
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_a_batch_is_answered_one_by_one():
 
 @pytest.mark.requirement("AUTH-51")
 @pytest.mark.parametrize("asked", [each for each, _ in NEEDING if each[0] != "completion/complete"])
-def test_over_http_sse_it_is_the_post_that_is_told(asked):
+def test_over_http_sse_the_post_is_rejected(asked):
     """Scopes that depend on arguments are reported on the stream: the status of the POST is already sent."""
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_over_http_sse_it_is_the_post_that_is_told(asked):
     run(main)
 
 
-def test_what_may_not_be_used_is_listed_or_nobody_would_know_what_to_ask_for():
+def test_tools_without_the_scope_are_listed_so_that_clients_can_request_it():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             headers, body = modern("tools/list")
@@ -185,7 +185,7 @@ def test_scopes_that_imply_each_other_come_to_an_end():
     assert auth.expand_scopes(frozenset("a")) == frozenset("abc")
 
 
-def test_a_resource_with_scopes_is_kept_by_nobody_for_others():
+def test_a_resource_with_scopes_is_not_cached_for_others():
     async def main() -> None:
         options = {"cache": Cache(ttl=60, scope="public")}
         async with guarded(options=options) as (site, mint, _):
@@ -220,14 +220,14 @@ def test_a_watch_on_a_resource_needs_its_scopes():
 
 
 @pytest.mark.requirement("AUTH-1")
-def test_in_memory_and_over_stdio_nobody_asks_for_scopes():
+def test_in_memory_and_over_stdio_scopes_are_not_checked():
     server = kitchen(None)
     with SyncClient(server) as mcp:
         assert mcp.call_tool("cook", {"dish": "egg"}).text == "egg is ready"
 
 
 @pytest.mark.parametrize(("granted", "status"), [(["write"], 200), ([], 403), (None, 403)])
-def test_a_principal_of_ones_own_has_the_scopes_that_it_says(granted, status):
+def test_a_custom_principal_has_the_scopes_it_declares(granted, status):
     def who(scope: Any) -> Principal | None:
         return None if granted is None else Principal("ann", scopes=frozenset(granted))
 
@@ -313,7 +313,7 @@ def test_what_cannot_work_is_told_at_once(wrong, says):
 @pytest.mark.parametrize(
     "wrong", [{"scopes": 5}, {"scopes": [5]}, {"verifier": 5}, {"verifier": Server}, {"implies": 5}]
 )
-def test_what_is_of_another_type_is_told_at_once(wrong):
+def test_arguments_of_another_type_are_refused_at_once(wrong):
     given: dict[str, Any] = {"issuer": "https://login.example.com", "verifier": lambda _: None, **wrong}
     with pytest.raises(TypeError):
         Auth(**given)
@@ -331,7 +331,7 @@ def test_auth_and_principal_are_one_too_many():
         Server("s", auth=auth).asgi(principal=lambda _: "ann")
 
 
-def test_nobody_has_said_under_which_url_tokens_name_the_server():
+def test_auth_over_http_requires_a_public_url():
     auth = Auth("https://login.example.com", verifier=lambda _: None)
     with pytest.raises(ValueError, match="public_url"):
         Server("s", auth=auth).asgi()
@@ -339,7 +339,7 @@ def test_nobody_has_said_under_which_url_tokens_name_the_server():
         Server("s", auth=auth).run(http="0.0.0.0:0")
 
 
-def test_who_is_shown_tells_no_secret():
+def test_the_repr_of_a_principal_shows_no_secret():
     principal = Principal("ann", "https://a", "c", frozenset({"b", "a"}), {"email": "ann@example.com"})
     assert repr(principal) == "Principal('ann', issuer='https://a', client='c', scopes='a b')"
     assert str(principal) == "ann"

@@ -39,7 +39,7 @@ def test_what_cannot_work_is_told_at_once(make, error, says):
         make()
 
 
-def test_an_issuer_that_calls_itself_otherwise_is_told_how(caplog):
+def test_an_issuer_with_another_name_is_logged(caplog):
     async def main() -> None:
         issuer = AuthorizationServer(ISSUER)
         verifier = Jwt(f"{ISSUER}/", http=issuer)
@@ -69,7 +69,7 @@ def test_a_mounted_server_says_once_what_it_lacks(caplog):
     run(main)
 
 
-def test_scopes_without_anybody_who_has_any_are_told_in_the_log(caplog):
+def test_required_scopes_without_a_principal_are_logged(caplog):
     async def main() -> None:
         headers, body = modern("tools/call", {"name": "cook", "arguments": {"dish": "egg"}})
         async with serving(kitchen(None).asgi()) as site:
@@ -87,7 +87,7 @@ def test_scopes_without_anybody_who_has_any_are_told_in_the_log(caplog):
 
 
 @pytest.mark.requirement("AUTH-3", "AUTH-5", "AUTH-45")
-def test_at_each_url_a_client_is_told_about_that_url():
+def test_the_metadata_at_each_url_describe_that_url():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             for path in ("/mcp", "/sse"):

@@ -73,7 +73,7 @@ def test_a_notice_may_do_what_its_own_token_allows(method):
 
 
 @pytest.mark.requirement("SEC-5")
-def test_a_handshake_is_completed_by_whoever_says_so():
+def test_a_handshake_may_be_completed_by_another_principal():
     async def main() -> None:
         server = Server("notes", auth=guard())
         recorder = NotificationRecorder(server)
@@ -139,7 +139,7 @@ def chosen(auth: Auth) -> Any:
 
 @pytest.mark.requirement("SEC-8")
 @pytest.mark.parametrize("less", [token("read"), token("admin", client="other"), token(client="other")])
-def test_what_was_chosen_for_a_session_is_not_for_those_who_may_less(less):
+def test_the_selection_of_a_session_is_not_used_with_fewer_scopes(less):
     async def main() -> None:
         async with serving(chosen(guard()).asgi()) as site:
             session = await site.open(headers=token("admin", "read"))
@@ -216,7 +216,7 @@ async def serve_with_issuer():
 
 @pytest.mark.requirement("AUTH-51")
 @pytest.mark.parametrize("revision", [OLD, NEW])
-def test_whoever_is_asked_for_more_goes_on_where_they_were(revision):
+def test_a_step_up_continues_the_session(revision):
     async def main() -> None:
         async with serve_with_issuer() as url:
             auth = OAuth(open_url=visit, storage=MemoryTokens())
@@ -245,7 +245,7 @@ class ChangingToken:
 
 @pytest.mark.requirement("HTTPL-28")
 @pytest.mark.parametrize("revision", [OLD, NEW])
-def test_whoever_comes_back_with_less_is_chosen_for_anew(revision):
+def test_a_return_with_fewer_scopes_selects_again(revision):
     async def main() -> None:
         auth = ChangingToken()
         async with (

@@ -68,7 +68,7 @@ def test_what_an_answer_says_is_looked_at(more, status, caplog):
 # --------------------------------------------------------------------- functions that block
 
 
-def test_a_function_that_blocks_holds_up_nobody_else():
+def test_a_function_that_blocks_does_not_delay_others():
     async def main() -> None:
         begun, go = asyncio.Event(), threading.Event()
         loop, threads = asyncio.get_running_loop(), set[str]()
@@ -122,13 +122,13 @@ def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
 @pytest.mark.parametrize(
     ("verifier", "status", "says"),
     [
-        (lambda _: 5, 503, "the verifier must return a Principal, a subject or None, not a int"),
+        (lambda _: 5, 503, "the verifier must return a Principal, a subject or None, not int"),
         (lambda token: {}[token], 500, "the verifier raised KeyError, in <lambda> ("),
         (lambda _: 1 / 0, 500, "the verifier raised ZeroDivisionError: division by zero, in <lambda> ("),
         (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes must be"),  # type: ignore[arg-type] - odd
     ],
 )
-def test_a_fault_of_a_function_is_told_where_it_can_be_mended(verifier, status, says, caplog):
+def test_an_error_in_a_verifier_is_logged_on_the_server(verifier, status, says, caplog):
     async def main() -> None:
         async with guarded(verifier=verifier) as (site, _, _):
             assert (await site.post(*listing("s3cret"))).status == status

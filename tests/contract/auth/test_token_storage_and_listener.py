@@ -321,7 +321,7 @@ def returned(url: str) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(MEMBERS), VALUES)
-def test_whatever_is_said_in_any_place_is_used_or_refused(place, value):
+def test_every_setting_is_used_or_refused_wherever_it_is_given(place, value):
     name, member = place
     site = Place({name: {member: value}})
     auth = OAuth(storage=MemoryTokens(), http=site, open_url=returned, timeout=5.0)

@@ -73,7 +73,7 @@ async def test_a_user_is_sent_to_a_url(link, tool, revision):
 
 @needs("elicitation")
 @pytest.mark.requirement("ELIC-9", "LIFE-15")
-async def test_who_declares_no_user_is_not_asked(link):
+async def test_clients_without_elicitation_are_not_asked_for_it(link):
     client = await link.fresh("asking")
     for tool in ("how_many", "visit", "how_many_sync"):
         with pytest.raises((ToolError, MissingCapability), match="elicitation"):
@@ -178,7 +178,7 @@ async def test_a_user_may_refuse_sampling(link):
 
 @needs("sampling")
 @pytest.mark.requirement("SAMP-1", "SAMP-3", "LIFE-15")
-async def test_who_declares_no_model_is_not_asked(link):
+async def test_clients_without_sampling_are_not_asked_for_it(link):
     client = await link.fresh("asking")
     for tool in ("poem", "poem_sync"):
         with pytest.raises((ToolError, MissingCapability), match="sampling"):
@@ -198,7 +198,7 @@ async def test_a_model_may_get_tools(link):
 
 @needs("sampling")
 @pytest.mark.requirement("SAMP-3")
-async def test_tools_are_not_sent_to_who_does_not_take_them(link):
+async def test_tools_are_not_sent_to_clients_without_the_capability(link):
     client = await link.fresh("asking", on_sampling=lambda params: "never")
     with pytest.raises((ToolError, MissingCapability), match=r"sampling\.tools"):
         await client.call_tool("with_tools")
@@ -210,7 +210,7 @@ async def test_tools_are_not_sent_to_who_does_not_take_them(link):
 @needs("roots")
 @pytest.mark.requirement("ROOT-1", "ROOT-3", "ROOT-8")
 @pytest.mark.parametrize("tool", ["places", "places_sync"])
-async def test_roots_are_told(link, tool):
+async def test_roots_are_sent(link, tool):
     client = await link("asking")
     link.desk.roots = [Root("file:///a"), "file:///b"]
     assert (await client.call_tool(tool, result_type=None)).text == '["file:///a","file:///b"]'
@@ -218,7 +218,7 @@ async def test_roots_are_told(link, tool):
 
 @needs("roots")
 @pytest.mark.requirement("ROOT-1", "ROOT-8")
-async def test_who_declares_no_roots_is_not_asked(link):
+async def test_clients_without_roots_are_not_asked_for_them(link):
     client = await link.fresh("asking")
     with pytest.raises((ToolError, MissingCapability), match="roots"):
         await client.call_tool("places")

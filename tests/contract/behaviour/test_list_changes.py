@@ -80,7 +80,7 @@ async def test_many_changes_are_few_notices(link):
 
 @pytest.mark.requirement("RES-15")
 @pytest.mark.parametrize("tool", ["touch", "touch_sync"])
-async def test_who_watches_a_resource_hears_when_it_changes(link, tool):
+async def test_subscribers_are_notified_when_a_resource_changes(link, tool):
     client = await link.attended("shifting")
     await client.call_tool(tool, {"uri": "rows://9"})
     await client.subscribe("state://now")

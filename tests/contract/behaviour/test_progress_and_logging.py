@@ -22,7 +22,7 @@ async def seen(client, which) -> list[str]:
 
 @pytest.mark.requirement("PROG-1", "PROG-3", "PROG-6")
 @pytest.mark.parametrize("tool", ["steps", "steps_sync"])
-async def test_progress_is_told_before_the_answer_and_only_grows(link, tool):
+async def test_progress_is_sent_before_the_answer_and_only_grows(link, tool):
     client = await link("asking")
     heard = []
     await client.call_tool(tool, {"count": 3}, progress=lambda p: heard.append((p.progress, p.total)))
@@ -31,7 +31,7 @@ async def test_progress_is_told_before_the_answer_and_only_grows(link, tool):
 
 @pytest.mark.requirement("PROG-5")
 @pytest.mark.parametrize("tool", ["steps", "steps_sync"])
-async def test_progress_goes_to_those_who_asked_for_it_and_to_nobody_else(link, tool):
+async def test_progress_is_sent_only_to_requests_that_asked_for_it(link, tool):
     client = await link("asking")
     await client.call_tool("seen", {"which": "ended"})  # what is late from before has come by now
     thrown_away = dict(client.stats.discarded)

@@ -79,7 +79,7 @@ async def test_arguments_are_completed(link):
 
 
 @pytest.mark.requirement("COMP-2")
-async def test_at_most_a_hundred_values_are_told(link):
+async def test_at_most_a_hundred_values_are_sent(link):
     client = await link("library")
     found = await client.complete(ResourceReference("users://{id}/profile"), "id")
     assert (len(found.values), found.total, found.has_more) == (100, 250, True)

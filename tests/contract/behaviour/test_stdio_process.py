@@ -68,7 +68,7 @@ async def test_a_server_that_dies_tells_its_code_and_last_words(link):
         await client.call_tool("dies", {"code": 7})
 
 
-async def test_a_server_that_is_killed_is_told(link):
+async def test_a_killed_server_is_reported(link):
     client = await link.fresh("rough")
     number = int((await client.call_tool("number")).text)
     call = asyncio.ensure_future(client.call_tool("forever"))

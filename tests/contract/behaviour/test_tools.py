@@ -177,7 +177,7 @@ async def test_state_lives_as_long_as_the_request_without_a_session(link):
         ("shout", {"text": 1}, "text"),
     ],
 )
-async def test_wrong_arguments_are_told_to_the_model(link, name, arguments, names):
+async def test_invalid_arguments_are_reported_to_the_model(link, name, arguments, names):
     client = await link()
     assert names in await text_error(client, name, arguments)
 

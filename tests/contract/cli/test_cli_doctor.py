@@ -210,7 +210,7 @@ def test_a_program_that_cannot_be_started_is_told(tmp_path, monkeypatch, words, 
     assert says in report.says("command")
 
 
-def test_what_is_no_program_is_told(tmp_path):
+def test_a_file_that_is_not_a_program_is_reported(tmp_path):
     (tmp_path / "text").write_bytes(b"\x00\x01 this is no program\n")
     (tmp_path / "text").chmod(0o755)
     report = examined("--", str(tmp_path / "text"))
@@ -265,7 +265,7 @@ def test_a_process_that_does_not_answer_is_told(source, name, says):
         assert "busy" in report.says(name)
 
 
-def test_a_server_that_prints_is_told():
+def test_a_server_that_prints_is_reported():
     hello = str(EXAMPLES / "hello.py")
     source = (
         "import runpy, sys; print('Starting up', flush=True); runpy.run_path(sys.argv[1], {}, '__main__')"
@@ -450,7 +450,7 @@ def test_a_proxy_is_told():
         (Reply(400, b"The plain HTTP request was sent to HTTPS port", "text/plain"), 1, "use https://"),
     ],
 )
-def test_what_is_no_endpoint_is_told(reply, code, says):
+def test_an_invalid_endpoint_is_reported(reply, code, says):
     with odd_site(lambda _: reply) as origin:
         report = examined(f"{origin}/mcp")
     assert report.code == code

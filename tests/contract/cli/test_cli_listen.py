@@ -96,7 +96,7 @@ def test_a_person_reads_what_has_changed_until_ctrl_c():
     run(main)
 
 
-def test_a_lost_connection_is_told():
+def test_a_lost_connection_is_reported():
     async def main() -> None:
         async with running(SHOP[-1]) as server, listening(server.url) as process:
             await server.end(signal.SIGKILL)

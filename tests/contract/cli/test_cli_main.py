@@ -15,7 +15,7 @@ from command_line import PATIENCE, SHOP, TALKER, TOOLPOST, environment, on_termi
 from toolpost import __version__
 
 
-def test_the_version_is_told():
+def test_the_version_is_shown():
     assert toolpost("--version") == (exit_codes.OK, f"toolpost {__version__}\n", "")
 
 
@@ -94,7 +94,7 @@ def test_a_stream_that_is_closed_is_none_that_is_missed(closed, words):
 
 
 @pytest.mark.parametrize("words", [("--help",), ("list", *SHOP), ("list", "--json", *SHOP)])
-def test_a_disk_that_is_full_is_told(words, tmp_path):
+def test_a_full_disk_is_reported(words, tmp_path):
     script = f'ulimit -f 0; exec "$0" "$@" > {tmp_path}/out'
     done = subprocess.run(
         ["sh", "-c", script, *TOOLPOST, *words], capture_output=True, text=True, check=False, timeout=PATIENCE

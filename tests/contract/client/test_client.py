@@ -83,7 +83,7 @@ def test_data_may_have_a_type(date):
     async def main() -> None:
         async with Client(RawServer({"tools/call": call}), revision=date) as client:
             assert (await client.call_tool("t", result_type=Number)).data == Number(1)
-            with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not a int"):
+            with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not of type int"):
                 await client.call_tool("t", result_type=int)
 
     run(main())

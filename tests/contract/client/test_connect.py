@@ -154,7 +154,7 @@ def test_a_script_that_dies_is_named_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "error"),
     [
-        (None, {}, "^PATH: could not connect"),
+        (None, {}, "^PATH does not exist"),
         ("{", {}, "^PATH is not a valid mcp.json"),
         ("[]", {}, "^PATH is not a valid mcp.json"),
         ("{}", {}, '^PATH: invalid entry for a command.* {"command": "…"}'),

@@ -221,7 +221,7 @@ def test_a_tool_that_fails_fails_as_ever():
         ('{"mcpServers": {}}', "no servers are defined"),
         ('{"mcpServers": []}', "no servers are defined"),
         ('{"mcpServers": [1]}', "must be an object of servers by name"),
-        (None, "cannot be read"),
+        (None, "does not exist"),
     ],
 )
 def test_a_file_that_is_none_says_so(tmp_path, text, match):

@@ -118,18 +118,18 @@ def test_what_is_written_is_read():
         "[" * 100_000,
     ],
 )
-def test_what_is_no_paused_call_is_told(text):
+def test_an_invalid_paused_call_is_reported(text):
     with pytest.raises(ValueError, match="not a paused call: "):
         PausedCall.from_json(text)
 
 
 def test_a_paused_call_is_a_text_and_nothing_else():
-    with pytest.raises(TypeError, match="not a bytes"):
+    with pytest.raises(TypeError, match="not bytes"):
         PausedCall.from_json(b"{}")  # type: ignore[arg-type] - it is the case
 
     async def main() -> None:
         async with Client(RawServer()) as client:
-            with pytest.raises(TypeError, match="paused must be a PausedCall, not a str"):
+            with pytest.raises(TypeError, match="paused must be a PausedCall, not str"):
                 await client.resume("{}", {})  # type: ignore[call-overload] - it is the case
 
     run(main())
@@ -141,7 +141,7 @@ def test_a_paused_call_is_a_text_and_nothing_else():
         ({}, ValueError, "'q' is missing"),
         ({"q": True, "r": True}, ValueError, "unknown key 'r'"),
         ({"q": {"n": "x"}}, LocalProtocolError, "'n' must be an integer"),
-        ({"q": "yes"}, TypeError, "expected a dict .* not a str"),
+        ({"q": "yes"}, TypeError, "expected a dict .* not str"),
         (None, ValueError, "'q' is missing"),
         ("q", TypeError, "answers must be a mapping"),
     ],

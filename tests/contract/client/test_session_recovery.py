@@ -30,7 +30,7 @@ def server(**table: Any) -> Endpoint:
 
 
 @pytest.mark.requirement("HTTPL-28")
-def test_a_forgotten_session_is_made_anew_and_the_request_is_sent_again():
+def test_a_forgotten_session_is_reopened_and_the_request_is_sent_again():
     async def main() -> None:
         it = server()
         async with client_of(it, revision=SESSION) as client:

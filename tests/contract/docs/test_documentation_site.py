@@ -65,6 +65,19 @@ def test_every_keyword_has_a_row(cls, method, keyword):
     assert rows == list(inspect.signature(function).parameters)[1:]
 
 
+GUIDES = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [toolpost.Server, toolpost.Server.run, toolpost.Server.serve_http, toolpost.Server.asgi, toolpost.Client],
+)
+def test_every_keyword_is_on_a_page(function):
+    keywords = [name for name in inspect.signature(function).parameters if name != "self"]
+    missing = [name for name in keywords if not re.search(rf"`[^`\n]*\b{name}\b|\b{name}=", GUIDES)]
+    assert not missing, f"{function.__qualname__}: these keywords are on no page: {', '.join(missing)}"
+
+
 def repository(folder: Path, page: str) -> Path:
     """A small one, with one page."""
     (folder / "docs").mkdir()

@@ -45,7 +45,7 @@ def test_a_name_stands_for_all_that_begin_with_it_and_tells_them_apart():
     assert "\nOf tools, HTTP:\n\n| more |\n\nOf sessions:\n\n| most |\n" in page
 
 
-def test_a_series_that_failed_as_a_whole_is_told_on_the_page():
+def test_a_series_that_failed_completely_is_shown_on_the_page():
     page = published("<!-- bench: What costs what -->\n<!-- bench: end -->", TOLD)
     assert "\nThe last run has not measured it.\n" in page
 
@@ -96,6 +96,6 @@ def test_the_figures_of_the_first_edition_are_kept_from_the_results_of_its_run(m
     assert told == {"python": "3.11", "rows": {"http-one": kept}}
 
 
-def test_a_mark_that_names_nothing_is_told():
+def test_an_unknown_mark_is_reported():
     with pytest.raises(KeyError, match=r"nothing under 'Gaols'; available: .*Goals"):
         published("<!-- bench: Gaols -->\n<!-- bench: end -->", TOLD)

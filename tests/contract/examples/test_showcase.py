@@ -27,7 +27,7 @@ def test_a_port_that_is_taken_is_explained():
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
-def test_what_is_no_port_is_refused(port):
+def test_an_invalid_port_is_refused(port):
     done = subprocess.run(
         [*SHOWCASE, f"--port={port}"], capture_output=True, text=True, timeout=50, check=False
     )

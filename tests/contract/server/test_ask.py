@@ -190,7 +190,7 @@ def test_who_takes_some_answers_gets_those_and_no_others(revision):
 
 
 @BOTH
-def test_where_nobody_can_be_asked_there_may_be_a_default(revision):
+def test_without_elicitation_a_default_is_used(revision):
     server = Server("s")
 
     @server.tool
@@ -202,7 +202,7 @@ def test_where_nobody_can_be_asked_there_may_be_a_default(revision):
 
 
 @BOTH
-def test_where_nobody_can_be_asked_the_call_fails(revision):
+def test_without_elicitation_the_call_fails(revision):
     server = Server("s")
 
     @server.tool
@@ -377,7 +377,7 @@ def test_the_same_question_may_have_a_default_in_one_place_and_none_in_another(r
 
 
 @BOTH
-def test_a_no_in_a_prompt_is_told_as_one(revision):
+def test_a_refusal_in_a_prompt_is_reported_as_one(revision):
     server = Server("s")
 
     @server.prompt
@@ -392,7 +392,7 @@ def test_a_no_in_a_prompt_is_told_as_one(revision):
         asyncio.run(main())
 
 
-def test_a_function_that_returns_another_function_to_ask_is_told(caplog):
+def test_a_function_that_returns_another_question_is_reported(caplog):
     server = Server("s")
 
     def which() -> Any:

@@ -43,7 +43,7 @@ def test_what_cannot_be_is_refused(arguments, kind, said):
         ({"tools/list": 60}, TypeError, "cache['tools/list'] must be a Cache"),
     ],
 )
-def test_a_server_is_told_at_once_what_is_wrong(cache, kind, said):
+def test_an_invalid_cache_setting_is_refused_at_once(cache, kind, said):
     with pytest.raises(kind) as refused:
         Server("x", cache=cache)
     assert said in str(refused.value)

@@ -115,7 +115,7 @@ def test_the_reason_of_a_cancellation_is_logged(caplog):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_a_completer_that_is_hung_up_later_is_declared_to_whoever_comes_later(revision):
+def test_a_completer_that_is_added_later_is_declared_to_later_clients(revision):
     server = Server("s")
 
     @server.prompt

@@ -48,7 +48,7 @@ def test_the_end_of_a_client_is_noticed_while_its_handshake_is_pending():
     asyncio.run(main())
 
 
-def test_what_is_said_behind_a_pending_handshake_is_kept_in_order_and_bounded():
+def test_messages_after_a_pending_handshake_are_queued_in_order_and_bounded():
     go_on = asyncio.Event()
 
     class Slow(Handler):

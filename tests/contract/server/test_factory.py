@@ -186,7 +186,7 @@ def test_a_chosen_server_that_refuses_leaves_the_choice_open():
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_changes_of_the_chosen_are_told(revision):
+def test_changes_of_the_selected_server_are_reported(revision):
     async def main() -> None:
         house = House()
         heard: dict[str, list[str]] = {"one": [], "two": []}
@@ -210,7 +210,7 @@ def test_changes_of_the_chosen_are_told(revision):
     asyncio.run(main())
 
 
-def test_two_who_ask_at_once_get_the_same_server():
+def test_concurrent_requests_get_the_same_server():
     async def main() -> None:
         made: list[Server] = []
 

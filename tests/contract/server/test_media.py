@@ -47,12 +47,12 @@ def test_media_know_what_they_are(media, mime_type):
         (lambda: Audio("picture.png"), "cannot detect the audio type from the name 'picture.png'"),
     ],
 )
-def test_media_that_do_not_tell_what_they_are_must_be_told(make, said):
+def test_media_of_unknown_type_need_a_mime_type(make, said):
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
         make()
 
 
-def test_a_file_is_read_when_it_is_needed_and_its_folder_is_never_told(tmp_path):
+def test_a_file_is_read_on_demand_and_its_folder_is_never_sent(tmp_path):
     path = tmp_path / "a b.png"
     picture = Image(path)
     with pytest.raises(FileNotFoundError):

@@ -303,7 +303,7 @@ def test_a_notice_may_be_changed_dropped_or_fail_on_its_way_out(revision, caplog
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_what_may_not_be_said_is_told_to_who_says_it_also_through_middleware(revision):
+def test_an_invalid_message_raises_in_its_sender_also_through_middleware(revision):
     server = Server("s", middleware=[Watch()])
 
     @server.tool

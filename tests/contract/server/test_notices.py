@@ -110,7 +110,7 @@ def test_a_handler_may_override_what_it_hears(revision):
     "error", [ValueError("oh"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
 )
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_a_function_raises_hurts_nobody(error, sync, caplog):
+def test_an_exception_in_a_function_does_not_affect_others(error, sync, caplog):
     async def main() -> None:
         server = Server("s")
         told = asyncio.Event()

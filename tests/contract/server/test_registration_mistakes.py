@@ -57,7 +57,7 @@ def test_a_name_goes_by_keyword(kind):
 
 
 @pytest.mark.parametrize("kind", ["tool", "prompt"])
-def test_what_is_no_function_is_refused(kind):
+def test_a_value_that_is_not_a_function_is_refused(kind):
     with pytest.raises(TypeError, match=r"5 is not callable \(pass a function\)"):
         getattr(Server("s"), kind)(5)
 
@@ -201,11 +201,9 @@ def works(arguments: dict[str, Any], ctx: Context) -> None:
 def test_an_async_function_gets_a_context_and_others_a_sync_one():
     server = Server("s")
     for offer in (server.tool, server.prompt, server.resource("a://b")):
-        with pytest.raises(
-            SignatureError, match="`ctx`: an async function gets a Context, not a SyncContext"
-        ):
+        with pytest.raises(SignatureError, match="`ctx`: an async function gets Context, not SyncContext"):
             offer(waits)
-    with pytest.raises(SignatureError, match="a sync function gets a SyncContext, not a Context"):
+    with pytest.raises(SignatureError, match="a sync function gets SyncContext, not Context"):
         server.add_tool(Tool("x", OBJECT), works)
 
 
@@ -233,7 +231,7 @@ def test_an_unknown_name_reads_which_was_perhaps_meant():
 # --------------------------------------------------------------------- loops
 
 
-def test_who_has_a_loop_is_told_what_to_await():
+def test_inside_a_running_loop_the_error_names_the_coroutine_to_await():
     async def main() -> None:
         with pytest.raises(
             RuntimeError, match=r"cannot run in an event loop: .*await server\.serve_stdio\(\)"

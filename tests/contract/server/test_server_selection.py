@@ -84,7 +84,7 @@ def test_only_what_is_kept_is_shown_and_served(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_changes_of_the_whole_appear_and_are_told(revision):
+def test_changes_of_the_whole_server_appear_and_are_reported(revision):
     async def main() -> None:
         server = whole()
         heard: list[tuple[str, Any]] = []
@@ -174,7 +174,7 @@ def test_a_selection_takes_no_entries_but_lets_them_go():
     assert "all_tool" not in server.tools
 
 
-def test_a_selection_that_nobody_uses_is_forgotten():
+def test_an_unused_selection_is_dropped():
     server = whole()
     part = server.select(for_all)
     gone = weakref.ref(part.tools)

@@ -10,7 +10,7 @@ from toolpost import Handler, Server
 
 @pytest.mark.parametrize("kind", [Server, Handler])
 @pytest.mark.parametrize("url", ["nope://x", "redis://localhost", "memory", ""])
-def test_a_store_that_there_is_not_is_told_at_once(kind, url):
+def test_an_unknown_store_is_refused_at_once(kind, url):
     with pytest.raises(ValueError, match="memory://"):
         kind("s", store=url)
 

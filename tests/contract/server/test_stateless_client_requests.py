@@ -238,7 +238,7 @@ def rounds(server: Server, change: Any) -> Any:
 
 
 @pytest.mark.requirement("MRTR-1", "MRTR-5", "MRTR-15")
-def test_a_retry_brings_the_answer_and_what_nobody_asked_for_is_ignored():
+def test_a_retry_carries_the_answer_and_unrequested_answers_are_ignored():
     result: Any = rounds(
         asking(),
         lambda retry: {**retry, "inputResponses": {**retry["inputResponses"], "x": {"action": "accept"}}},
@@ -577,7 +577,7 @@ def test_an_error_beside_a_question_counts_more():
 
 
 @BOTH
-def test_who_asks_when_the_call_is_over_is_told_so(revision):
+def test_a_question_after_the_call_has_ended_raises(revision):
     server = Server("s")
     told: list[str] = []
 
@@ -619,7 +619,7 @@ def test_a_key_has_a_bound(key):
         called(server, NEW)
 
 
-def test_who_says_no_counts_as_false():
+def test_a_refusal_counts_as_false():
     assert not Declined()
     assert not Cancelled()
     assert Accepted(data=False)

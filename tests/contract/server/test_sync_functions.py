@@ -147,7 +147,7 @@ def test_a_question_to_a_client_that_has_gone_ends():
     assert len(errors) == 1
 
 
-def test_a_thread_that_outlives_the_loop_is_told_so():
+def test_a_thread_that_outlives_the_loop_gets_an_error():
     server = Server("s")
     errors: list[Exception] = []
     started, go, ended = threading.Event(), threading.Event(), threading.Event()
@@ -176,7 +176,7 @@ def test_a_thread_that_outlives_the_loop_is_told_so():
     assert [str(error) for error in errors] == ["the server has stopped"]
 
 
-def test_work_that_is_cancelled_with_the_loop_is_told_so():
+def test_work_that_is_cancelled_with_the_loop_gets_an_error():
     """The loop cancels what it still runs when it ends."""
     errors: list[Exception] = []
 
@@ -228,7 +228,7 @@ def test_an_error_of_what_was_asked_is_the_functions():
     assert asyncio.run(main()) == "2025-11-25 <Client c 1> None None"
 
 
-def test_everything_can_be_said_and_asked():
+def test_every_context_method_works_in_a_thread():
     server = Server("s")
 
     @server.tool

@@ -137,7 +137,7 @@ def _words() -> str:
     [ValueError("secret"), TimeoutError("secret"), SystemExit(3), asyncio.CancelledError("secret")],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_a_function_raises_is_logged_and_not_told(tool, error, caplog):
+def test_exceptions_are_logged_but_not_sent_to_the_client(tool, error, caplog):
     with caplog.at_level(logging.ERROR):
         result = called(refusing(error), tool)
     assert result.is_error
@@ -147,7 +147,7 @@ def test_whatever_a_function_raises_is_logged_and_not_told(tool, error, caplog):
     assert line.exc_info
 
 
-def test_who_looks_for_faults_is_told():
+def test_debug_mode_sends_the_exception_to_the_client():
     result = called(refusing(ValueError("the oven is cold"), debug=True), "fails")
     assert result.content == [TextContent("ValueError: the oven is cold")]
 
@@ -280,7 +280,7 @@ async def opened(channel: ScriptedChannel, revision: str) -> None:
 @pytest.mark.requirement("CANC-4", "STDIO-11", "PROG-5", "PROG-6", "LOG-7")
 @pytest.mark.parametrize("revision", DATES)
 @pytest.mark.parametrize("end", ["answered", "cancelled"])
-def test_nothing_is_said_for_a_request_that_is_over(revision, end):
+def test_nothing_is_sent_for_a_finished_request(revision, end):
     server = Server("s")
     kept: list[Context] = []
     ended = asyncio.Event()

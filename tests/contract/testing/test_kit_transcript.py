@@ -266,8 +266,8 @@ def test_a_wrapper_has_the_traits_of_what_is_inside():
     asyncio.run(main())
 
 
-def test_what_is_no_target_is_refused_at_once():
-    with pytest.raises(TypeError, match="cannot connect to a int"):
+def test_an_invalid_target_is_refused_at_once():
+    with pytest.raises(TypeError, match="cannot connect to int"):
         Transcript().wrap(cast("Any", 3))
 
 

@@ -496,7 +496,7 @@ def test_workers_end_with_their_parent_however_it_dies():
     run(main)
 
 
-def test_workers_that_die_at_once_are_not_replaced_for_ever():
+def test_workers_that_die_at_once_are_not_replaced_endlessly():
     async def main():
         async with process(workers=2, stateless=True, probation=1000) as child:
             pids = await workers_of(child.port, 2)

@@ -25,7 +25,7 @@ from waiting import until
 
 
 @pytest.mark.requirement("HTTPL-22", "HTTPL-27")
-def test_a_session_belongs_to_who_has_opened_it():
+def test_a_session_belongs_to_the_principal_that_opened_it():
     def principal(scope):
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 

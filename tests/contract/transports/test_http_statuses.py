@@ -779,7 +779,7 @@ def test_a_server_of_the_stateless_era_only():
 
 
 @pytest.mark.requirement("HTTPM-17", "VER-1", "DISC-1", "DISC-2", "VER-3")
-def test_versions_are_told():
+def test_versions_are_shown():
     async def main():
         async with hosted(kitchen()) as site:
             said = (await site.post(*modern("server/discover"))).json["result"]
@@ -833,7 +833,7 @@ def test_a_connection_serves_many_requests():
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["length", "chunks"])
-def test_who_sends_too_much_hears_why(told):
+def test_an_oversized_request_gets_the_reason(told):
     """The answer arrives although the client has not sent everything yet."""
 
     async def main():

@@ -67,7 +67,7 @@ def test_a_client_that_says_much_of_itself_is_known_at_all_workers():
 
 
 @pytest.mark.requirement("SEC-5")
-def test_a_session_belongs_to_who_has_opened_it_at_all_workers():
+def test_a_session_belongs_to_its_principal_at_all_workers():
     def principal(scope):
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 

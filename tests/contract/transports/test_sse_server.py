@@ -107,7 +107,7 @@ def test_the_two_kinds_of_session_are_kept_apart():
     run(main)
 
 
-def test_a_session_belongs_to_who_has_opened_it():
+def test_a_session_belongs_to_the_principal_that_opened_it():
     async def main():
         def principal(scope):
             return dict(scope["headers"]).get(b"x-user", b"").decode() or None

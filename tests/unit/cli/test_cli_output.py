@@ -146,7 +146,7 @@ def test_no_file_is_overwritten_nor_a_link_followed(tmp_path):
     assert not (tmp_path / "target").exists()
 
 
-def test_what_is_no_base64_is_told():
+def test_invalid_base64_is_reported():
     with pytest.raises(CommandError, match="could not save the picture: invalid base64"):
         decode_base64("???", "the picture")
 

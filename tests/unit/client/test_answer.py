@@ -166,9 +166,7 @@ def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
 
 @pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
 def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
-    with pytest.raises(
-        TypeError, match=r"^on_sampling: expected a string, .* or None to decline, not a \w+$"
-    ):
+    with pytest.raises(TypeError, match=r"^on_sampling: expected a string, .* or None to decline, not \w+$"):
         answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
 
@@ -220,7 +218,7 @@ def test_what_a_user_answered_may_be_told_in_short(value, action, content):
 
 
 def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
-    with pytest.raises(TypeError, match=r"^on_elicitation: expected a dict .* an ElicitResult, not a str$"):
+    with pytest.raises(TypeError, match=r"^on_elicitation: expected a dict .* an ElicitResult, not str$"):
         answered(RequestCallbacks(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
 
@@ -423,9 +421,9 @@ def test_answers_that_are_missing_or_too_many_are_told(given, text):
 @pytest.mark.parametrize(
     ("key", "value", "error", "text"),
     [
-        ("a", 7, TypeError, r"answers\['a'\]: expected .* not a int"),
+        ("a", 7, TypeError, r"answers\['a'\]: expected .* not int"),
         ("a", None, UserRejected, "rejected"),
-        ("b", "yes", TypeError, r"answers\['b'\]: expected .* not a str"),
+        ("b", "yes", TypeError, r"answers\['b'\]: expected .* not str"),
         ("c", "/r", TypeError, "list of roots"),
         ("c", ["https://a.example"], ValueError, "file://"),
     ],

@@ -52,10 +52,10 @@ def test_a_mapping_becomes_a_dict(value):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ([1], "arguments must be a mapping, .* not a list"),
-        ("text", "not a str"),
-        (5, "not a int"),
-        ([], "not a list"),
+        ([1], "arguments must be a mapping, .* not list"),
+        ("text", "not str"),
+        (5, "not int"),
+        ([], "not list"),
         ({1: 2}, "arguments: names must be strings, not 1"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_reference_is_understood(ref, reads):
 def test_a_reference_that_may_be_either_is_refused():
     with pytest.raises(ValueError, match=r"ref 'urn:a' may be a prompt or a template: pass PromptRef"):
         make_reference("urn:a")
-    with pytest.raises(TypeError, match=r"ref must be a prompt, a resource template, .* not a int"):
+    with pytest.raises(TypeError, match=r"ref must be a prompt, a resource template, .* not int"):
         make_reference(5)
 
 

@@ -273,7 +273,7 @@ def test_anything_can_be_asked_and_said(date):
             assert await client.request("x/own", result_type=dict[str, Any]) == {"n": facts, "_meta": {}}
             assert (await client.request("x/own", result_type=OwnDict))["n"] == facts
             assert (await client.request("x/own", result_type=OwnResult)).n == facts
-            with pytest.raises(RemoteProtocolError, match="the result of x/own is not a int"):
+            with pytest.raises(RemoteProtocolError, match="the result of x/own is not of type int"):
                 await client.request("x/own", result_type=int)
             called = await client.request("tools/call", {"name": "t"}, result_type=CallToolResult)
             assert called.content == [TextContent("one")]

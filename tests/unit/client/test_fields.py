@@ -160,7 +160,7 @@ def test_no_value_of_the_user_is_in_the_reason_and_no_flood_of_the_server():
     assert len(find_form_error({"required": ["y" * 10_000]}, {}) or "") < 200
 
 
-def test_what_is_no_json_is_told():
+def test_invalid_json_is_reported():
     with pytest.raises(LocalProtocolError, match="JSON"):
         wrong(TEXT, object())
 

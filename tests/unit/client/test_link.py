@@ -858,7 +858,7 @@ def test_a_channel_that_does_not_receive_bytes_is_told_what_is_wrong(data, kind,
         it = Harness()
         it.channel.receive = receive
         with pytest.raises(
-            ChannelClosed, match=rf"ScriptedChannel\.receive\(\) must return bytes, not a {kind}"
+            ChannelClosed, match=rf"ScriptedChannel\.receive\(\) must return bytes, not {kind}"
         ):
             await it.link.request("tools/list")
         await it.link.close()

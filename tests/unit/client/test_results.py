@@ -76,7 +76,7 @@ def test_models_are_found_inside_of_other_types():
 )
 def test_data_of_another_type_is_the_servers_fault(kind):
     result = CallToolResult(content=[], structured_content={"city": 7})
-    with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not a"):
+    with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not of type"):
         make_tool_result("t", result, kind)
 
 
@@ -112,7 +112,7 @@ def test_without_structured_content_typed_data_is_read_from_the_text(text, kind,
 
 
 def test_text_that_is_no_json_is_not_of_the_type():
-    with pytest.raises(RemoteProtocolError, match="is not a int"):
+    with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
 
@@ -133,7 +133,7 @@ def test_without_structured_content_the_text_is_the_data(content, data):
 def test_nothing_said_is_none():
     optional: Any = str | None
     assert make_tool_result("t", CallToolResult(content=[]), optional).data is None
-    with pytest.raises(RemoteProtocolError, match="is not a int"):
+    with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[]), int)
 
 
@@ -170,14 +170,14 @@ def test_an_object_without_a_mark_stays_what_it_is(meta):
 
 def test_a_type_that_does_not_fit_the_object_may_fit_its_only_member():
     assert make_tool_result("t", wrapping({"result": [1]}, None), list[int]).data == [1]
-    with pytest.raises(RemoteProtocolError, match=r"is not a list: .*at `\$\[0\]`"):
+    with pytest.raises(RemoteProtocolError, match=r"is not of type list: .*at `\$\[0\]`"):
         make_tool_result("t", wrapping({"result": ["a"]}, None), list[int])
     with pytest.raises(RemoteProtocolError, match="got `object`"):
         make_tool_result("t", wrapping({"result": [1], "more": 2}, None), list[int])
 
 
 def test_a_text_that_is_structured_is_not_looked_into():
-    with pytest.raises(RemoteProtocolError, match="is not a int"):
+    with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[], structured_content="5"), int)
 
 

@@ -1256,7 +1256,7 @@ def test_progress_comes_back_to_its_request(revision, by, row):
 
 
 @every_revision
-def test_who_did_not_ask_hears_no_progress(revision):
+def test_progress_is_not_sent_unless_requested(revision):
     conversation = talk(revision)
     outgoing, incoming = conversation.ask("tools/call")
     assert conversation.server.report_progress(incoming.id, 1) is None

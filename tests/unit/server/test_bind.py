@@ -413,9 +413,9 @@ def test_a_function_gets_the_context_that_its_editor_shows():
     [
         (
             later_but_typed,
-            "parameter `ctx`: an async function gets a Context, not a .*annotate it as Context",
+            "parameter `ctx`: an async function gets Context, not .*annotate it as Context",
         ),
-        (now_but_untyped, "a sync function gets a Typed, not a Context .annotate it as Typed"),
+        (now_but_untyped, "a sync function gets Typed, not Context .annotate it as Typed"),
     ],
 )
 def test_a_context_of_the_other_kind_is_refused(fn, said):
@@ -797,7 +797,7 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
     ],
     ids=tell,
 )
-def test_wrong_arguments_are_told_with_path_and_expectation(arguments, said):
+def test_invalid_arguments_are_reported_with_path_and_expected_type(arguments, said):
     assert problems(BoundFunction(plan), {**GOOD, **arguments}) == said
 
 

@@ -147,7 +147,7 @@ def said(lists: tuple[int, str], reads: tuple[int, str]) -> dict[str, set[tuple[
     ],
     ids=["none", "all", "reads", "tools", "most"],
 )
-def test_clients_are_told(cache, expected):
+def test_clients_are_notified(cache, expected):
     assert told(library(cache=cache)) == expected
 
 

@@ -775,7 +775,7 @@ def test_other_redirects_are_errors_that_say_where_they_lead(status, location, w
     assert "secret" not in str(failed.value)
 
 
-def test_a_server_that_redirects_for_ever_is_left():
+def test_endless_redirects_are_given_up():
     heards = []
 
     async def script(heard):

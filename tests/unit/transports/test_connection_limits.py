@@ -315,7 +315,7 @@ def test_who_does_not_read_an_answer_is_cut_off(connection):
     run(main)
 
 
-def test_who_reads_slowly_is_served_to_the_end():
+def test_a_slow_reader_is_served_to_the_end():
     async def main():
         stage = Stage()
         async with guarded(flood(stage)) as site, deaf(site, "big") as wire:

@@ -173,7 +173,7 @@ def clock(monkeypatch):
 
 
 @pytest.mark.requirement("HTTPL-27")
-def test_a_session_that_nobody_uses_ends(clock):
+def test_an_idle_session_ends(clock):
     async def main():
         async with hosted(kitchen(store=clock.store), idle=100) as site:
             idle, used = await site.open(), await site.open()

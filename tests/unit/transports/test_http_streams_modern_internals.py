@@ -35,7 +35,7 @@ async def stage_and_site(**web: Any):
 
 @pytest.mark.requirement("HTTPM-10", "HTTPM-11", "CANC-12")
 @pytest.mark.parametrize("how", ["close", "abort", "half_close"])
-def test_who_leaves_cancels(how):
+def test_a_disconnect_cancels_the_call(how):
     async def main():
         async with stage_and_site() as (stage, site):
             wire = await site.wire()
@@ -50,7 +50,7 @@ def test_who_leaves_cancels(how):
 
 
 @pytest.mark.requirement("HTTPM-10", "HTTPM-12")
-def test_who_leaves_a_stream_cancels():
+def test_closing_a_stream_cancels_the_call():
     async def main():
         async with stage_and_site() as (stage, site):
             wire, _ = await site.begin("POST", *tool("noisy", meta=TOKEN))
@@ -94,7 +94,7 @@ def test_a_function_that_goes_on_says_nothing_more():
     run(main)
 
 
-def test_only_who_leaves_is_cancelled():
+def test_only_the_call_of_a_disconnected_client_is_cancelled():
     async def main():
         async with stage_and_site() as (stage, site):
             one, two = await site.wire(), await site.wire()

@@ -10,7 +10,7 @@ from waiting import until
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-def test_who_leaves_ends_the_session(how):
+def test_a_disconnect_ends_the_session(how):
     async def main():
         async with talking() as (stage, client):
             await client.greet()

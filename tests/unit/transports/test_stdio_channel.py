@@ -616,7 +616,7 @@ def test_draining_finds_the_end_and_stops_somewhere():
     run(main)
 
 
-def test_draining_does_not_go_on_for_ever():
+def test_draining_is_limited_in_time():
     async def main(loop):
         with pipe(1) as (theirs, ours):
             ended = []

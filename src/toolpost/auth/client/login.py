@@ -178,7 +178,7 @@ async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
         raise AuthorizationRequired(problem, hint="see open_url=") from error
     if answer is not None and not isinstance(answer, str):
         hint = "return the URL of the redirect, or None if the browser is redirected to this program"
-        raise AuthorizationRequired(f"open_url returned a {type(answer).__name__}", hint=hint)
+        raise AuthorizationRequired(f"open_url returned {type(answer).__name__}", hint=hint)
     return answer
 
 

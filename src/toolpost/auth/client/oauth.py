@@ -97,7 +97,7 @@ class OAuth(Grant):
         check_texts(client_id=client_id, client_secret=client_secret, client_metadata_url=client_metadata_url)
         check_texts(client_name=client_name, redirect_uri=redirect_uri)
         if open_url is not None and not callable(open_url):
-            raise TypeError(f"open_url must be a function, not a {type(open_url).__name__}")
+            raise TypeError(f"open_url must be a function, not {type(open_url).__name__}")
         check_seconds("timeout", timeout)
         if client_secret is not None and client_id is None:
             raise ValueError("client_secret= requires client_id=")

@@ -311,5 +311,5 @@ def check_storage(given: object) -> None:
     if given is not None and not isinstance(given, Storage):
         raise TypeError(
             f"storage must be FileTokens(folder), MemoryTokens(), or an object with get, put and delete, "
-            f"not a {type(given).__name__}"
+            f"not {type(given).__name__}"
         )

@@ -201,7 +201,7 @@ class _FunctionVerifier:
             principal = Principal.from_value(found)
         except TypeError:
             kind = type(found).__name__
-            text = f"the verifier must return a Principal, a subject or None, not a {kind}"
+            text = f"the verifier must return a Principal, a subject or None, not {kind}"
             raise MCPError(text) from None
         if principal is None or not (principal.subject or principal.client):
             raise TokenRejected("the verifier rejected the token or returned no subject")

@@ -32,7 +32,6 @@ from toolpost.errors import UrlElicitationRequired
 
 MAX_URL_ELICITATIONS: Final = 3  # pages that a server may require the user to visit before one call
 _UNSAFE_CHARACTERS: Final = re.compile(r"[^\w.-]+")
-
 _FILE_EXTENSIONS: Final = {
     "image/jpeg": ".jpg",
     "image/webp": ".webp",

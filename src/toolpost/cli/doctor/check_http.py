@@ -31,7 +31,6 @@ from toolpost.version import __version__
 MAX_QUOTED_BYTES: Final = 8 * 1024  # bytes of an error response to read
 _COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")  # usual paths of endpoints
 _NOT_FOUND_STATUSES: Final = frozenset({404, 405})
-
 _STATUS_HINTS: Final = {
     403: "the server may reject the host name in the URL (Host, against DNS rebinding): configure its public "
     "URL, or use a host name that it accepts",

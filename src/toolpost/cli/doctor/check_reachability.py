@@ -23,7 +23,6 @@ from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, Stdio, display_url
 
 MAX_PROGRAMS: Final = 20_000  # programs on the PATH to compare with a misspelt one
-
 _INSTALL_HINTS: Final = {
     **dict.fromkeys(("node", "npm", "npx"), "install Node.js, which includes it"),
     "bun": "install Bun",

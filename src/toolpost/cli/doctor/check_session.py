@@ -35,7 +35,6 @@ SLOW_PING: Final = 1.0  # seconds; warn if pings are slower
 SLOW_START: Final = 3.0  # seconds; a server that starts slower is not started once for each revision
 MAX_REPORTED: Final = 20  # messages that break rules to report
 STDERR_HINT: Final = "write other output to stderr: print(…, file=sys.stderr)"
-
 MAX_VIOLATIONS: Final = 200  # messages to keep at most
 
 
@@ -200,9 +199,14 @@ async def check_session(report: DoctorReport, client: Client) -> None:
         report.ok("capabilities", ", ".join(names))
     else:
         report.warn("capabilities", "the server declares none: hosts will not use it")
+    used: set[str] = set()
     for name, kind in ITEM_KINDS.items():
-        if has_capability(client.capabilities, kind.shared_capability or kind.member):
-            await _check_list(report, client, name, kind)
+        capability = kind.shared_capability or kind.member
+        if has_capability(client.capabilities, capability) and await _check_list(report, client, name, kind):
+            used.add(capability)
+    for name in (each for each in ITEM_KINDS if each not in used):
+        if has_capability(client.capabilities, name):
+            report.warn(name, f"the server declares {name!r} but has none")
     if has_capability(client.capabilities, "logging") and client.era == "session":
         try:
             await client.set_log_level("warning")
@@ -211,7 +215,8 @@ async def check_session(report: DoctorReport, client: Client) -> None:
     await _check_ping(report, client)
 
 
-async def _check_list(report: DoctorReport, client: Client, name: str, kind: ItemKind) -> None:
+async def _check_list(report: DoctorReport, client: Client, name: str, kind: ItemKind) -> bool:
+    """Check one list. Return whether it has items, or could not be read."""
     items: list[Any] = []
     pages = 0
     try:
@@ -222,11 +227,11 @@ async def _check_list(report: DoctorReport, client: Client, name: str, kind: Ite
         if not kind.shared_capability:
             text = f"the server declares {kind.member!r}, but: {error.message}"
             report.fail(name, text, "implement the method, or remove the capability")
-        return
+        return not kind.shared_capability
     except MCPError as error:
         after = f" after {pages} page(s)" if pages else ""
         report.fail(name, f"could not read the list{after}: {error.message}", error.hint or "")
-        return
+        return True
     found = list(lint_items(kind, items, REVISIONS[client.revision]))
     counted = f"{len(items)}, in {pages} pages" if pages > 1 else f"{len(items)}"
     failures, warnings = ([text for each, text in found if each == verdict] for verdict in ("fail", "warn"))
@@ -234,10 +239,9 @@ async def _check_list(report: DoctorReport, client: Client, name: str, kind: Ite
         report.fail(name, f"{counted}; violations:", details=failures)
     if warnings:
         report.warn(name, f"{counted}; possible problems:", details=warnings)
-    if not items and not kind.shared_capability:
-        report.warn(name, f"the server declares {kind.member!r} but has none")
-    elif not found and items:
+    if not found and items:
         report.ok(name, counted)
+    return bool(items)
 
 
 async def _check_ping(report: DoctorReport, client: Client) -> None:

@@ -18,7 +18,6 @@ Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
 MAX_DETAIL_LINES: Final = 12  # details of one check to show; `--json` has them all
 MAX_TEXT_LENGTH: Final = 500  # characters of a finding, which may quote the server
-
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "ok": ("✓", "green"),
     "warn": ("!", "yellow"),

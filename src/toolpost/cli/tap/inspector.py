@@ -93,7 +93,6 @@ _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
 MAX_PENDING: Final = 10_000  # requests in flight of one side to remember
 MAX_VIOLATION_LENGTH: Final = 300  # characters; a violation may quote a message
 SIMILARITY_CUTOFF: Final = 0.85  # an unknown method this similar to a known one is a typo
-
 _KNOWN_METHODS: Final = frozenset(row.name for row in methods.ROWS)
 V = TypeVar("V")
 

@@ -64,7 +64,6 @@ MAX_JUNK_TEXT: Final = 120  # characters of junk that are shown
 MAX_FULL_TEXT: Final = 256 * 1024  # characters of a message that `--full` shows
 SUMMARY_WIDTH: Final = 56  # columns before duration and size: most lines stay below 100
 MAX_ID: Final = 12  # characters of an id: the beginning distinguishes long ones
-
 _COLOURS: Final = {
     "request": "cyan",
     "notification": "blue",

@@ -317,7 +317,7 @@ class Dispatcher:
         data = await self._channel.receive()
         if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             name = f"{type(self._channel).__name__}.receive()"
-            raise TypeError(f"{name} must return bytes, not a {type(data).__name__}")
+            raise TypeError(f"{name} must return bytes, not {type(data).__name__}")
         return data
 
     # ----------------------------------------------------------------- the end

@@ -288,7 +288,7 @@ class InputRequired:
             if type(asked) not in _QUESTION_METHODS:
                 raise TypeError(
                     f"question {key!r} must be an ElicitParams, a CreateMessageParams or a plain "
-                    f"ClientRequestParams (for roots), not a {type(asked).__name__}"
+                    f"ClientRequestParams (for roots), not {type(asked).__name__}"
                 )
             self.questions[key] = _QUESTION_METHODS[type(asked)], asked
         self.state = state

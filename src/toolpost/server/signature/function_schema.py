@@ -138,7 +138,7 @@ def _is_context_parameter(kinds: tuple[type, ...], annotation: Any, is_async: bo
     if not _is_context_type(annotation, (given,)):
         which = "an async function" if is_async else "a sync function"
         raise SignatureError(
-            f"{which} gets a {given.__name__}, not a {inspection.describe_type(annotation)}",
+            f"{which} gets {given.__name__}, not {inspection.describe_type(annotation)}",
             hint=f"annotate it as {given.__name__}",
         )
     return True
