@@ -68,7 +68,7 @@ ATTACKS = [
         "CVE-2026-33946 (GHSA-qvqr-5cv7-wh35, Ruby SDK)",
         (
             "unit/transports/test_http_sessions_internals.py::test_a_second_reader_is_turned_away",
-            f"{SESSIONS}a_session_belongs_to_who_has_opened_it",
+            f"{SESSIONS}a_session_belongs_to_the_principal_that_opened_it",
             f"{SESSIONS}a_stream_of_another_session_cannot_be_resumed",
             "contract/transports/test_sse_server.py::test_a_session_belongs_to_the_principal_that_opened_it",
         ),

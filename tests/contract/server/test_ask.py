@@ -310,7 +310,7 @@ def b_circle(a: str) -> str:
         ({"a": Annotated[dict[str, int], Ask("Which?")]}, "no field"),
         ({"a": Annotated[list[Confirm], Ask("Which?")]}, "form"),
         ({"a": Annotated[str, Ask(wants_nothing_there)]}, "uses `size`"),
-        ({"a": Annotated[str, Ask(wants_wrong_context)]}, "gets a Context, not a SyncContext"),
+        ({"a": Annotated[str, Ask(wants_wrong_context)]}, "gets Context, not SyncContext"),
         (
             {"a": Annotated[str, Ask(a_circle)], "b": Annotated[str, Ask(b_circle)]},
             "depends on its own answer",
