@@ -21,7 +21,7 @@ MAX_LINES: Final = {
     "client": 5_939,
     "protocol": 4_851,
     "server": 9_131,
-    "server/http": 3_915,
+    "server/http": 3_932,
     "stores": 436,
     "testing": 2_726,
     "transports": 3_625,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 44_961
+MAX_ALL_LINES: Final = 44_967
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 
