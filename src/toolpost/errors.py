@@ -173,6 +173,7 @@ class RPCError(MCPError):
 
     code: int = -32603
     kind: str = "error"
+    is_upstream: bool = False  # whether a server has sent it to a client of ours
 
     def __init_subclass__(cls, *, code: int | None = None, kind: str | None = None, **others: Any) -> None:
         super().__init_subclass__(**others)

@@ -206,6 +206,7 @@ class ServerReader:
         self.cache.invalidate(event)
         if event.method == TOOLS_LIST_CHANGED:
             self.output_schemas.mark_outdated()
+            self.retry_safe_tools.clear()
 
     def _skip_item(self, error: RemoteProtocolError) -> None:
         if self._strict:
@@ -262,6 +263,7 @@ class ServerReader:
             raise RemoteProtocolError(f"{row.name}: the list has more than {MAX_PAGES} pages")
         if listing is TOOLS:
             self.output_schemas.keep_only(names)
+            self.retry_safe_tools &= names
             for name in self.header_parameters.keys() - names:
                 del self.header_parameters[name]
 

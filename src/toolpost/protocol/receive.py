@@ -372,6 +372,7 @@ def _handle_error(
     revision = connection.revision if outgoing is None else outgoing.revision
     code, text, is_session = message.code, message.message, not revision.stateless
     error = make_rpc_error(code, text, message.data, session=is_session, peer=connection.peer_name)
+    error.is_upstream = connection.role == CLIENT
     if outgoing is None:
         return drop(connection, "error without an id", error)
     return _fail_request(connection, outgoing, error)

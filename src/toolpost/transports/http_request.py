@@ -226,7 +226,8 @@ class HttpCall(Struct, eq=False):
     ) -> RequestFailed | SessionLost:
         """Return the error for a response without an answer."""
         if self._is_session_lost(response):
-            return SessionLost(SESSION_LOST_REASON, sent=False, peer=self.queue.peer)
+            # The session may have ended while the request was served.
+            return SessionLost(SESSION_LOST_REASON, sent=True, peer=self.queue.peer)
         if why is not None and is_success(response):
             return RequestFailed(
                 f"the server did not answer {self.method} with JSON-RPC: {why}", status=response.status

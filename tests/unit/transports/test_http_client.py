@@ -610,7 +610,7 @@ def test_a_session_that_the_server_has_forgotten_ends_the_channel(body):
             await channel.send(request())
             error = await lost.next()
             assert isinstance(error, SessionLost)
-            assert (error.sent, error.retry_safe) == (False, True)
+            assert (error.sent, error.retry_safe) == (True, False)
             with pytest.raises(SessionLost, match="no longer knows the session"):
                 await channel.receive()
             with pytest.raises(SessionLost) as refused:

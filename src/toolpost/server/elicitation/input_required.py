@@ -116,6 +116,7 @@ class CallReplay:
 
     async def step(self, name: str, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
         """Return the value of a function, from this run or an earlier one; `call` calls it."""
+        kind = _check_step_type(name, fn)
         key, written = await self._begin_step(name)
         if written is None:
             # In a task: a concurrent question may end the function, but the step is finished and recorded.
@@ -129,12 +130,13 @@ class CallReplay:
             if isinstance(done, BaseException):
                 raise done
             written = done
-        return _decode_step_value(name, written, fn)
+        return _decode_step_value(name, written, kind)
 
     def step_in_thread(
         self, wait: Callable[[Any], Any], name: str, fn: Callable[..., Any], call: Callable[[], Any]
     ) -> Any:
         """Run a step in the current thread; `wait` runs a coroutine on the loop."""
+        kind = _check_step_type(name, fn)
         key, written = wait(self._begin_step(name))
         if written is None:
             before = _CURRENT_STEP_OWNER.set(self)
@@ -142,7 +144,7 @@ class CallReplay:
                 written = wait(self._record_step(key, name, call()))
             finally:
                 _CURRENT_STEP_OWNER.reset(before)
-        return _decode_step_value(name, written, fn)
+        return _decode_step_value(name, written, kind)
 
     async def _begin_step(self, name: str) -> tuple[str, Raw | None]:
         self._check_running()
@@ -210,12 +212,22 @@ async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
         await asyncio.wait(late)
 
 
-def _decode_step_value(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
-    """Return the value of a step, as the type that its function declares."""
+def _check_step_type(name: str, fn: Callable[..., Any]) -> Any:
+    """Return the declared type of a step's value. Raises LocalProtocolError if it is not JSON."""
     try:
         kind = get_type_hints(fn).get("return", Any)
     except (TypeError, NameError):  # there is none, or it cannot be resolved
-        kind = Any
+        return Any
+    try:
+        msgspec.json.schema(kind)
+    except TypeError as error:
+        text = f"the result of step {name!r} cannot be stored: its return type is not JSON: {error}"
+        raise LocalProtocolError(text, hint="the step did not run; return JSON values") from error
+    return kind
+
+
+def _decode_step_value(name: str, written: Raw, kind: Any) -> Any:
+    """Return the value of a step, as the type that its function declares."""
     try:
         return msgspec.json.decode(written, type=kind)
     except (TypeError, msgspec.ValidationError) as error:

@@ -174,7 +174,9 @@ class RequestStates:
             return ReplayJournal(None, None if self._once else params.input_responses)
         try:
             pages = await self._unseal(params.request_state, incoming, principal)
-            return ReplayJournal(pages, params.input_responses)
+            journal = ReplayJournal(pages, params.input_responses)
+            if self._once or journal.record.steps:
+                await self._mark_used(params.request_state)
         except (InvalidSeal, InvalidJSONValue) as error:
             reason = error.reason if isinstance(error, InvalidSeal) else str(error)
             logger.warning(
@@ -184,6 +186,7 @@ class RequestStates:
                 reason,
             )
             raise InvalidParams("Invalid params: the requestState is not valid for this request") from None
+        return journal
 
     async def seal(self, journal: ReplayJournal, incoming: InboundRequest, principal: str | None) -> str:
         """Return the state that the client carries."""
@@ -213,16 +216,18 @@ class RequestStates:
     async def _unseal(self, state: str, incoming: InboundRequest, principal: str | None) -> bytes:
         keys, binding = await self.get_keys(), _make_binding(incoming, principal)
         payload = keys.open(state, audience=self._audience, binding=binding, now=int(time.time()))
-        if self._once:
-            seen = f"used/{sha256(state.encode()).hexdigest()}"
-            if not await self._server.store.records.swap(seen, None, b"1", self._lifetime):
-                raise InvalidSeal("it was already used")
         if payload[:1] == _INLINE_MARK:
             return payload[1:]
         pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
         if pages is None:
             raise InvalidSeal("it is not in the store: it has expired, or another store has it")
         return pages
+
+    async def _mark_used(self, state: str) -> None:
+        """Refuse a state that was used before: the code behind a step must not run twice."""
+        seen = f"used/{sha256(state.encode()).hexdigest()}"
+        if not await self._server.store.records.swap(seen, None, b"1", self._lifetime):
+            raise InvalidSeal("it was already used")
 
     @property
     def _audience(self) -> str:

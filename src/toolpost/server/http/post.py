@@ -258,6 +258,8 @@ async def _send_answer(
         raise make_unknown_session()
     elif answer is None:
         await exchange.respond(202)  # it was cancelled
+    elif error is not None and error.is_upstream:
+        await exchange.respond(200, answer)  # it is about the upstream server, not about this request
     elif isinstance(error, MissingScopes) and (stream is None or worker.needs_scopes):
         challenge = build_step_up_headers(worker.authenticator, error.scopes, exchange.principal)
         await exchange.respond(403, answer, challenge)

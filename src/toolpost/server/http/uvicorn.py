@@ -1,8 +1,8 @@
 """HTTP connections on uvicorn.
 
-uvicorn's parser accepts heads of any size and at any pace, and drops the body of a request that offers an
-upgrade, as Java's HTTP client does: the protocol here bounds and repairs that, and closes connections whose
-client does not read.
+uvicorn's parser accepts heads and trailers of any size and at any pace, and drops the body of a request that
+offers an upgrade, as Java's HTTP client does: the protocol here bounds and repairs that, and closes
+connections whose client does not read.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ logger: Final = logging.getLogger("toolpost.http")
 
 HEAD_TIMEOUT: Final = 30.0  # seconds from the start of a connection or the end of a response to a whole head
 STALL_TIMEOUT: Final = 60.0  # seconds for which a client may stop reading its response
+CHUNK_FRAMING: Final = 12  # bytes of a chunk that are not body, such as b"1000000\\r\\n…\\r\\n"; not counted
 MAX_PIPELINED: Final = 8  # how many pipelined requests are read on: without reading, no disconnect is noticed
 _HEAD_END: Final = b"\r\n\r\n"
 _UPGRADE_LINE: Final = b"\r\nupgrade:"
@@ -33,7 +34,11 @@ _UPGRADE_NAME: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 _HEADER_NAME: Final = itemgetter(0)
 _FORWARDED_HEADERS: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 _IGNORED_NAME: Final = b"ignored"  # as long as "upgrade", so that sizes stay the same
-_REASON_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+_REASON_PHRASES: Final = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    431: b"Request Header Fields Too Large",
+}
 
 
 def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvicorn is installed
@@ -114,8 +119,8 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
         # ------------------------------------------------------------- reading
 
         def data_received(self, data: bytes) -> None:
+            self._size += len(data)
             if not self._is_in_body:
-                self._size += len(data)
                 data = _strip_upgrade(data)
             super().data_received(data)
             if self._head_timer is None and _is_idle(self.cycle):
@@ -125,6 +130,10 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._refuse(431, f"The request headers exceed {MAX_HEADERS} bytes.")
 
         def on_headers_complete(self) -> None:
+            if (
+                self.parser.should_upgrade()
+            ):  # `_strip_upgrade` has not seen it, and the parser skips the body
+                raise ValueError("an offer to upgrade")
             self._size, self._is_in_body = 0, True
             if self._head_timer is not None:
                 self._head_timer = _cancel_timer(self._head_timer)
@@ -134,10 +143,15 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             scope: Any = self.scope
             scope[CONNECTION_MONITOR] = self
             super().on_headers_complete()
+            self.headers = []  # for trailers, which are no headers of the request
             if not self.pipeline:
                 self._served = self.cycle
             elif self._watcher is not None and len(self.pipeline) < MAX_PIPELINED:
                 self.flow.resume_reading()
+
+        def on_body(self, body: bytes) -> None:
+            self._size = max(self._size - len(body) - CHUNK_FRAMING, 0)
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
             self._size, self._is_in_body = 0, False
@@ -151,9 +165,12 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
             else:
                 self._close_when_written()
 
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(400, f"{msg} An Upgrade header is only ignored in a head that is sent as a whole.")
+
         def _refuse(self, status: int, why: str) -> None:
-            """Close the connection, with an error response unless an earlier request still has none."""
-            if _is_idle(self.cycle):
+            """Close the connection, with an error response unless another one is sent or still due."""
+            if _is_idle(self.cycle) and not self._is_in_body:
                 body = HTTPRefusal(status, why).body
                 self.transport.write(
                     b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n"

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from toolpost.errors import InvalidParams, ToolError
+from toolpost.errors import InvalidParams, RPCError, ToolError
 from toolpost.server.context import Context
 from toolpost.server.registry.media import Media
 from toolpost.server.registry.registry import Cache, FunctionEntry
+from toolpost.server.runtime.request import to_own_error
 from toolpost.server.signature.errors import SignatureError
 from toolpost.types.content import Content, TextContent
 from toolpost.types.prompts import (
@@ -119,7 +120,10 @@ class RegisteredPrompt(CompletableEntry[P, R, Prompt]):
             values = self.bound.read_strings(params.arguments or {})
         except ToolError as error:
             raise InvalidParams(f"Invalid params for prompt {self.name!r}: {error}") from error
-        value = await self._threads.run(self.bound, values, context)
+        try:
+            value = await self._threads.run(self.bound, values, context)
+        except RPCError as error:
+            raise to_own_error(error) from error
         return to_prompt_result(value, self.prompt.description)
 
 

@@ -1,7 +1,7 @@
 """A function as a tool: its list item, and how it is called.
 
-An exception of the function becomes a result that a model can read; only an `RPCError` is a protocol error.
-`signature` converts arguments and results.
+An exception of the function becomes a result that a model can read; only an `RPCError` of its
+own is a protocol error. `signature` converts arguments and results.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         self, error: BaseException, context: Context, limit: asyncio.Timeout | None
     ) -> CallToolResult | None:
         """Return the result for an exception of the function; None if it has to be raised."""
-        if isinstance(error, ToolError):
+        if isinstance(error, ToolError) or (isinstance(error, RPCError) and error.is_upstream):
             return make_error_result(_format_exception(error))
         if isinstance(error, RPCError) or is_unanswered(error):
             return None

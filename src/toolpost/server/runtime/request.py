@@ -233,6 +233,11 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
     return InternalError("Internal error: the request could not be served")
 
 
+def to_own_error(error: RPCError) -> RPCError:
+    """Return the error of a function: what an upstream server refused is not our refusal."""
+    return InternalError(f"Internal error: {error}") if error.is_upstream else error
+
+
 def _can_open_url(incoming: InboundRequest, wanted: UrlElicitationRequired) -> bool:
     """Return whether an error names URLs, and the client can open them (ELIC-9, ELIC-20)."""
     capabilities, visits = incoming.peer.capabilities, wanted.elicitations

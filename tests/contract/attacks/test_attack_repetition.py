@@ -1,0 +1,203 @@
+"""Tools that must not run twice: lost sessions, upstream refusals, withdrawn hints, replayed states."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from request_state_talk import REFUSED, Name, Talk
+from toolpost import Client, Context, Server
+from toolpost.errors import (
+    InvalidParams,
+    MissingScopes,
+    RateLimited,
+    RPCError,
+    SessionLost,
+    ToolError,
+    UnsupportedRevision,
+    UrlElicitationRequired,
+)
+
+SESSION = "2025-11-25"
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+
+
+class ForgetfulServer:
+    """An ASGI application that runs `pay`, answers 404 as if its session had ended, and counts the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        status, kind, data = self.answer(scope["method"], body)
+        headers = [(b"content-type", kind), (b"mcp-session-id", b"s")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": data})
+
+    def answer(self, method: str, body: bytes) -> tuple[int, bytes, bytes]:
+        message = json.loads(body) if method == "POST" else {}
+        result: Any = {"content": [{"type": "text", "text": "done"}]}
+        match message.get("method"):
+            case "initialize":
+                about = {"name": "s", "version": "1"}
+                tools = {"tools": {"listChanged": True}}
+                result = {"protocolVersion": SESSION, "capabilities": tools, "serverInfo": about}
+            case "tools/list":
+                pay = {"name": "pay", "inputSchema": {"type": "object"}}
+                result = {"tools": [{**pay, "annotations": {"idempotentHint": True}}]}
+            case "tools/call":
+                self.calls.append(message["params"]["name"])
+                if self.calls.count("pay") == 1 and self.calls[-1] == "pay":
+                    return 404, b"text/plain", b""
+            case _:
+                return (202 if method == "POST" else 405), b"text/plain", b""
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        if message.get("params", {}).get("name") == "change":
+            events = "".join(f"data: {json.dumps(each)}\n\n" for each in (CHANGED, answer))
+            return 200, b"text/event-stream", events.encode()
+        return 200, b"application/json", json.dumps(answer).encode()
+
+
+def test_a_session_that_ends_during_a_call_never_repeats_the_call():
+    async def main() -> None:
+        server = ForgetfulServer()
+        async with Client("http://s.test/mcp", http=server, revision=SESSION) as client:
+            with pytest.raises(SessionLost) as caught:
+                await client.call_tool("pay")
+            assert caught.value.sent
+            assert server.calls == ["pay"]
+            await client.call_tool("other")  # in a new session
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_a_hint_counts_until_the_list_changes(withdrawn):
+    async def main() -> None:
+        server = ForgetfulServer()
+        async with Client("http://s.test/mcp", http=server, revision=SESSION) as client:
+            await client.list_tools()
+            if withdrawn:
+                await client.call_tool("change")
+                with pytest.raises(SessionLost):
+                    await client.call_tool("pay")
+            else:
+                await client.call_tool("pay")
+            assert server.calls.count("pay") == (1 if withdrawn else 2)
+
+    asyncio.run(main())
+
+
+VISIT = {"mode": "url", "message": "m", "url": "https://evil.test/", "elicitationId": "1"}
+UPSTREAM = [
+    RateLimited("too fast", {"retryAfter": 0}),
+    UnsupportedRevision("not that one"),
+    MissingScopes.for_scopes(['a", resource_metadata="https://evil.test']),
+    UrlElicitationRequired(
+        "sign in",
+        {
+            "elicitations": [
+                {"mode": "url", "message": "m", "url": "https://evil.test/", "elicitationId": "1"}
+            ]
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("error", UPSTREAM, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("revision", [SESSION, "2026-07-28"])
+def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision):
+    upstream, server = Server("upstream"), Server("s")
+    runs: list[str] = []
+    visits: list[object] = []
+
+    @upstream.tool
+    def refuse() -> str:
+        raise error
+
+    async def use() -> str:
+        runs.append("run")
+        async with Client(upstream, revision=SESSION, retries=0) as client:
+            return str(await client.call_tool("refuse"))
+
+    server.tool(use)
+    server.prompt(use)
+    server.resource("x://use")(use)
+
+    async def main() -> None:
+        ask = lambda asked: visits.append(asked.url)  # noqa: E731 - never called
+        async with Client(
+            "http://127.0.0.1/mcp", http=server.asgi(), revision=revision, on_elicitation=ask
+        ) as client:
+            with pytest.raises(ToolError, match="upstream"):
+                await client.call_tool("use")
+            for work in (client.get_prompt("use"), client.read_resource("x://use")):
+                with pytest.raises(RPCError) as caught:
+                    await work
+                assert caught.value.code == -32603
+        assert (len(runs), visits) == (3, [])
+
+    asyncio.run(main())
+
+
+def test_a_state_with_steps_is_used_once():
+    server = Server("s")
+    shipped: list[str] = []
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        paid = await ctx.step("pay", lambda: "paid")
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        shipped.append(paid)
+        return paid
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            first = await talk.ask()
+            await talk.ask(first.request_state)
+            with pytest.raises(InvalidParams, match=REFUSED):
+                await talk.ask(first.request_state)
+        assert shipped == ["paid"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", [SESSION, "2026-07-28"])
+def test_a_step_that_cannot_be_stored_does_not_run(revision):
+    server = Server("s")
+    payments: list[str] = []
+
+    class Receipt: ...
+
+    def pay() -> Receipt:
+        payments.append("paid")
+        return Receipt()
+
+    @server.tool
+    async def buy(ctx: Context) -> str:
+        await ctx.step("pay", pay)
+        return "bought"
+
+    @server.tool
+    async def buy_many(ctx: Context) -> str:
+        def pay_many() -> list[Receipt]:
+            return [pay()]
+
+        await ctx.step("pay", pay_many)
+        return "bought"
+
+    async def main() -> None:
+        async with Client(server, revision=revision) as client:
+            for name in ("buy", "buy_many"):
+                with pytest.raises(ToolError, match="cannot be stored"):
+                    await client.call_tool(name)
+        assert payments == []
+
+    asyncio.run(main())
