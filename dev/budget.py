@@ -20,7 +20,7 @@ MAX_LINES: Final = {
     "cli": 6_609,
     "client": 5_939,
     "protocol": 4_851,
-    "server": 9_131,
+    "server": 9_174,
     "server/http": 3_915,
     "stores": 436,
     "testing": 2_726,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 44_961
+MAX_ALL_LINES: Final = 44_994
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 
