@@ -32,8 +32,8 @@ def list_schemas(server: Server, revision: str | None = None) -> bytes:
     return msgspec.json.encode([(tool.input_schema, tool.output_schema) for tool in tools])
 
 
-def make_server(**options: bool) -> Server:
-    server = Server("geometry", **options)
+def make_server(*, inline_refs: bool = True) -> Server:
+    server = Server("geometry", inline_refs=inline_refs)
 
     @server.tool
     def turn(line: Line, around: Point) -> list[Line]:
