@@ -82,8 +82,8 @@ class ResultConverter:
         with prefix_signature_errors(f"`{getattr(fn, '__name__', repr(fn))}`: return value"):
             annotation = scope.evaluate(annotation)
             if not _is_content(annotation):
-                schema, *others = _compile_output_type(annotation, scope)
-                converter = cls(finish(schema) if finish else schema, *others)
+                schema, check, encoder = _compile_output_type(annotation, scope)
+                converter = cls(finish(schema) if finish else schema, check, encoder)
                 converter._exact_type = annotation if annotation is int or annotation is bool else None
             else:
                 converter = cls(None)
