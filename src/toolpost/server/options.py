@@ -68,6 +68,7 @@ class ServerOptions(HandlerOptions, frozen=True, kw_only=True):
     page_size: int = 1000
     cache: "Cache | Mapping[CacheableMethod, Cache] | None" = None
     debug: bool = False
+    inline_refs: bool = True
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, Notifi
 from toolpost.server.runtime.request import Middleware, Observer
 from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
+from toolpost.server.signature.schema_parts import inline_definitions
 from toolpost.server.sync_context import SyncContext
 from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.tools import Tool, ToolAnnotations
@@ -67,6 +68,8 @@ class Server(RegistryServer):
             or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all by
             default; the newest revision is the first that has caching.
         debug: send clients the errors inside a tool; otherwise they are only logged.
+        inline_refs: write classes into the schemas of tools in place of `$ref`, which some clients cannot
+            resolve; recursive classes keep their `$defs`. Not for the schemas of `add_tool`.
 
     The other arguments are those of `Handler`.
 
@@ -110,12 +113,14 @@ class Server(RegistryServer):
         page_size: int = SERVER.page_size,
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
         debug: bool = SERVER.debug,
+        inline_refs: bool = SERVER.inline_refs,
     ) -> None:
         super().__init__(name, **options.collect_options(HandlerOptions, locals()))
         options.check_timeouts(timeout=timeout)
         options.check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
+        self._inline_refs = inline_refs
         self.caches = expand_cache_option(cache)
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for method, kind in LIST_KINDS.items():
@@ -206,10 +211,11 @@ class Server(RegistryServer):
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
-            returns = ResultConverter.for_function(fn)
+            finish = inline_definitions if self._inline_refs else None
+            returns = ResultConverter.for_function(fn, finish)
             tool = Tool(
                 name=bound.name,
-                input_schema=bound.input_schema,
+                input_schema=finish(bound.input_schema) if finish else bound.input_schema,
                 description=description or bound.summary,
                 title=title,
                 output_schema=returns.output_schema,

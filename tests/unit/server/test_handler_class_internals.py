@@ -9,7 +9,9 @@ from toolpost import Handler, Server
 from toolpost.server.options import HTTP, SERVER
 
 HANDLER_ONLY = [
-    name for name in SERVER.__struct_fields__ if name not in {"timeout", "page_size", "cache", "debug"}
+    name
+    for name in SERVER.__struct_fields__
+    if name not in {"timeout", "page_size", "cache", "debug", "inline_refs"}
 ]
 ASGI = [name for name in HTTP.__struct_fields__ if name != "workers"]
 

@@ -389,7 +389,7 @@ class Registry(Generic[E]):
     def get_page(self, local_peer: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
         """Return a page for the client of a request. Raises InvalidParams for an invalid cursor (PAGE-7)."""
         audience = f"cursor of {self.kind.label} of {local_peer.info.name}"
-        after = 0 if cursor is None else self._open_cursor(cursor, audience)
+        after = self._open_cursor(cursor, audience) if cursor else 0  # some clients send "" first
         revision = incoming.peer.revision
         key = (revision.date, after)
         answers = self._encoded_pages

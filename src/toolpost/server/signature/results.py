@@ -37,6 +37,7 @@ _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
 """Bytes in foreign JSON that have to be checked: line breaks would break the framing of a channel."""
 
 OutputCheck: TypeAlias = Callable[[bytes], Any]  # raises if JSON breaks the output schema
+SchemaStep: TypeAlias = Callable[[dict[str, JSON]], dict[str, JSON]]
 OutputEncoder: TypeAlias = tuple[Callable[[Any], bytes], Callable[[Any], JSON]]
 """Converts a value to JSON, encoded and not: encoding would silently turn NaN into null."""
 
@@ -69,8 +70,8 @@ class ResultConverter:
         self._exact_type: Any = None  # one of _EXACT_TYPES, if it is the return type
 
     @classmethod
-    def for_function(cls, fn: Callable[..., Any]) -> Self:
-        """Return the converter for the return annotation of a function.
+    def for_function(cls, fn: Callable[..., Any], finish: SchemaStep | None = None) -> Self:
+        """Return the converter for the return annotation of a function; `finish` changes its schema.
 
         Text and content blocks have no schema, also in lists and unions; nor has `Any`.
         """
@@ -81,7 +82,8 @@ class ResultConverter:
         with prefix_signature_errors(f"`{getattr(fn, '__name__', repr(fn))}`: return value"):
             annotation = scope.evaluate(annotation)
             if not _is_content(annotation):
-                converter = cls(*_compile_output_type(annotation, scope))
+                schema, check, encoder = _compile_output_type(annotation, scope)
+                converter = cls(finish(schema) if finish else schema, check, encoder)
                 converter._exact_type = annotation if annotation is int or annotation is bool else None
             else:
                 converter = cls(None)

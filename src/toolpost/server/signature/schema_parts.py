@@ -6,7 +6,7 @@ Works on the schemas of `TypeCompiler`, which use a small part of JSON Schema.
 import re
 from collections.abc import Hashable
 from itertools import chain, count
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -18,6 +18,10 @@ from toolpost.types.base import JSON
 HEADER_KEYWORD: Final = "x-mcp-header"  # names the header of a property
 _NAME_SEPARATORS: Final = r"[^A-Za-z0-9_.-]+"
 _REF_PATTERN: Final = r'"\$ref":"#/\$defs/([^"]+)"'
+_DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
+
+MAX_INLINED: Final = 500
+"""References of one schema that are inlined. One with more keeps its references: it would grow too large."""
 
 
 class Definitions(dict[str, JSON]):
@@ -113,6 +117,37 @@ def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str
         return schema
     parts = schema["properties"].items()
     return {**schema, "properties": {name: inline_refs(part, defs, keyword, above) for name, part in parts}}
+
+
+def inline_definitions(schema: Schema) -> dict[str, JSON]:
+    """Return a schema without references: some clients drop `$defs`. Only recursive ones stay."""
+    root = dict(schema)
+    defs: dict[str, JSON] = root.pop("$defs", {})
+    recursive = {name for name in defs if name in collect_definitions(defs[name], defs)}
+    left = MAX_INLINED
+
+    def inline(part: JSON) -> JSON:
+        nonlocal left
+        if isinstance(part, list):
+            return [inline(item) for item in cast("list[JSON]", part)]
+        if not isinstance(part, dict) or left < 0:
+            return part
+        part = cast("dict[str, JSON]", part)
+        name = str(part.get("$ref", "")).removeprefix(DEFS_PREFIX)
+        if name in defs and name not in recursive:
+            left -= 1
+            return inline({**defs[name], **{kept: part[kept] for kept in part if kept != "$ref"}})
+        return {keyword: inline_keyword(keyword, value) for keyword, value in part.items()}
+
+    def inline_keyword(keyword: str, value: JSON) -> JSON:
+        if keyword == "properties":
+            return {name: inline(part) for name, part in value.items()}
+        if keyword == "discriminator":  # its mapping has references
+            return {"propertyName": value["propertyName"]}
+        return value if keyword in _DATA_KEYWORDS else inline(value)
+
+    inlined = attach_definitions(inline(root), {name: inline(defs[name]) for name in defs.keys() & recursive})
+    return inlined if left >= 0 else dict(schema)
 
 
 def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
