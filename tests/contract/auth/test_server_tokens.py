@@ -257,3 +257,31 @@ def test_a_plain_function_is_a_verifier(verifier):
             assert mint.issuer
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("claims", "status"),
+    [
+        ({"aud": RESOURCE, "exp": 9e9, "nbf": 0, "iat": 0}, 200),
+        ({"aud": ["https://other.example.com", RESOURCE]}, 200),
+        ({"aud": None, "exp": None, "team": "red"}, 200),
+        ({"aud": "https://other.example.com/mcp"}, 401),
+        ({"aud": []}, 401),
+        ({"aud": RESOURCE, "exp": 1}, 401),
+        ({"exp": 1}, 401),
+        ({"exp": "tomorrow"}, 401),
+        ({"nbf": 9e9}, 401),
+    ],
+)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_the_server_checks_audience_and_times_that_a_function_returns(claims, status, is_async):
+    found = Principal("ann", scopes=frozenset({"read"}), claims=claims)
+
+    async def check(_token: str) -> Principal:
+        return found
+
+    async def main() -> None:
+        async with guarded(verifier=check if is_async else lambda _token: found) as (site, _, _):
+            assert (await site.post(*listing("t"))).status == status
+
+    run(main)

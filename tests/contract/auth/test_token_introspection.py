@@ -122,7 +122,7 @@ def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
 @pytest.mark.parametrize(
     ("verifier", "status", "says"),
     [
-        (lambda _: 5, 503, "the verifier must return a Principal, a subject or None, not int"),
+        (lambda _: 5, 503, "a verifier must return a Principal, a subject or None, not int"),
         (lambda token: {}[token], 500, "the verifier raised KeyError, in <lambda> ("),
         (lambda _: 1 / 0, 500, "the verifier raised ZeroDivisionError: division by zero, in <lambda> ("),
         (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes must be"),  # type: ignore[arg-type] - odd

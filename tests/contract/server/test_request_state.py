@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hosted import call, modern, run, serving
 from request_state_talk import REFUSED, Name, Talk, made
 from toolpost import Context, KeyRing, MCPError, Server
 from toolpost.errors import InvalidParams
@@ -195,3 +196,18 @@ def test_odd_members_are_refused_or_the_question_is_asked_again(params, refused)
             asyncio.run(main())
     else:
         assert asyncio.run(main()).input_requests
+
+
+def test_bad_states_with_long_ids_do_not_flood_the_log(caplog):
+    async def main() -> None:
+        async with serving(made().asgi()) as site:
+            for number in range(20):
+                params = {**call("greet"), "requestState": "bad" * 10_000}
+                answer = await site.post(*modern("tools/call", params, id=f"{number}{'x' * 100_000}"))
+                assert answer.json["error"]["code"] == -32602
+
+    with caplog.at_level(logging.INFO, "toolpost"):
+        run(main)
+    logged = [each for each in caplog.messages if "request state rejected" in each]
+    assert 0 < len(logged) < 20
+    assert max(map(len, caplog.messages)) < 1000

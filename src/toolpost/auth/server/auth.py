@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
-from toolpost.auth.server.jwt import Jwt
+from toolpost.auth.server.jwt import LEEWAY, Jwt, check_audience, check_times
 from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal, parse_scopes
@@ -56,7 +56,7 @@ class Auth:
         scopes: the scopes that every request needs.
         verifier: checks tokens: `Jwt(…)`, `Introspection(…)`, or a function of your own, async or not, that
             takes a token and returns a `Principal`, or None. Without it, `Jwt(issuer)`. A function of your
-            own must check that the token was issued for this server.
+            own must check the audience and the times of a token, unless its principal has these claims.
         implies: the scopes that broader ones include, such as {"admin": ["read", "write"]}.
         dpop: whether each token has to be bound to a key of its client. A bound token needs a proof in any
             case.
@@ -179,13 +179,11 @@ class _FunctionVerifier:
     def __init__(self, check: VerifyFunction) -> None:
         self._check = check
         called = getattr(check, "__call__", check)  # noqa: B004 - the method of a callable object may be async
-        self._threads = (
-            None if iscoroutinefunction(check) or iscoroutinefunction(called) else ThreadPool(MAX_THREADS)
-        )
+        is_async = iscoroutinefunction(check) or iscoroutinefunction(called)
+        self._threads = None if is_async else ThreadPool(MAX_THREADS)
         self._waiting = 0
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        del resources  # the function knows its own
         if self._threads is None:
             found = await cast("Callable[[str], Awaitable[Principal | str | None]]", self._check)(token)
         elif self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
@@ -201,10 +199,12 @@ class _FunctionVerifier:
             principal = Principal.from_value(found)
         except TypeError:
             kind = type(found).__name__
-            text = f"the verifier must return a Principal, a subject or None, not {kind}"
-            raise MCPError(text) from None
+            raise MCPError(f"a verifier must return a Principal, a subject or None, not {kind}") from None
         if principal is None or not (principal.subject or principal.client):
             raise TokenRejected("the verifier rejected the token or returned no subject")
+        if principal.claims.get("aud") is not None:
+            check_audience(principal.claims, resources)
+        check_times(principal.claims, LEEWAY)
         return principal
 
 

@@ -26,6 +26,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.seal import MAX_PAYLOAD, KeyRing
 from toolpost.server.runtime.eager import Unanswered
+from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, UNSET, InputRequest, Raw, Result, Struct, Unset
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class RequestStates:
         self._once = once
         self._stored_sizes: deque[tuple[float, int]] = deque()
         self._stored_bytes = 0
+        self._warnings = TokenBucket(4, 1 / 60, time.monotonic)  # a client can send any number of bad states
 
     async def open(self, incoming: InboundRequest, principal: str | None) -> ReplayJournal:
         """Return the journal of a request, or a new one. Raises InvalidParams (MRTR-10)."""
@@ -179,8 +181,9 @@ class RequestStates:
                 await self._mark_used(params.request_state)
         except (InvalidSeal, InvalidJSONValue) as error:
             reason = error.reason if isinstance(error, InvalidSeal) else str(error)
-            logger.warning(
-                "%s (id %r): request state rejected: %s (do all processes use the same keys?)",
+            logger.log(
+                logging.WARNING if self._warnings.take() else logging.DEBUG,
+                "%s (id %.100r): request state rejected: %.200s (do all processes use the same keys?)",
                 incoming.row.name,
                 incoming.id,
                 reason,

@@ -139,11 +139,11 @@ class Endpoint:
             text = "The request was aborted: the server or a worker is shutting down."
             error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
         elif not isinstance(error, HTTPRefusal | ClientDisconnected):
-            logger.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
+            logger.error("%s %.200s failed", exchange.method, exchange.path, exc_info=error)
             text = "Internal error: the request could not be served"
             error = HTTPRefusal(500, body=jsonrpc.encode_error(None, InternalError(text)))
         if isinstance(error, ClientDisconnected):
-            logger.debug("%s %s: the client disconnected", exchange.method, exchange.path)
+            logger.debug("%s %.200s: the client disconnected", exchange.method, exchange.path)
             await exchange.finish_disconnected()
         elif exchange.streaming:
             await exchange.end_stream()

@@ -69,7 +69,7 @@ class Authenticator:
         except AccessDenied as denial:
             if denial.why:
                 level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
-                auth_logger.log(level, "%s %s rejected: %s", exchange.method, exchange.path, denial.why)
+                auth_logger.log(level, "%s %.200s rejected: %s", exchange.method, exchange.path, denial.why)
             raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
 
     def _warn_once(self, root: str) -> None:

@@ -227,7 +227,7 @@ class ServerConversation:
         elif isinstance(event, CancellationReceived):
             request = event.request
             task = self._request_tasks.get(request)
-            logger.debug("%s (id %r) was cancelled: %s", request.row.name, request.id, event.reason)
+            logger.debug("%s (id %.100r) was cancelled: %.200s", request.row.name, request.id, event.reason)
             if task is not None:
                 task.cancel()
         elif isinstance(event, NotificationReceived):

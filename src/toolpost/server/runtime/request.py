@@ -170,7 +170,7 @@ async def serve_or_request_input(
         if context.loaded_replay is None or not context.has_asked:
             return value
         logger.warning(
-            "%s (id %r) returned although a question has no answer yet; the result is discarded, and the "
+            "%s (id %.100r) returned although a question has no answer yet; the result is discarded, and the "
             "question is sent",
             context.method,
             context.related,
@@ -227,9 +227,9 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
         return error
     method = incoming.row.name
     if isinstance(error, MCPError):
-        logger.warning("%s (id %r) failed: %s", method, incoming.id, error)
+        logger.warning("%s (id %.100r) failed: %s", method, incoming.id, error)
         return InternalError(f"Internal error: {error.message}")
-    logger.error("%s (id %r) failed", method, incoming.id, exc_info=error)
+    logger.error("%s (id %.100r) failed", method, incoming.id, exc_info=error)
     return InternalError("Internal error: the request could not be served")
 
 
