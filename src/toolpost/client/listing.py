@@ -283,7 +283,7 @@ class ServerReader:
         params = types.PaginatedRequestParams(cursor=cursor)
 
         async def fetch(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
-            return await self._session.send(row, params, dispatcher, limits), dispatcher
+            return await self._session.send(dispatcher, limits, row, params), dispatcher
 
         if cursor is None:
             return await self._session.run_with_retry(fetch, limits, safe=True)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from toolpost.channel import Channel, mark_unattended
 from toolpost.client.callbacks import RequestCallbacks
@@ -53,6 +53,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # for `on_log`: a stateless server sends no l
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -254,16 +255,16 @@ class ClientSession:
         """Send a request; return a result or an input-required result. See `run_with_retry` for `retry`."""
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
-        work = partial(self.send, method, params, meta=checked, party=party)
-        return self.run_with_retry(work, limits, safe=safe, started=started)
+        return self.run_with_retry(
+            self.send, limits, method, params, checked, party, safe=safe, started=started
+        )
 
-    def send(
+    def send(  # noqa: PLR0917 - `run_with_retry` passes them by position
         self,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
         dispatcher: Dispatcher,
         limits: CallLimits,
-        *,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         meta: Mapping[str, JSON] | None = None,
         party: LocalPeer | None = None,
     ) -> Awaitable[Result]:
@@ -274,14 +275,15 @@ class ClientSession:
 
     async def run_with_retry(
         self,
-        work: Callable[[Dispatcher, CallLimits], Awaitable[T]],
+        work: Callable[[Dispatcher, CallLimits, *Ts], Awaitable[T]],
         limits: CallLimits,
-        *,
+        *arguments: *Ts,
         safe: bool | None = None,
         started: float | None = None,
     ) -> T:
         """Run some work over the connection, and again where `RetryPolicy` allows it, all within `limits`.
 
+        `work` takes the connection, what is left of the limits, and the arguments.
         `safe` is whether it may be done again although the server may have got it. None means unknown: it is
         repeated only if it was certainly not served. False means never. `started` is the time of the loop.
         """
@@ -295,7 +297,7 @@ class ClientSession:
                 if dispatcher is None:
                     left = await self.wait_connected(left)
                     dispatcher = self.dispatcher
-                result = await work(dispatcher, left)
+                result = await work(dispatcher, left, *arguments)
             except UnsendableRequest:
                 raise
             except (TransportError, RateLimited) as error:
@@ -350,7 +352,7 @@ class ClientSession:
 
         async def apply(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
-                await self.send(LOGGING_SET_LEVEL, SetLevelParams(level=level), dispatcher, limits)
+                await self.send(dispatcher, limits, LOGGING_SET_LEVEL, SetLevelParams(level=level))
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
                 raise CapabilityNotDeclared(
                     "logging", "the server does not offer 'logging'", peer=dispatcher.peer_name
@@ -364,7 +366,7 @@ class ClientSession:
     async def ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         """Check that the server answers; in the stateless era by `server/discover`."""
         stateless = dispatcher.connection.revision.stateless
-        await self.send(SERVER_DISCOVER if stateless else PING, None, dispatcher, limits)
+        await self.send(dispatcher, limits, SERVER_DISCOVER if stateless else PING)
 
     # ----------------------------------------------------------------- from the server
 
