@@ -101,6 +101,11 @@ const CASES = [
         const number = (await peer.call('add', { a: 1, b: 2 })).structuredContent;
         assert.deepEqual(number, peer.stateless ? 3 : { result: 3 });
     }, EVERYWHERE],
+    ['tools: structured output, nested', '2025-06-18', '', async peer => {
+        const [soup, tea] = [{ dish: 'soup', portions: 2 }, { dish: 'tea', portions: 1 }];
+        const result = await peer.call('menu', { guests: [soup, tea] });
+        assert.deepEqual(result.structuredContent, { best: soup, others: [tea] });
+    }, EVERYWHERE],
     ['tools: one block of each kind', '', '', async peer => {
         const kinds = (await peer.call('media')).content.map(block => block.type);
         const audio = peer.revision >= '2025-03-26' ? 'audio' : 'text';

@@ -9,10 +9,14 @@ from typing import Any
 import anyio
 from mcp import ClientSession, McpError, StdioServerParameters, stdio_client, types
 from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
 from pydantic import AnyUrl, FileUrl
 
 import contract
+
+try:
+    from mcp.client.streamable_http import streamable_http_client
+except ImportError:  # 1.9
+    from mcp.client.streamable_http import streamablehttp_client as streamable_http_client
 
 warnings.simplefilter("ignore")
 
@@ -80,7 +84,7 @@ class Theirs:
             "resources/templates/list": self.session.list_resource_templates,
             "prompts/list": self.session.list_prompts,
         }[method]
-        return await self._asked(ask(params=types.PaginatedRequestParams(cursor=cursor)))
+        return await self._asked(ask(cursor))
 
     async def call(
         self, name: str, arguments: dict[str, Any] | None = None, progress: Callable[..., Any] | None = None
@@ -148,6 +152,7 @@ def _transport(over: str, target: list[str]) -> Any:
 async def connected(over: str, target: list[str]) -> AsyncIterator[Theirs]:
     """A client that has done its handshake."""
     theirs = Theirs(over, target)
+    since_1_10 = {"elicitation_callback": theirs.elicit} if hasattr(types, "ElicitResult") else {}
     async with (
         _transport(over, target) as (reading, writing, *_),
         ClientSession(
@@ -155,7 +160,7 @@ async def connected(over: str, target: list[str]) -> AsyncIterator[Theirs]:
             writing,
             read_timeout_seconds=timedelta(seconds=20),
             sampling_callback=theirs.sample,
-            elicitation_callback=theirs.elicit,
+            **since_1_10,
             list_roots_callback=theirs.roots,
             logging_callback=theirs.log,
             message_handler=theirs.hear,
