@@ -297,6 +297,7 @@ export class Peer {
         this.notices = new Set();
         this.asked = [];
         this.level = undefined;
+        this.unable = []; // cases that the client cannot pass with any server
     }
 
     get stateless() {
@@ -346,8 +347,8 @@ export class Peer {
 export async function run(peer) {
     const era = peer.stateless ? 'stateless' : 'session';
     const fitting = CASES.filter(
-        ([, since, only, , ways]) =>
-            peer.revision >= since && ['', era].includes(only) && (ways ?? WAYS).includes(over),
+        ([what, since, only, , ways]) =>
+            !peer.unable.includes(what) && peer.revision >= since && ['', era].includes(only) && (ways ?? WAYS).includes(over),
     );
     say({ plan: fitting.map(([what]) => what) });
     const agreed = peer.revision === expected;

@@ -99,7 +99,9 @@ class Theirs:
             await self.session.call_tool(name)
         params = types.CancelledNotificationParams(requestId=coming, reason="enough")
         await self.session.send_notification(
-            types.ClientNotification(types.CancelledNotification(params=params))
+            types.ClientNotification(
+                types.CancelledNotification(method="notifications/cancelled", params=params)
+            )
         )
 
     async def read(self, uri: str) -> dict[str, Any]:
@@ -115,7 +117,9 @@ class Theirs:
         ref = (
             types.PromptReference(type="ref/prompt", name=of)
             if kind == "ref/prompt"
-            else types.ResourceTemplateReference(type="ref/resource", uri=of)
+            else types.CompleteRequestParams.model_validate(
+                {"ref": {"type": kind, "uri": of}, "argument": {"name": argument, "value": value}}
+            ).ref
         )
         return await self._asked(self.session.complete(ref, {"name": argument, "value": value}))
 
@@ -174,6 +178,8 @@ async def connected(over: str, target: list[str]) -> AsyncIterator[Theirs]:
 async def main() -> None:
     """Connect, and run the contract."""
     _, expected, over, target = contract.arguments()
+    if types.LATEST_PROTOCOL_VERSION < "2025-11-25":  # it does not resume the stream of a request
+        contract.CASES[:] = [case for case in contract.CASES if case.run is not contract.cut]
     async with connected(over, target) as theirs:
         await contract.run(theirs, expected)
 
