@@ -49,6 +49,14 @@ class Order:
     portions: int
 
 
+@dataclass
+class Menu:
+    """What there is to order."""
+
+    best: Order
+    others: list[Order]
+
+
 @server.tool
 def add(a: int, b: int) -> int:
     """Add two numbers."""
@@ -59,6 +67,12 @@ def add(a: int, b: int) -> int:
 async def order(dish: Annotated[str, "what to eat"], portions: int = 1) -> Order:
     """Order a dish."""
     return Order(dish, portions)
+
+
+@server.tool
+def menu(guests: list[Order]) -> Menu:
+    """Offer what others ordered."""
+    return Menu(guests[0], guests[1:])
 
 
 @server.tool

@@ -81,17 +81,21 @@ def _script(peer: str, name: str) -> list[str]:
     return [str(NODE), str(HOME / peer / name)]
 
 
+def _peer(peer: str, name: str) -> list[str]:
+    return [str(python_of(peer)), "-W", "ignore", str(HERE / "peers" / name)]
+
+
 SERVERS: Final = (
     Served(
         "mcp-2.3.0",
-        [str(python_of("mcp-2.3.0")), "-W", "ignore", str(HERE / "peers" / "server_mcp2.py")],
+        _peer("mcp-2.3.0", "server_mcp2.py"),
         KITCHEN + WEB + ALONE,
         DATES,
         ways=(*WAYS, "alone", "httpx2"),
     ),
     Served(
         "mcp-1.30.0",
-        [str(python_of("mcp-1.30.0")), "-W", "ignore", str(HERE / "peers" / "server_mcp1.py")],
+        _peer("mcp-1.30.0", "server_mcp1.py"),
         KITCHEN + WEB + ALONE,
         SESSIONS,
         ways=(*WAYS, "alone"),
@@ -127,11 +131,13 @@ SERVERS_OF_OURS: Final = (
 CLIENTS: Final = (
     Visitor(
         "mcp-2.3.0",
-        [str(python_of("mcp-2.3.0")), str(HERE / "peers" / "client_mcp2.py")],
+        _peer("mcp-2.3.0", "client_mcp2.py"),
         ("auto", STATELESS),
     ),
-    Visitor("mcp-1.30.0", [str(python_of("mcp-1.30.0")), str(HERE / "peers" / "client_mcp1.py")]),
+    Visitor("mcp-1.30.0", _peer("mcp-1.30.0", "client_mcp1.py")),
     Visitor("sdk-1.32.2", _script("sdk-1.32.2", "client_sdk.mjs")),
+    Visitor("mcp-1.9.4", _peer("mcp-1.9.4", "client_mcp1.py"), sessions=SESSIONS[:2]),
+    Visitor("sdk-1.22.0", _script("sdk-1.22.0", "client_sdk.mjs"), sessions=SESSIONS[:3]),
     Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS)),
 )
 
@@ -175,14 +181,16 @@ async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIt
 
 def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
     """Return all sessions of their client with our URL."""
-    found = [host_http(visitor, "http", "legacy", SESSIONS[-1], None)]
-    found += [host_http(visitor, "http", "legacy", revision, revision) for revision in SESSIONS[1:]]
+    oldest, *streamable = visitor.sessions
+    newest = streamable[-1]
+    found = [host_http(visitor, "http", "legacy", newest, None)]
+    found += [host_http(visitor, "http", "legacy", revision, revision) for revision in streamable]
     found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
     if "auto" in visitor.modes:
-        found.append(host_http(visitor, "http", "auto", SESSIONS[-1], SESSIONS[-1]))
-    found += [host_http(visitor, "alone", "legacy", date, date) for date in (SESSIONS[1], SESSIONS[-1])]
-    found.append(host_http(visitor, "sse", "legacy", SESSIONS[-1], None))
-    found.append(host_http(visitor, "sse", "legacy", SESSIONS[0], SESSIONS[0]))
+        found.append(host_http(visitor, "http", "auto", newest, newest))
+    found += [host_http(visitor, "alone", "legacy", date, date) for date in (streamable[0], newest)]
+    found.append(host_http(visitor, "sse", "legacy", newest, None))
+    found.append(host_http(visitor, "sse", "legacy", oldest, oldest))
     return found
 
 
@@ -198,8 +206,8 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
                 found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
     for visitor in CLIENTS:
         if visitor.peer in peers:
-            found.append(host(visitor, "legacy", SESSIONS[-1], None))
-            found += [host(visitor, "legacy", revision, revision) for revision in SESSIONS]
+            found.append(host(visitor, "legacy", visitor.sessions[-1], None))
+            found += [host(visitor, "legacy", revision, revision) for revision in visitor.sessions]
             found += [host(visitor, mode, STATELESS, None) for mode in visitor.modes]
             if "auto" in visitor.modes:
                 # A probe that our server rejects because it supports only sessions.

@@ -30,11 +30,19 @@ KITCHEN: Final = [sys.executable, str(HERE / "kitchen.py")]
 
 
 class Visitor(NamedTuple):
-    """A client of a peer, and its modes besides sessions."""
+    """A client of a peer.
+
+    Args:
+        peer: its name.
+        command: its command.
+        modes: its modes besides sessions.
+        sessions: its revisions with sessions.
+    """
 
     peer: str
     command: list[str]
     modes: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = DATES[:-1]
 
 
 class Stay(NamedTuple):

@@ -7,6 +7,7 @@ import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/
 import {
     CreateMessageRequestSchema,
     ElicitRequestSchema,
+    LATEST_PROTOCOL_VERSION,
     ListRootsRequestSchema,
     LoggingMessageNotificationSchema,
 } from '@modelcontextprotocol/sdk/types.js';
@@ -28,6 +29,8 @@ class Theirs extends Peer {
 async function connect(way) {
     const client = new Client({ name: 'sdk', version: '1' }, { capabilities: CAPABILITIES });
     const peer = new Theirs(client);
+    // Before, it did not resume the stream of a request.
+    if (LATEST_PROTOCOL_VERSION < '2025-11-25') peer.unable.push('a stream that is cut is resumed');
     client.setRequestHandler(CreateMessageRequestSchema, peer.handlers['sampling/createMessage']);
     client.setRequestHandler(ElicitRequestSchema, peer.handlers['elicitation/create']);
     client.setRequestHandler(ListRootsRequestSchema, peer.handlers['roots/list']);

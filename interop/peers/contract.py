@@ -189,6 +189,13 @@ async def structured(peer: Peer) -> None:
     assert number == (3 if stateless(peer) else {"result": 3}), number
 
 
+@case("tools: structured output, nested", since="2025-06-18", over=EVERYWHERE)
+async def nested(peer: Peer) -> None:
+    soup, tea = {"dish": "soup", "portions": 2}, {"dish": "tea", "portions": 1}
+    result = await peer.call("menu", {"guests": [soup, tea]})
+    assert result["structuredContent"] == {"best": soup, "others": [tea]}, result
+
+
 @case("tools: one block of each kind", over=EVERYWHERE)
 async def media(peer: Peer) -> None:
     kinds = [block["type"] for block in (await peer.call("media"))["content"]]
