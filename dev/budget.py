@@ -18,9 +18,9 @@ MAX_LINES: Final = {
     ".": 2_095,
     "auth": 4_284,
     "cli": 6_609,
-    "client": 5_939,
-    "protocol": 4_851,
-    "server": 9_174,
+    "client": 5_938,
+    "protocol": 4_850,
+    "server": 9_207,
     "server/http": 3_934,
     "stores": 436,
     "testing": 2_726,
@@ -29,7 +29,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 45_004
+MAX_ALL_LINES: Final = 45_053
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 
