@@ -35,6 +35,8 @@ HTTP = "contract/attacks/test_hostile_http.py::test_"
 PAST = "contract/attacks/test_past_vulnerabilities.py::test_"
 PROCESS = "contract/attacks/test_hostile_process.py::test_"
 CLIENT = "unit/transports/test_http_client_hostile.py::test_"
+FRAMING = "contract/attacks/test_attack_framing.py::test_"
+REPETITION = "contract/attacks/test_attack_repetition.py::test_"
 SESSIONS = "contract/transports/test_http_sessions.py::test_"
 
 BEST_PRACTICES = "MCP specification, security best practices"
@@ -184,7 +186,31 @@ ATTACKS = [
     Attack(
         "request smuggling: length and chunks, folded lines, fields twice",
         "CWE-444; RFC 9112 §6.1, §11.2",
-        (f"{WIRE}no_second_request_is_hidden_in_a_first",),
+        (
+            f"{WIRE}no_second_request_is_hidden_in_a_first",
+            f"{FRAMING}a_trailer_is_no_header",
+            f"{FRAMING}an_offer_to_upgrade_in_two_parts_closes_the_connection",
+            f"{FRAMING}an_offer_to_upgrade_behind_another_request_closes_the_connection",
+        ),
+    ),
+    Attack(
+        "endless trailers and chunk extensions",
+        "CWE-770; CVE-2023-39326 (Go net/http); RFC 9112 §7.1",
+        (
+            f"{FRAMING}bytes_that_are_no_body_have_a_limit",
+            f"{FRAMING}a_body_in_small_chunks_has_the_limit_of_a_body",
+        ),
+    ),
+    Attack(
+        "a call runs twice: a lost session, an error of another server, a state sent again",
+        "CWE-837; CWE-294; MCP specification, tools, security considerations",
+        (
+            f"{REPETITION}a_session_that_ends_during_a_call_never_repeats_the_call",
+            f"{REPETITION}a_hint_counts_until_the_list_changes",
+            f"{REPETITION}an_error_of_an_upstream_server_is_an_error_of_the_tool",
+            f"{REPETITION}a_state_with_steps_is_used_once",
+            f"{REPETITION}a_step_that_cannot_be_stored_does_not_run",
+        ),
     ),
     Attack(
         "headers that contradict the body, or hold a line break",

@@ -1,6 +1,7 @@
 """Some clients send an empty cursor for the first page."""
 
 from toolpost import Server, SyncClient
+from toolpost.types import ListToolsResult
 
 
 def test_an_empty_cursor_is_the_first_page():
@@ -14,4 +15,5 @@ def test_an_empty_cursor_is_the_first_page():
     for revision in ("2026-07-28", "2025-11-25"):
         with SyncClient(server, revision=revision) as mcp:
             page = mcp.request("tools/list", {"cursor": ""})
+            assert isinstance(page, ListToolsResult)
             assert [tool.name for tool in page.tools] == ["price"]

@@ -110,7 +110,7 @@ def test_entries_are_shown_as_the_revision_takes_them(date):
 
 
 @pytest.mark.requirement("PAGE-7")
-@pytest.mark.parametrize("cursor", ["", "x", "!", "AAAA" * 40])
+@pytest.mark.parametrize("cursor", ["x", "!", "AAAA" * 40])
 def test_a_cursor_that_is_none_of_ours_is_refused(cursor):
     with pytest.raises(InvalidParams, match="cursor"):
         page(Shelf(5).catalogue, open_pair(DATES[0]), cursor)

@@ -130,9 +130,8 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._refuse(431, f"The request headers exceed {MAX_HEADERS} bytes.")
 
         def on_headers_complete(self) -> None:
-            if (
-                self.parser.should_upgrade()
-            ):  # `_strip_upgrade` has not seen it, and the parser skips the body
+            parser: Any = self.parser
+            if parser.should_upgrade():  # `_strip_upgrade` has missed it; the parser would skip the body
                 raise ValueError("an offer to upgrade")
             self._size, self._is_in_body = 0, True
             if self._head_timer is not None:

@@ -131,7 +131,7 @@ def inline_definitions(schema: Schema) -> dict[str, JSON]:
         if isinstance(part, list):
             return [inline(item) for item in cast("list[JSON]", part)]
         if not isinstance(part, dict) or left < 0:
-            return part
+            return cast("JSON", part)
         part = cast("dict[str, JSON]", part)
         name = str(part.get("$ref", "")).removeprefix(DEFS_PREFIX)
         if name in defs and name not in recursive:
