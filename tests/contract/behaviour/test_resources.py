@@ -76,7 +76,7 @@ async def test_a_function_that_breaks_is_an_internal_error(link):
 
 @pytest.mark.requirement("PAGE-2", "PAGE-4", "PAGE-7")
 @pytest.mark.parametrize("method", ["resources/list", "resources/templates/list", "prompts/list"])
-@pytest.mark.parametrize("cursor", ["", "1", "AAAA", "x" * 10_000, "é"])
+@pytest.mark.parametrize("cursor", ["1", "AAAA", "x" * 10_000, "é"])
 async def test_a_cursor_that_is_not_ours_is_refused(link, method, cursor):
     client = await link("library")
     with pytest.raises(InvalidParams, match="cursor"):
