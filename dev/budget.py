@@ -19,17 +19,17 @@ MAX_LINES: Final = {
     "auth": 4_284,
     "cli": 6_609,
     "client": 5_938,
-    "protocol": 4_850,
+    "protocol": 4_852,
     "server": 9_207,
-    "server/http": 3_934,
+    "server/http": 3_935,
     "stores": 436,
     "testing": 2_726,
-    "transports": 3_626,
+    "transports": 3_628,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 45_053
+MAX_ALL_LINES: Final = 45_058
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 187
 

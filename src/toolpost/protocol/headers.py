@@ -23,6 +23,8 @@ NAME: Final = "mcp-name"
 PARAM_PREFIX: Final = "mcp-param-"
 LAST_EVENT: Final = "last-event-id"
 
+NOT_EXECUTED: Final = {"toolpost/executed": False}  # data of a 404: the request may be sent in a new session
+
 MAX_INTEGER: Final = 2**53 - 1  # the largest that every JSON implementation reads as the same number (HDR-10)
 MAX_ANNOTATION_DEPTH: Final = 32  # levels of properties above an annotation: bounds the work for a path
 MAX_SCHEMA_NODES: Final = 100_000  # parts of a schema: a Python object may contain itself

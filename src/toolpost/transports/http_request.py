@@ -207,6 +207,8 @@ class HttpCall(Struct, eq=False):
         # Such an error is surely about the method, and not about the session.
         is_unknown_method = code == MethodNotFound.code and answer is not None and answer.id == self.id
         if answer is None or (self._is_session_lost(response) and not is_unknown_method):
+            if isinstance(answer, JSONRPCErrorResponse) and answer.data == headers.NOT_EXECUTED:
+                raise SessionLost(SESSION_LOST_REASON, sent=False, peer=self.queue.peer)
             raise await self._make_refusal(response, body, "it is not the response to this request")
         is_busy = response.status in {429, 503} and "retry-after" in response.headers
         if is_busy and code not in {None, RateLimited.code}:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hosted import legacy, serving
 from request_state_talk import REFUSED, Name, Talk
 from toolpost import Client, Context, Server
 from toolpost.errors import (
@@ -74,6 +75,43 @@ def test_a_session_that_ends_during_a_call_never_repeats_the_call():
             assert caught.value.sent
             assert server.calls == ["pay"]
             await client.call_tool("other")  # in a new session
+
+    asyncio.run(main())
+
+
+def test_a_session_that_is_deleted_during_a_call_never_repeats_the_call():
+    async def main() -> None:
+        server, sessions, go, begun = Server("shop"), list[str](), asyncio.Event(), asyncio.Event()
+        app, calls = server.asgi(), list[int]()
+
+        @server.tool
+        async def pay() -> str:
+            calls.append(len(sessions))
+            begun.set()
+            await go.wait()
+            return "paid"
+
+        async def record_sessions(scope: Any, receive: Any, send: Any) -> None:
+            session = dict(scope.get("headers", ())).get(b"mcp-session-id", b"").decode()
+            if session and session not in sessions:
+                sessions.append(session)
+            await app(scope, receive, send)
+
+        async with (
+            serving(record_sessions) as site,
+            Client(f"http://127.0.0.1:{site.port}/mcp", revision=SESSION) as client,
+        ):
+            call = asyncio.ensure_future(client.call_tool("pay"))
+            await begun.wait()
+            assert (await site.ask("DELETE", "/mcp", legacy(sessions[0], SESSION))).status == 200
+            with pytest.raises(SessionLost):
+                await call
+            assert calls == [1]
+            go.set()
+            await client.call_tool("pay")
+            await site.ask("DELETE", "/mcp", legacy(sessions[1], SESSION))
+            assert (await client.call_tool("pay")).text == "paid"  # the server says that it was not executed
+            assert calls == [1, 2, 3]
 
     asyncio.run(main())
 

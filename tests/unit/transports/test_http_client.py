@@ -599,10 +599,21 @@ def test_a_stateless_request_beside_a_session_does_not_name_it():
     run(main)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", failure("server-error", -32600, "Session not found"), failure(1, -32001)]
+NOT_EXECUTED = (
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"m","data":{"toolpost/executed":false}}}'
 )
-def test_a_session_that_the_server_has_forgotten_ends_the_channel(body):
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b"", True),
+        (failure("server-error", -32600, "Session not found"), True),
+        (failure(1, -32001), True),
+        (NOT_EXECUTED, False),
+    ],
+)
+def test_a_session_that_the_server_has_forgotten_ends_the_channel(body, sent):
     async def main():
         script = lambda heard: heard.write(answer(404, body, "application/json" if body else None))  # noqa: E731 - one line says it all
         async with talking(in_session(script)) as (channel, server, lost):
@@ -610,7 +621,7 @@ def test_a_session_that_the_server_has_forgotten_ends_the_channel(body):
             await channel.send(request())
             error = await lost.next()
             assert isinstance(error, SessionLost)
-            assert (error.sent, error.retry_safe) == (True, False)
+            assert (error.sent, error.retry_safe) == (sent, not sent)
             with pytest.raises(SessionLost, match="no longer knows the session"):
                 await channel.receive()
             with pytest.raises(SessionLost) as refused:

@@ -46,7 +46,7 @@ from toolpost.server.http.request import (
     HTTPRefusal,
     ResponseAborted,
 )
-from toolpost.server.http.sessions import Session, make_unknown_session
+from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
 from toolpost.server.http.worker import MAX_SUBSCRIPTIONS, run_logged
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
@@ -255,7 +255,7 @@ async def _send_answer(
     elif exchange.streaming:
         await exchange.send_event(answer or b"", is_last=True)
     elif answer is None and stream is not None and stream.session.settings.is_ended:
-        raise make_unknown_session()
+        raise HTTPRefusal(404, "The session ended while this request was served.")
     elif answer is None:
         await exchange.respond(202)  # it was cancelled
     elif error is not None and error.is_upstream:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from toolpost.errors import InvalidSeal
+from toolpost.errors import InvalidRequest, InvalidSeal
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
+from toolpost.protocol.headers import NOT_EXECUTED
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.client_requests import MAX_URL_ELICITATIONS
@@ -458,5 +459,6 @@ def _check_owner(session: Session, principal: Principal | None) -> None:
 
 
 def make_unknown_session() -> HTTPRefusal:
-    """Return the refusal of an unknown session (HTTPL-27)."""
-    return HTTPRefusal(404, "Session not found or expired: send `initialize` without a session id.")
+    """Return the refusal of an unknown session (HTTPL-27), which says that the request was not executed."""
+    text = "Session not found or expired: send `initialize` without a session id."
+    return HTTPRefusal(404, body=jsonrpc.encode_error(None, InvalidRequest(text, data=NOT_EXECUTED)))
