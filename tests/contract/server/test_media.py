@@ -31,6 +31,10 @@ PNG = b"\x89PNG\r\n\x1a\n..."
         (File(PNG), "image/png"),
         (File("a/b.pdf"), "application/pdf"),
         (File("a/b.unheard-of"), "application/octet-stream"),
+        (File(b"a,b", name="x.csv"), "text/csv"),
+        (File(PNG, name="x.unheard-of"), "image/png"),
+        (File("a/tmp123", name="x.csv"), "text/csv"),
+        (File("a/b.csv", name="a report"), "text/csv"),
     ],
     ids=lambda it: it if isinstance(it, str) else None,
 )
