@@ -213,8 +213,8 @@ def _make_blocking_stream(
             return stream
 
         stream = self._run(start)  # pyright: ignore[reportPrivateUsage] - a method
-        changes = self._iterate(lambda _: stream, ends=True)  # pyright: ignore[reportPrivateUsage]
-        return SyncChangeStream(changes, lambda: self._run(lambda _: stream.aclose()))  # pyright: ignore[reportPrivateUsage]
+        changes = self._iterate(lambda _: stream, ends=True)  # pyright: ignore[reportPrivateUsage] - a method
+        return SyncChangeStream(changes, lambda: self._run(lambda _: stream.aclose()))  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 

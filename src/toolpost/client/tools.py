@@ -126,7 +126,7 @@ def _has_wrapped_mark(meta: Meta | None) -> bool:
 
 
 def _is_text_of(content: list[types.Content], value: JSON) -> bool:
-    """Return whether the text is a value, as a whole or item by item: nobody wraps the text."""
+    """Return whether the text is a value, as a whole or item by item: servers do not wrap the text."""
     texts: list[JSON] = [block.text for block in content if isinstance(block, types.TextContent)]
     items = cast("list[JSON]", value) if isinstance(value, list) else [value]
     expected: list[list[JSON]] = [[value], items if value is not None else []]

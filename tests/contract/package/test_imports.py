@@ -194,5 +194,5 @@ def test_every_extra_installs_what_something_imports():
         for requirement in requirements:
             name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
             assert name in {"toolpost", "httptools", "uvloop"} or re.search(
-                rf"import {name}|from {name}", source
+                rf"(import |from |[\"'.]){name}\b", source
             ), extra

@@ -22,6 +22,12 @@ DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}
 # --------------------------------------------------------------------- keywords
 
 
+A_SERVER: Any = Server("s")
+WRONG: Any = {"instruction": "x"}
+TIMOUT: Any = {"timout": 1}
+UNTYPED: Any = Client
+
+
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
@@ -34,25 +40,22 @@ DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}
             r"^Handler\(\) has no keyword 'instruction'; did you mean instructions\?$",
         ),
         (
-            lambda: Client(Server("s"), timout=1),
+            lambda: UNTYPED(A_SERVER, timout=1),
             r"^Client\(\) has no keyword 'timout'; did you mean timeout",
         ),
-        (lambda: SyncClient(Server("s"), timout=1), "did you mean timeout"),
-        (lambda: Server("s").tool(annotation=1), r"^Server.tool\(\) has .* did you mean annotations"),
-        (lambda: Server("s").prompt(titel=1), r"^Server.prompt\(\) has .* did you mean title"),
-        (lambda: Server("s").resource("a:b", mimetype=1), "did you mean mime_type"),
-        (lambda: Server("s").asgi(public_uri=1), r"^Server.asgi\(\) has .* did you mean public_url"),
-        (lambda: Server("s").run(worker=1), r"^Server.run\(\) has .* did you mean workers"),
-        (lambda: Server("s").run(xyz=1), r"^Server.run\(\) has no keyword 'xyz'$"),
-        (lambda: cast("Any", Client(Server("s"))).call_tool(), r"^Client.call_tool\(\) missing"),
+        (lambda: SyncClient(A_SERVER, **TIMOUT), "did you mean timeout"),
+        (lambda: A_SERVER.tool(annotation=1), r"^Server.tool\(\) has .* did you mean annotations"),
+        (lambda: A_SERVER.prompt(titel=1), r"^Server.prompt\(\) has .* did you mean title"),
+        (lambda: A_SERVER.resource("a:b", mimetype=1), "did you mean mime_type"),
+        (lambda: A_SERVER.asgi(public_uri=1), r"^Server.asgi\(\) has .* did you mean public_url"),
+        (lambda: A_SERVER.run(worker=1), r"^Server.run\(\) has .* did you mean workers"),
+        (lambda: A_SERVER.run(xyz=1), r"^Server.run\(\) has no keyword 'xyz'$"),
+        (lambda: UNTYPED(A_SERVER).call_tool(), r"^Client.call_tool\(\) missing"),
     ],
 )
 def test_a_wrong_keyword_is_named_with_the_class_that_the_user_knows(mistake, said):
     with pytest.raises(TypeError, match=said):
         mistake()
-
-
-WRONG: Any = {"instruction": "x"}
 
 
 # --------------------------------------------------------------------- hints
@@ -82,7 +85,7 @@ def test_hints_and_icons_may_be_dicts_in_either_spelling(hints: Any, icon: Any):
     assert server.info.icons == [Icon("https://a.b/c.png", "image/png")]
     edited: Any = {"lastModified": "2026-07-28"}
     resource = server.resource("a:b", name="x", annotations=edited)(lambda: "")
-    assert resource.resource.annotations == Annotations(last_modified="2026-07-28")
+    assert cast("Any", resource).resource.annotations == Annotations(last_modified="2026-07-28")
 
 
 @pytest.mark.parametrize(

@@ -604,7 +604,7 @@ def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
 )
 def test_any_json_comes_through(value):
     result = returning(
-        dict[str, Any] | list[dict | list | str | float | None] | str | int | float | bool | None
+        dict[str, Any] | list[dict | list | str | float | bool | None] | str | int | float | bool | None
     ).convert(value)
     assert result.structured_content == {"result": value}
     written = sent(result)["content"][0]["text"]
