@@ -5,6 +5,7 @@ left to `multi_round`, output schemas to `output_schemas`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -99,8 +100,6 @@ def make_tool_result(
     if structured is UNSET:
         has_text = any(isinstance(block, types.TextContent) for block in result.content)
         data = other = inner = join_text(result.content) if has_text and not failed else None
-        if kind is not None:
-            other = inner = _parse_json(data)
     else:
         other = inner = _unwrap(structured)
         if inner is not data and (
@@ -109,13 +108,13 @@ def make_tool_result(
             data, other = inner, data
     if kind is not None and not failed:
         label = f"the result of tool {name!r}"
-        try:
-            data = convert_value(data, kind, label)
-        except RemoteProtocolError:
-            try:
-                data = convert_value(other, kind, label)
-            except RemoteProtocolError:
-                data = convert_value(inner, kind, label)  # its error is the clearest
+        parsed = inner if inner is structured else _parse_json(inner)
+        for value in (data, other):
+            with suppress(RemoteProtocolError):
+                data = convert_value(value, kind, label)
+                break
+        else:
+            data = convert_value(parsed, kind, label)
     return ToolResult(data, result.content, structured, failed, result.meta, result.raw)
 
 
@@ -149,9 +148,9 @@ _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
 
 
 def _parse_json(text: JSON) -> JSON:
-    """Parse the JSON in a string; else return the string itself."""
+    """Parse the JSON in a string; else return the value itself."""
     try:
-        return text if text is None else _ANY_JSON(text.encode())
+        return _ANY_JSON(text.encode()) if isinstance(text, str) else text
     except InvalidJSONValue:
         return text
 

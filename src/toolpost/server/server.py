@@ -208,8 +208,8 @@ class Server(RegistryServer):
             timeout: seconds that a call may take.
             scopes: the scopes that the token of a call needs, besides those of every request (`auth=`). The
                 tool is listed without them; the response to a call without them names them.
-            wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of 2026-07-28
-                get the value itself, which many of them refuse.
+            wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of
+                2026-07-28 get the value itself, which many of them refuse.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.

@@ -210,6 +210,17 @@ def test_an_object_whose_text_is_another_stays_what_it_is(structured, text):
     assert make_tool_result("t", result, None).data == structured
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_json_in_a_wrapped_text_is_read_for_a_type(wrapped):
+    """A function that returns `str` may return JSON."""
+    result = CallToolResult(content=[TextContent("[1, 2]")], structured_content={"result": "[1, 2]"})
+    assert make_tool_result("t", result, None, wrapped=wrapped).data == "[1, 2]"
+    assert make_tool_result("t", result, str, wrapped=wrapped).data == "[1, 2]"
+    assert make_tool_result("t", result, list[int], wrapped=wrapped).data == [1, 2]
+    with pytest.raises(RemoteProtocolError, match=r"Expected `str`, got `int` - at `\$\[0\]`"):
+        make_tool_result("t", result, list[str], wrapped=wrapped)
+
+
 def test_an_object_of_the_type_is_found_although_its_text_is_that_of_its_member():
     class Sum(msgspec.Struct):
         result: int
