@@ -87,9 +87,7 @@ def explain_keywords(method: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                called = type(args[0]).__name__ + (
-                    "" if method.__name__ == "__init__" else f".{method.__name__}"
-                )
+                called = call.__qualname__.removesuffix(".__init__")
                 raise TypeError(f"{called}() has no keyword {name!r}{suggest(name, known)}")
         return method(*args, **keywords)
 

@@ -48,6 +48,11 @@ UNTYPED: Any = Client
         (lambda: A_SERVER.prompt(titel=1), r"^Server.prompt\(\) has .* did you mean title"),
         (lambda: A_SERVER.resource("a:b", mimetype=1), "did you mean mime_type"),
         (lambda: A_SERVER.asgi(public_uri=1), r"^Server.asgi\(\) has .* did you mean public_url"),
+        (
+            lambda: A_SERVER.factory(print, max_inflight=1),
+            r"^Server.factory\(\) has .* did you mean max_in_flight",
+        ),
+        (A_SERVER.factory, r"^Server.factory\(\) missing"),
         (lambda: A_SERVER.run(worker=1), r"^Server.run\(\) has .* did you mean workers"),
         (lambda: A_SERVER.run(xyz=1), r"^Server.run\(\) has no keyword 'xyz'$"),
         (lambda: UNTYPED(A_SERVER).call_tool(), r"^Client.call_tool\(\) missing"),

@@ -8,6 +8,7 @@ from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
 
+from toolpost.server.options import parse_hints
 from toolpost.types.base import Annotations
 from toolpost.types.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceContents
 
@@ -44,7 +45,7 @@ class Media:
         self.data = source if isinstance(source, bytes) else None
         self.path = None if isinstance(source, bytes) else os.fspath(source)
         self.mime_type = mime_type or self._guess_mime_type()
-        self.annotations = annotations
+        self.annotations = annotations and parse_hints(Annotations, "annotations", annotations)
 
     def _guess_mime_type(self) -> str:
         data = self.data or b""
