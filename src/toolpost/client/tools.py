@@ -103,7 +103,7 @@ def make_tool_result(
     else:
         other = inner = _unwrap(structured)
         if inner is not data and (
-            wrapped or _has_wrapped_mark(result.meta) or _is_text_of(result.content, inner)
+            wrapped or _is_text_of(result.content, inner) or _has_wrapped_mark(result.meta)
         ):
             data, other = inner, data
     if kind is not None and not failed:
@@ -126,6 +126,8 @@ def _has_wrapped_mark(meta: Meta | None) -> bool:
 
 def _is_text_of(content: list[types.Content], value: JSON) -> bool:
     """Return whether the text is a value, as a whole or item by item: servers do not wrap the text."""
+    if len(content) == 1 and isinstance(value, str | int) and getattr(content[0], "text", None) == str(value):
+        return True  # the usual case
     texts: list[JSON] = [block.text for block in content if isinstance(block, types.TextContent)]
     items = cast("list[JSON]", value) if isinstance(value, list) else [value]
     expected: list[list[JSON]] = [[value], items if value is not None else []]
