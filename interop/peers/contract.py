@@ -186,7 +186,7 @@ async def structured(peer: Peer) -> None:
     assert result["structuredContent"] == {"dish": "soup", "portions": 2}, result
     assert json.loads(text(result)) == {"dish": "soup", "portions": 2}
     number = (await peer.call("add", {"a": 1, "b": 2}))["structuredContent"]
-    assert number == (3 if stateless(peer) else {"result": 3}), number
+    assert number == {"result": 3}, number
 
 
 @case("tools: structured output, nested", since="2025-06-18", over=EVERYWHERE)

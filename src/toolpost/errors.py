@@ -25,8 +25,9 @@ Knows nothing of bytes, eras or transports.
     └─ InvalidSeal                          a sealed string is forged, damaged, expired or for another use
 """
 
-from collections.abc import Iterable
-from typing import Any, Final, TypedDict, Unpack, cast
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 __all__ = [
     "AuthError",
@@ -63,6 +64,41 @@ __all__ = [
     "UrlElicitationRequired",
     "UserRejected",
 ]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: "; did you mean …?", or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
+
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def explain_keywords(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method that users call with keywords suggest the right one for a wrong one."""
+    code = method.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(method)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in known:
+                called = call.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{called}() has no keyword {name!r}{suggest(name, known)}")
+        return method(*args, **keywords)
+
+    return call
+
+
+def name_methods(mixin: type, name: str) -> None:
+    """Let Python's errors about the methods of a mixin name the class that users know."""
+    for each in vars(mixin).values():
+        if hasattr(each, "__code__"):
+            each.__qualname__ = f"{name}.{each.__name__}"
 
 
 class _Details(TypedDict, total=False):

@@ -154,7 +154,7 @@ class ChangeStream:
 
     async def __aenter__(self) -> Self:
         """Listen from now on."""
-        await self._start()
+        await self.start()
         self._is_entered = True
         return self
 
@@ -166,7 +166,7 @@ class ChangeStream:
     async def __aiter__(self) -> AsyncIterator[Change]:
         """The changes, until the client is closed."""
         try:
-            await self._start()
+            await self.start()
             while self._pending or not self._is_over:
                 while self._pending:
                     (kind, uri), missed = next(iter(self._pending.items()))
@@ -202,7 +202,8 @@ class ChangeStream:
 
     # ----------------------------------------------------------------- listening
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Subscribe, unless that was done."""
         if self._loop is not None or self._is_over:
             return
         self._loop = asyncio.get_running_loop()

@@ -31,11 +31,11 @@ from toolpost.client.options import (
     LogCallback,
     NotificationCallback,
     ProgressCallback,
-    check_mapping,
+    check_texts,
     make_reference,
 )
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
-from toolpost.errors import CapabilityNotDeclared
+from toolpost.errors import CapabilityNotDeclared, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
@@ -173,6 +173,7 @@ class Client(ServerFacts, ToolMethods):
         2.5
     """
 
+    @explain_keywords
     def __init__(
         self,
         target: "Target",
@@ -361,7 +362,7 @@ class Client(ServerFacts, ToolMethods):
         meta: Mapping[str, JSON] | None = None,
     ) -> types.GetPromptResult:
         """Return a prompt, filled in with its arguments."""
-        params = types.GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
+        params = types.GetPromptParams(name=name, arguments=check_texts("arguments", arguments) or None)
         limits = self._make_limits(timeout, progress)
         call = MultiRoundCall(self._session, PROMPTS_GET, params, limits, meta)
         return await call.finish(types.GetPromptResult)
@@ -388,7 +389,7 @@ class Client(ServerFacts, ToolMethods):
         Raises:
             ValueError: `ref` is a string that may be either.
         """
-        known = check_mapping("context", context)
+        known = check_texts("context", context)
         params = types.CompleteParams(
             ref=make_reference(ref),
             argument=types.CompletionArgument(name=argument, value=value),
@@ -541,3 +542,6 @@ class Client(ServerFacts, ToolMethods):
         """Send any notification, of the protocol or not."""
         row = method if method in PROTOCOL_METHODS else Row(method, types.NotificationParams)
         await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)
+
+
+name_methods(ToolMethods, Client.__name__)

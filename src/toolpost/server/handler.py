@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.errors import InvalidRequest, MethodNotFound
+from toolpost.errors import InvalidRequest, MethodNotFound, explain_keywords
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, read_forwarded
-from toolpost.protocol.local_peer import LocalPeer, check_icons, collect_rows
+from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
@@ -98,6 +98,7 @@ class Handler(ServeMethods):
         "{'a': 1}"
     """
 
+    @explain_keywords
     def __init__(
         self,
         name: str | None = None,
@@ -126,7 +127,7 @@ class Handler(ServeMethods):
         options.check_strings(instructions=instructions, website_url=website_url)
         options.check_counts(max_in_flight=max_in_flight, threads=threads)
         options.check_durations(answer_timeout=answer_timeout)
-        check_icons(icons)
+        icons = options.parse_icons(icons)
         name = name or type(self).__name__
         self.info = types.Implementation(
             name, version, title=title, description=description, website_url=website_url, icons=icons

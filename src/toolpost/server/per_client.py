@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
+from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError, explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.extension import Extension
@@ -62,6 +62,7 @@ class PerClientServer(Handler):
     is_forwarding = True
     is_per_client = True
 
+    @explain_keywords
     def __init__(
         self,
         choose: ChooseServer,
@@ -164,3 +165,7 @@ class PerClientServer(Handler):
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(f"{choose} must return a server that serves requests itself, not {chosen!r}")
         return chosen
+
+
+for _each in (PerClientServer.__init__, vars(PerClientServer.__init__)["__wrapped__"]):
+    _each.__qualname__ = "Server.factory"  # as users write it

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost import types
+from toolpost.errors import explain_keywords, name_methods
 from toolpost.principal import parse_scopes
 from toolpost.protocol.extension import Extension
 from toolpost.server import options
@@ -26,6 +27,7 @@ from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
 from toolpost.server.runtime.request import Middleware, Observer
+from toolpost.server.serving import ServeMethods
 from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.signature.schema_parts import inline_definitions
@@ -86,6 +88,7 @@ class Server(RegistryServer):
     factory = _LazyPerClientServer()
     """`Server.factory(choose, …)` makes a server that chooses another server for each client."""
 
+    @explain_keywords
     def __init__(
         self,
         name: str | None = None,
@@ -170,8 +173,10 @@ class Server(RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        wrap_result: bool = True,
     ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
+    @explain_keywords
     def tool(
         self,
         fn: Callable[..., Any] | None = None,
@@ -185,6 +190,7 @@ class Server(RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        wrap_result: bool = True,
     ) -> Any:
         """Offer a function as a tool.
 
@@ -202,6 +208,8 @@ class Server(RegistryServer):
             timeout: seconds that a call may take.
             scopes: the scopes that the token of a call needs, besides those of every request (`auth=`). The
                 tool is listed without them; the response to a call without them names them.
+            wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of
+                2026-07-28 get the value itself, which many of them refuse.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -212,7 +220,7 @@ class Server(RegistryServer):
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
             finish = inline_definitions if self._inline_refs else None
-            returns = ResultConverter.for_function(fn, finish)
+            returns = ResultConverter.for_function(fn, finish, is_bare=not wrap_result)
             tool = Tool(
                 name=bound.name,
                 input_schema=finish(bound.input_schema) if finish else bound.input_schema,
@@ -272,6 +280,7 @@ class Server(RegistryServer):
         self.tools.add(entry)
         return entry
 
+    @explain_keywords
     def resource(
         self,
         uri: str,
@@ -347,6 +356,7 @@ class Server(RegistryServer):
         scopes: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredPrompt[P, R]]": ...
 
+    @explain_keywords
     def prompt(
         self,
         fn: Callable[..., Any] | None = None,
@@ -417,3 +427,6 @@ class Server(RegistryServer):
         receiver = self._notification_receivers.get(method)
         if receiver is not None:
             await receiver(ctx, params)
+
+
+name_methods(ServeMethods, Server.__name__)

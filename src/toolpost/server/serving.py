@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, cast
 
 from toolpost.channel import Channel
+from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, check_default, collect_options
@@ -37,6 +38,7 @@ class ServeMethods:
         async with self._handler.hold_lifespan() as lifespan:
             await ServerConversation(self._handler, channel, lifespan, principal=principal).run()
 
+    @explain_keywords
     def run(
         self,
         *,
@@ -122,6 +124,7 @@ class ServeMethods:
 
         await serve_http(self._handler, address, options)
 
+    @explain_keywords
     def asgi(
         self,
         path: str = HTTP.path,

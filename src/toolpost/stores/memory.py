@@ -97,6 +97,9 @@ class MemoryStore:
         total: how many bytes all logs may have together, except the last entry of each; and how many all
             records: beyond that, the least recently used go, except those without an end.
         clock: a monotonic clock in seconds.
+
+    Examples:
+        >>> server = Server("shop", store=MemoryStore(entries=4096))
     """
 
     def __init__(

@@ -139,7 +139,7 @@ def test_what_is_kept_without_a_session_is_kept_for_its_principal():
             for who in ("alice", "bob", "alice", "alice", "bob"):
                 headers, body = modern("tools/call", call("count"))
                 answer = await site.post({**headers, **token(mint, who)}, body)
-                counted.append(answer.json["result"]["structuredContent"])
+                counted.append(answer.json["result"]["structuredContent"]["result"])
             assert counted == [1, 1, 2, 3, 2]
 
     run(main)

@@ -172,7 +172,7 @@ def test_the_token_itself_reaches_no_function():
             token = bearer(good(mint))
             headers, body = modern("tools/call", call("headers"))
             answer = await site.post({**headers, **token, "DPoP": "x"}, body)
-            told = answer.json["result"]["structuredContent"]
+            told = answer.json["result"]["structuredContent"]["result"]
             assert "mcp-method" in told
             assert not {"authorization", "dpop"} & set(told)
             session = await site.open(headers=token)

@@ -335,8 +335,7 @@ def test_tries_get_rarer_but_do_not_end():
     run(main(), Clock)
 
 
-def test_a_loop_without_await_that_never_began_can_be_left():
+def test_a_client_without_await_listens_only_while_it_is_connected():
     client = SyncClient(RawServer())
-    loop = client.listen(tools=True)
     with pytest.raises(ChannelClosed, match="not connected"):
-        next(loop)
+        client.listen(tools=True)

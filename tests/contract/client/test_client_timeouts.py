@@ -33,9 +33,12 @@ async def late(asked: Asked) -> Result:
         ({"timeout": None, "max_timeout": None}, None, None),
         ({"timeout": None, "max_timeout": math.inf}, None, None),
         ({"timeout": None, "max_timeout": 1.0}, math.inf, None),
+        ({"max_timeout": 0.5}, None, 0.5),  # below the usual time-out
+        ({"timeout": 5.0, "max_timeout": 2.0}, None, 2.0),
+        ({"max_timeout": 0.5}, 2.0, 2.0),  # the caller knows better
     ],
 )
-def test_a_cap_holds_without_a_time_out(options, timeout, waited):
+def test_a_cap_holds_without_a_time_out_and_below_it(options, timeout, waited):
     async def main() -> None:
         async with Client(RawServer({"tools/call": late}), **options) as client:
             if waited is None:

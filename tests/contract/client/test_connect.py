@@ -157,6 +157,7 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         (None, {}, "^PATH does not exist"),
         ("{", {}, "^PATH is not a valid mcp.json"),
         ("[]", {}, "^PATH is not a valid mcp.json"),
+        ("{} /* no end", {}, "^PATH is not a valid mcp.json: line 1, column 4: a comment has no end"),
         ("{}", {}, '^PATH: invalid entry for a command.* {"command": "…"}'),
         ('{"mcpServers": {}}', {}, '^PATH: no servers are defined .*"mcpServers": {"name": {"command"'),
         ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' must be an object"),
@@ -325,3 +326,21 @@ def test_a_server_that_just_ends_is_an_error():
             await Client(Short(), revision=OLD).connect()
 
     run(main())
+
+
+def test_a_configuration_may_have_comments_and_trailing_commas(tmp_path):
+    path = tmp_path / "mcp.json"
+    text = """{
+      // the servers of this folder
+      "servers": {
+        "hello": { /* ours */ "command": PYTHON, "args": ["examples/hello.py"],
+          "env": {"URL": "http://a//b",}, },
+      },
+    }"""
+    path.write_text("\ufeff" + text.replace("PYTHON", json.dumps(sys.executable)), encoding="utf-8")
+
+    async def main() -> None:
+        async with Client(path) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["greet"]
+
+    asyncio.run(main())

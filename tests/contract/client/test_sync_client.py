@@ -11,7 +11,7 @@ import pytest
 
 from raw_server import Asked, RawServer
 from revision_dates import DATES
-from toolpost import Channel, Client, SyncClient
+from toolpost import Channel, Client, Server, SyncClient
 from toolpost.errors import ChannelClosed, LocalProtocolError, MCPError, ToolError
 from toolpost.types import (
     CallToolResult,
@@ -239,3 +239,34 @@ def test_threads_may_connect_and_close_as_they_like():
         client.connect()
         client.ping()
     client.close()
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_changes_are_listened_to_as_soon_as_listen_returns(date):
+    server = Server("s")
+    first = server.tool(name="first")(lambda: 1)
+    with SyncClient(server, revision=date) as client:
+        changes = client.listen(tools=True)
+        first.remove()
+        assert next(changes).kind == "tools"
+        with client.listen(tools=True) as inside:
+            server.tool(name="second")(lambda: 2)
+            assert next(inside).kind == next(changes).kind == "tools"
+        assert list(inside) == []
+        changes.close()
+        changes.close()
+        assert list(changes) == []
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_loop_over_changes_ends_with_the_client(is_read):
+    server = Server("s")
+    server.tool(name="first")(lambda: 1)
+    with SyncClient(server) as client:
+        changes = client.listen(tools=True)
+        server.tool(name="second")(lambda: 2)
+        if is_read:
+            next(changes)
+    assert list(changes) == []
+    with changes:
+        pass

@@ -3,14 +3,19 @@
 import ast
 import gc
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import toolpost
 from fresh_imports import PACKAGE, foreign, fresh, loaded
 from toolpost import types
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_importing_toolpost_loads_next_to_nothing():
@@ -180,3 +185,14 @@ def test_the_inner_rings_do_no_io(path):
 
 def test_there_are_sources_to_read():
     assert len(SOURCES) > 20
+
+
+def test_every_extra_installs_what_something_imports():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+            assert name in {"toolpost", "httptools", "uvloop"} or re.search(
+                rf"(import |from |[\"'.]){name}\b", source
+            ), extra

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Server
+from toolpost import Client, File, Server
 from toolpost.errors import InternalError, ResourceNotFound
-from toolpost.types import Icon, ResourceContents
+from toolpost.types import EmbeddedResource, Icon, ResourceContents
 
 SAFE = [Icon("https://example.com/a.png")]
 UNSAFE = [Icon("file:///etc/passwd")]
@@ -110,3 +110,30 @@ def test_a_resource_has_no_argument_to_complete():
     [config, _] = made().resources
     with pytest.raises(ValueError, match=r"unknown argument 'x' \(expected: none\)"):
         config.complete("x")
+
+
+@pytest.mark.parametrize("source", ["bytes", "path"])
+def test_a_file_is_the_same_in_a_resource_as_in_a_tool(source, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("ä,b".encode())
+    server = Server("s")
+
+    def table() -> File:
+        return File(path) if source == "path" else File(path.read_bytes(), name="a.csv")
+
+    server.tool(table)
+    server.resource("table://x")(table)
+    server.resource("table://plain", mime_type="text/plain")(table)
+    server.resource("table://bytes", mime_type="application/x-table")(table)
+
+    async def main() -> None:
+        [found] = await read(server, "table://x")
+        assert found == text("ä,b", "text/csv", "table://x")
+        assert await read(server, "table://plain") == [text("ä,b", uri="table://plain")]
+        [blob] = await read(server, "table://bytes")
+        assert (blob.text, blob.blob) == (None, "w6QsYg==")
+        async with Client(server) as client:
+            [block] = (await client.call_tool("table")).content
+        assert block == EmbeddedResource(resource=text("ä,b", "text/csv", "file:///a.csv"))
+
+    asyncio.run(main())

@@ -72,13 +72,13 @@ def test_what_a_head_has_settled_is_settled_for_bodies_that_agree_with_it(what: 
         async with hosted(adder()) as site:
             for _ in range(5):
                 answer = await site.post(HEADERS, padded(BODY))
-                assert json.loads(answer.body)["result"]["structuredContent"] == 3
+                assert json.loads(answer.body)["result"]["structuredContent"] == {"result": 3}
             refused = await site.post(HEADERS, padded(body))
             assert (refused.status, json.loads(refused.body)["error"]["code"]) == (status, code), refused
             fresh = await site.post({**HEADERS, "User-Agent": "new"}, padded(body))
             assert (fresh.status, fresh.body) == (refused.status, refused.body)
             again = await site.post(HEADERS, padded(BODY))
-            assert json.loads(again.body)["result"]["structuredContent"] == 3
+            assert json.loads(again.body)["result"]["structuredContent"] == {"result": 3}
 
     run(main)
 

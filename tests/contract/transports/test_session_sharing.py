@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hosted import Site, legacy, message, opening
+from hosted import Site, kitchen, legacy, message, opening, serving
 from raw_http import wired
 from revision_dates import DATES
 from round_robin import round_robin
 from server_processes import OLD, run, victim
 from session_site import listening, steps, text, tool
+from toolpost import KeyRing
 
 KEY = "a key that all processes of a fleet have"
 SESSION_REVISIONS = DATES[:4]
@@ -131,3 +132,19 @@ def test_a_process_with_another_key_knows_nothing_of_a_session():
             assert (await Site(None, server.port).post(legacy(session), message("ping", id=1))).status == 200
 
     run(main)
+
+
+@pytest.mark.parametrize("keys", [None, KeyRing([b"k" * 32])])
+def test_a_server_that_gets_sessions_of_another_process_says_so_once(keys, caplog):
+    """`uvicorn --workers 2` without shared keys: clients lose their sessions at every other request."""
+
+    async def main():
+        ours, theirs = kitchen(keys=keys).asgi(), kitchen().asgi()
+        async with serving(ours) as first, serving(theirs) as second:
+            session = await second.open()
+            for _ in range(3):
+                assert (await first.post(legacy(session), message("ping", id=1))).status == 404
+
+    run(main)
+    told = [record.message for record in caplog.records if record.name.startswith("toolpost")]
+    assert len([text for text in told if "several processes serve it" in text]) == (keys is None)

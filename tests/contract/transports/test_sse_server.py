@@ -219,3 +219,25 @@ def test_a_list_that_changes_is_told():
             assert (await client.hear())["method"] == "notifications/tools/list_changed"
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("public_url", "endpoint"),
+    [
+        ("https://example.com/tools", "/tools/messages"),
+        ("https://example.com/tools/mcp", "/tools/messages"),
+        ("https://example.com/a%20b/mcp/", "/a%20b/messages"),
+        ("https://example.com/mcp", "/messages"),
+        ("https://example.com", "/messages"),
+    ],
+)
+def test_behind_a_proxy_that_removes_a_prefix(public_url, endpoint):
+    """The endpoint is below the public URL, as the client has to ask for it."""
+
+    async def main():
+        async with serving(kitchen().asgi(public_url=public_url)) as site:
+            wire, head = await site.begin("GET", GET, target="/sse")
+            assert head.status == 200
+            assert (await wire.event()).data.startswith(f"{endpoint}?session_id=")
+
+    run(main)

@@ -5,11 +5,11 @@ import pytest
 from http_sites import Reply, odd_site
 from toolpost.cli.doctor.check_session import (
     ITEM_KINDS,
-    MAX_DESCRIPTION_LENGTH,
     MAX_TOOLS,
     lint_items,
 )
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.testing.schemas import MAX_DESCRIPTION_LENGTH
 
 OBJECT = {"type": "object"}
 

@@ -36,7 +36,7 @@ OWN = ResourceContents("other:c", text="own")
         ("", [text("")]),
         (b"\x00", [blob(b"\x00", "application/octet-stream")]),
         (Image(PNG), [blob(PNG, "image/png")]),
-        (File(b"a,b", mime_type="text/csv"), [blob(b"a,b", "text/csv")]),
+        (File(b"a,b", mime_type="text/csv"), [text("a,b", "text/csv")]),
         (OWN, [OWN]),
         (
             [OWN, b"\x00", Image(PNG)],

@@ -126,13 +126,13 @@ class Held(msgspec.Struct):
     plain: Plain
 
 
-def returning(annotation: Any = ..., **scope: Any) -> ResultConverter:
+def returning(annotation: Any = ..., *, is_bare: bool = False) -> ResultConverter:
     def fn():
         return None
 
     if annotation is not ...:
         fn.__annotations__ = {"return": annotation}
-    return ResultConverter.for_function(fn)
+    return ResultConverter.for_function(fn, is_bare=is_bare)
 
 
 def sent(result: CallToolResult) -> dict[str, Any]:
@@ -162,10 +162,6 @@ PICTURE = {"type": "image", "data": b64encode(PNG).decode(), "mimeType": "image/
         (5, [text("5")]),
         (True, [text("true")]),
         (1.5, [text("1.5")]),
-        ([], [text("[]")]),
-        ([1, "a"], [text('[1,"a"]')]),
-        (["a", "b"], [text('["a","b"]')]),
-        ((1, 2), [text("[1,2]")]),
         (Color.RED, [text("red")]),
         (dt.date(2026, 7, 28), [text("2026-07-28")]),
         (Path("a/b"), [text("a/b")]),
@@ -188,6 +184,22 @@ def test_without_a_promise_the_value_decides(annotation, value, content):
     assert (returns.output_schema, returns.is_wrapped, returns.wrapped_schema) == (None, False, None)
     assert sent(returns.convert(value)) == {"content": content}
     assert sent(returns.convert(value, wrap=True)) == {"content": content}
+
+
+@pytest.mark.requirement("TOOL-12")
+@pytest.mark.parametrize(
+    "annotation", [..., Any, list, list[Any], list[object], abc.Sequence, tuple[Any, ...]]
+)
+@pytest.mark.parametrize("value", [[], [1, "a"], ["a", "b"], (1, 2)], ids=tell)
+def test_a_list_of_anything_is_structured_unless_it_holds_blocks(annotation, value):
+    returns = returning(annotation)
+    assert returns.output_schema is None
+    result = sent(returns.convert(value))
+    assert result["structuredContent"] == {"result": list(value)}
+    assert json.loads(result["content"][0]["text"]) == list(value)
+    assert sent(returns.convert([*value, Image(PNG)])) == {
+        "content": [*(text(str(item)) for item in value), PICTURE]
+    }
 
 
 @pytest.mark.parametrize(
@@ -226,11 +238,9 @@ def test_an_object_is_structured_content_also_without_a_promise(value, structure
 @pytest.mark.parametrize(
     "annotation",
     [
-        str,
         None,
         type(None),
         str | None,
-        Annotated[str, "words"],
         bytes,
         Image,
         Audio | None,
@@ -363,9 +373,10 @@ OTHERS = [
     (int, INT, [(1, 1)]),
     (bool, {"type": "boolean"}, [(True, True)]),
     (float, {"type": "number"}, [(1.5, 1.5), (2, 2)]),
+    (str, STR, [("", ""), ("ü", "ü"), ("5", "5")]),
+    (Annotated[str, "words"], {"type": "string", "description": "words"}, [("a", "a")]),
     (int | str, {"anyOf": [INT, STR]}, [(1, 1), ("a", "a")]),
     (list[str], {"type": "array", "items": STR}, [(["a"], ["a"]), (("a",), ["a"])]),
-    (list, {"type": "array"}, [([1, "a"], [1, "a"])]),
     (
         tuple[int, str],
         {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [INT, STR]},
@@ -417,21 +428,24 @@ def test_an_object_keeps_its_schema_and_is_never_wrapped(annotation, schema, val
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13")
 @pytest.mark.parametrize(("annotation", "schema", "values"), OTHERS, ids=tell)
-def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, schema, values):
-    returns = returning(annotation)
-    assert returns.output_schema == schema
-    assert returns.is_wrapped
-    wrapped = returns.wrapped_schema
+def test_another_value_is_wrapped_unless_the_author_wants_it_bare(annotation, schema, values):
+    returns, bare = returning(annotation), returning(annotation, is_bare=True)
+    assert bare.output_schema == schema
+    wrapped = returns.output_schema
     assert wrapped is not None
+    assert wrapped == returns.wrapped_schema == bare.wrapped_schema
     assert wrapped["type"] == "object"
+    assert wrapped["x-fastmcp-wrap-result"] is True
     assert wrapped.get("$defs") == schema.get("$defs")
     assert "$defs" not in wrapped["properties"]["result"]
     for value, structured in values:
-        plain, older = sent(returns.convert(value)), sent(returns.convert(value, wrap=True))
+        plain, usual = sent(bare.convert(value, wrap=False)), sent(returns.convert(value, wrap=False))
         assert plain["structuredContent"] == structured
-        assert older["structuredContent"] == {"result": structured}
-        assert older["content"] == plain["content"] == [text(plain["content"][0]["text"])]
-        assert json.loads(plain["content"][0]["text"]) == structured
+        assert usual["structuredContent"] == {"result": structured}
+        assert usual == sent(returns.convert(value)) == sent(bare.convert(value))
+        assert usual["content"] == plain["content"] == [text(plain["content"][0]["text"])]
+        written = plain["content"][0]["text"]
+        assert (written if isinstance(structured, str) else json.loads(written)) == structured
         assert jsonschema_rs.validator_for(schema).is_valid(structured)
         assert jsonschema_rs.validator_for(wrapped).is_valid({"result": structured})
 
@@ -530,7 +544,7 @@ HALF = "\ud800"  # of a character: Python has it, JSON does not
     ],
     ids=lambda value: tell(ascii(value)),
 )
-@pytest.mark.parametrize("annotation", [..., str, CallToolResult])
+@pytest.mark.parametrize("annotation", [..., CallToolResult])
 def test_what_cannot_be_written_is_an_error_of_the_tool(annotation, value):
     with pytest.raises(OutputError, match="cannot be sent"):
         returning(annotation).convert(value)
@@ -555,6 +569,12 @@ def test_what_cannot_be_returned_is_refused_at_registration(annotation, said):
     assert said in str(refused.value)
 
 
+def test_half_a_character_is_no_text():
+    for value in (HALF, f"a{HALF}b"):
+        with pytest.raises(OutputError, match="cannot be sent"):
+            returning(str).convert(value)
+
+
 def test_a_local_type_may_be_returned():
     @dataclass
     class Local:
@@ -563,7 +583,7 @@ def test_a_local_type_may_be_returned():
     def fn() -> "list[Local]":
         return [Local(1)]
 
-    assert sent(ResultConverter.for_function(fn).convert(fn()))["structuredContent"] == [{"a": 1}]
+    assert sent(ResultConverter.for_function(fn).convert(fn()))["structuredContent"] == {"result": [{"a": 1}]}
 
 
 def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
@@ -583,9 +603,12 @@ def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
     )
 )
 def test_any_json_comes_through(value):
-    result = returning(dict[str, Any] | list[Any] | str | int | float | bool | None).convert(value)
-    assert result.structured_content == value
-    assert json.loads(sent(result)["content"][0]["text"]) == value
+    result = returning(
+        dict[str, Any] | list[dict | list | str | float | bool | None] | str | int | float | bool | None
+    ).convert(value)
+    assert result.structured_content == {"result": value}
+    written = sent(result)["content"][0]["text"]
+    assert (written if isinstance(value, str) else json.loads(written)) == value
 
 
 # --------------------------------------------------------------------- schemas of the author's own
@@ -598,8 +621,9 @@ def test_a_schema_of_ones_own_is_checked():
     with pytest.raises(OutputError, match='"a" is a required property'):
         returns.convert({"b": 1})
     numbers = ResultConverter.for_schema({"type": "array", "items": INT}, "x")
-    assert numbers.is_wrapped
-    assert numbers.convert([1], wrap=True).structured_content == {"result": [1]}
+    assert numbers.output_schema == {"type": "array", "items": INT}
+    assert numbers.convert([1], wrap=False).structured_content == [1]
+    assert numbers.convert([1]).structured_content == {"result": [1]}
     assert ResultConverter.for_schema(None, "x").convert([1]).content == [TextContent("[1]")]
 
 

@@ -72,6 +72,10 @@ def test_greeting():
 """
 
 _PYPROJECT_TEMPLATE: Final = """\
+[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
 [project]
 name = "$name"
 version = "0.1.0"
@@ -81,6 +85,12 @@ dependencies = ["toolpost[$extra]"]
 
 [dependency-groups]
 dev = ["pytest"]
+
+[tool.setuptools]
+py-modules = ["$module"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
 """
 
 _README_TEMPLATE: Final = """\
@@ -108,10 +118,10 @@ _README_STEPS: Final = {
 
 FILE_TEMPLATES: Final = {
     "$module.py": _SERVER_TEMPLATE,
-    "test_$module.py": _TEST_TEMPLATE,
+    "tests/test_$module.py": _TEST_TEMPLATE,
     "pyproject.toml": _PYPROJECT_TEMPLATE,
     "README.md": _README_TEMPLATE,
-    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
+    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\nbuild/\n*.egg-info/\n",
 }
 """File name → content, both with placeholders."""
 
@@ -183,7 +193,7 @@ def _write_files(folder: Path, files: dict[str, str]) -> None:
             f"{folder} already contains {', '.join(present)}",
             "nothing was written; choose another name",
         )
-    folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         with (folder / file).open("x", encoding="utf-8") as opened:
             opened.write(text)

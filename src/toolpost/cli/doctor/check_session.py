@@ -85,11 +85,7 @@ class CapturedChannel(TappedChannel):
 # --------------------------------------------------------------------- tools, resources and prompts
 
 MAX_TOOLS: Final = 128  # tools that all common model APIs accept at once
-MAX_DESCRIPTION_LENGTH: Final = 1024  # characters of a description that all common model APIs accept
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
-_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 
 
 class ItemKind(NamedTuple):
@@ -126,30 +122,10 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[Finding]
     except msgspec.ValidationError as error:
         yield "fail", f"invalid definition: {error}"
         return
-    if not _TOOL_NAME.fullmatch(tool.name):
-        yield "fail", "invalid name: use 1 to 128 letters, digits, and _ - . /"
     yield from lint_tool(tool)
-    length = len(tool.description or "")
-    if length > MAX_DESCRIPTION_LENGTH:
-        yield "warn", f"description of {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
-    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
-        for branch in _COMBINATORS & schema.keys():
-            yield "warn", f"the {kind} schema has {branch} at the top level; some hosts reject that"
     output = tool.output_schema
     if output is not None and revision.structured != "any" and output.get("type") != "object":
         yield "fail", f"the type of the output schema must be 'object' in {revision.date}"
-    yield from _lint_parameters(tool.input_schema)
-
-
-def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[Finding]:
-    known = as_object(schema.get("properties"))
-    odd = next((name for name in known if not _PARAMETER_NAME.fullmatch(name)), None)
-    if odd is not None:
-        yield "warn", f"some hosts reject parameter names such as {shorten(odd)!r}"
-    mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
-    if mute:
-        names = shorten(", ".join(mute), 60)
-        yield "warn", f"{len(mute)} of {len(known)} parameters have no description: {names}"
 
 
 def _lint_resource(item: Mapping[str, Any], _: Revision) -> Iterator[Finding]:

@@ -40,6 +40,8 @@ R = TypeVar("R")
 class RegisteredTool(FunctionEntry[P, R, Tool]):
     """A tool of a server."""
 
+    hint_type = ToolAnnotations
+
     def __init__(
         self,
         tool: Tool,
@@ -73,11 +75,9 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
 
     def to_list_item(self, structured: str | None) -> Tool:
         """Return the tool, with an output schema that the peer understands."""
-        if structured == "any" or self.tool.output_schema is None:
-            return self.tool
-        if structured is not None and not self.result_converter.is_wrapped:
-            return self.tool
-        return replace(self.tool, output_schema=self.result_converter.wrapped_schema if structured else None)
+        if structured == "object" and self.result_converter.is_bare:
+            return replace(self.tool, output_schema=self.result_converter.wrapped_schema)
+        return self.tool  # `downgrade` removes what peers without structured output do not know
 
     def update(
         self,
