@@ -16,6 +16,7 @@ from toolpost.errors import InternalError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
 from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
@@ -212,6 +213,7 @@ class Endpoint:
             worker.timer.fresh.pop(exchange, None)
 
     async def _get(self, exchange: HttpExchange) -> None:
+        self._check_era(exchange)
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:
             await self._serve_sse(exchange)
             return
@@ -244,9 +246,18 @@ class Endpoint:
             worker.remove_stream(exchange)
 
     async def _delete(self, exchange: HttpExchange) -> None:
+        self._check_era(exchange)
         worker = await self._get_worker(exchange)
         await worker.sessions.end(await self._find_session(worker, exchange))
         await exchange.respond(200)
+
+    def _check_era(self, exchange: HttpExchange) -> None:
+        """Refuse a GET or DELETE of a revision without sessions (HTTPM-20)."""
+        named = exchange.headers.get(headers.VERSION, "").strip(" \t")
+        if named in self._handler.local_peer.supported and REVISIONS[named].stateless:
+            text = f"Revision {named} has no sessions and no {exchange.method}: send each request with POST"
+            hint = "; `subscriptions/listen` receives notifications." if exchange.method == "GET" else "."
+            raise HTTPRefusal(405, text + hint, [(b"allow", b"POST")])
 
     async def _find_session(self, worker: Worker, exchange: HttpExchange) -> Session:
         """Return the session of a GET or DELETE; refuse an unsupported revision (HTTPL-33)."""
