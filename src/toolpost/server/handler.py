@@ -471,13 +471,15 @@ class Handler(ServeMethods):
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
-            if self.running_steps:
+            steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}
+            if steps:
                 from toolpost.server.elicitation.input_required import finish_steps  # noqa: PLC0415 - start-up time
 
-                await finish_steps(self.running_steps)
-            self.worker_threads.close()
-            if isinstance(self._store, str) and "store" in self.__dict__:
-                await self.store.close()  # the owner closes a store that was passed in
+                await finish_steps(steps)
+            if not self._shared_lifespan.is_held:  # other threads may still serve
+                self.worker_threads.close()
+                if isinstance(self._store, str) and "store" in self.__dict__:
+                    await self.store.close()  # the owner closes a store that was passed in
 
 
 def declare_capabilities(

@@ -304,6 +304,10 @@ class Endpoint:
         """Return the worker in this loop, once it is ready; the first request starts it."""
         worker = self._worker
         if worker is None or worker.loop is not asyncio.get_running_loop():
+            if worker is not None and worker.is_open and worker.loop.is_running():
+                raise InternalError(
+                    "this application serves in another event loop; give each loop its own server"
+                )
             worker = self._worker = Worker(self._handler, self.settings, self._authenticator)
         if worker.is_over:
             raise HTTPRefusal(503, "The server is shutting down and accepts no new requests.")
@@ -332,10 +336,10 @@ class Endpoint:
             await send({"type": f"lifespan.{phase}.complete"})
 
     async def start(self) -> None:
-        """Start the endpoint; otherwise the first request does it."""
+        """Start the endpoint; otherwise the first request does it. It ends with the last `stop`."""
         if self._worker is not None and self._worker.is_draining:
             self._worker = None
-        await self._get_worker()
+        (await self._get_worker()).start_count += 1
 
     async def drain(self) -> None:
         """End streams, and wait for running requests; new ones are served, and their connections closed."""
@@ -345,10 +349,12 @@ class Endpoint:
 
     async def stop(self) -> None:
         """Drain, then refuse new requests and cancel those that still run."""
-        await self.drain()
         worker = self._worker
         if worker is not None and worker.loop is asyncio.get_running_loop():
-            await worker.end()
+            worker.start_count -= 1
+            if worker.start_count <= 0:
+                await self.drain()
+                await worker.end()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:

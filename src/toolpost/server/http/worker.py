@@ -148,6 +148,7 @@ class Worker:
         self.streams: dict[str, SessionStream] = {}
         self.readers: dict[str, StreamReader] = {}
         self.is_draining = self.is_over = self.is_open = False
+        self.start_count = 0
         self.questions: dict[int, HttpReply] = {}
         """The requests to clients that wait for an answer, by id. The id names this worker."""
         self.receipts: dict[str, Callable[[bytes], object]] = {}
