@@ -72,6 +72,8 @@ class Handler(ServeMethods):
             the first tool is registered is notified of it only if tools were declared.
         max_in_flight: the most requests of one client to serve at once.
         threads: the most functions that are not async to run at once.
+        notification_rate: the most log messages of one request in each second, and progress notifications;
+            five times as many at once. Others are dropped: the client gets one message that says so.
         extensions: the protocol extensions that the server supports.
         store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
         keys: seal the data that clients carry, such as request states. Random by default, or shared by all
@@ -114,6 +116,7 @@ class Handler(ServeMethods):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
+        notification_rate: float = SERVER.notification_rate,
         extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
@@ -126,6 +129,7 @@ class Handler(ServeMethods):
         options.check_strings(instructions=instructions, website_url=website_url)
         options.check_counts(max_in_flight=max_in_flight, threads=threads)
         options.check_durations(answer_timeout=answer_timeout)
+        options.check_rates(notification_rate=notification_rate)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = types.Implementation(
@@ -144,6 +148,7 @@ class Handler(ServeMethods):
         if self.is_overridden("forward_request"):
             self.is_forwarding, self.fallback_route = True, self._forward_request
         self.max_in_flight = max_in_flight
+        self.notification_rate = notification_rate
         self.observers: tuple[Observer, ...] = options.parse_items(
             "observers", observers, callable, "a function that takes a context"
         )
