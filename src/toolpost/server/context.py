@@ -18,6 +18,7 @@ from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.state import State
+from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, Number, RequestId, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
@@ -26,7 +27,6 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.token_bucket import TokenBucket
 
 server_logger: Final = logging.getLogger("toolpost.server")
 
@@ -40,9 +40,7 @@ NOTIFICATION_BURST: Final = 5
 """Seconds of `notification_rate` that one request may send at once."""
 
 
-def _make_limiter(rate: float) -> "TokenBucket":
-    from toolpost.token_bucket import TokenBucket  # noqa: PLC0415 - start-up time
-
+def _make_limiter(rate: float) -> TokenBucket:
     return TokenBucket(max(1.0, NOTIFICATION_BURST * rate), rate, get_running_loop().time)
 
 

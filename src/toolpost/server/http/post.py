@@ -306,14 +306,15 @@ async def _take_notification(
     reply.is_quiet = session is None
     work = dispatch_notification(handler, reply, lifespan, event, exchange.principal)
     if session is None:
-        await run_logged(work, f"{event.method} could not be handled")
+        await run_logged(work, f"{event.method:.100} could not be handled")
         return
     peer, counts = session.id if exchange.principal is None else exchange.principal.key, worker.counts
     if counts.begin(peer) is None:
         worker.run_in_background(work).add_done_callback(lambda _: counts.end(peer))
     else:
         work.close()
-        logger.warning("dropped %s: too many messages of its client are being handled", event.method)
+        text = "dropped %.100s: too many messages of its client are being handled"
+        logger.log(worker.warnings.choose_level(), text, event.method)
 
 
 # --------------------------------------------------------------------- old clients, without sessions
