@@ -106,7 +106,7 @@ def _install_signal_handler(
 def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine) -> None:
     """Answer a message that was dropped because of its length."""
     error = line.make_error()
-    logger.warning("dropped a message from the client: %s", error)
+    logger.log(conversation.warnings.choose_level(), "dropped a message from the client: %s", error)
     conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 

@@ -268,7 +268,7 @@ class ChangeStream:
                 logger.info("not receiving change notifications at the moment: %s", error)
             else:
                 if refused:
-                    logger.warning("the server no longer watches %s", ", ".join(refused))
+                    logger.warning("the server no longer watches %.1000s", ", ".join(refused))
                 return
 
     def _on_notification(self, event: NotificationReceived) -> None:

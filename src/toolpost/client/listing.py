@@ -35,6 +35,7 @@ from toolpost.protocol.methods import (
     TOOLS_LIST_CHANGED,
     Row,
 )
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import Raw, Result, WireStruct
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class ServerReader:
         self._session = session
         self._stats = stats
         self._strict = strict
+        self._warnings = WarningThrottle()
         self.cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
         self.retry_safe_tools: set[str] = set()  # those that are read-only or idempotent
         self._relist_lock: asyncio.Lock
@@ -212,7 +214,7 @@ class ServerReader:
         if self._strict:
             raise error
         self._stats.skipped += 1
-        logger.warning("skipped: %s", error)
+        logger.log(self._warnings.choose_level(), "skipped: %.1000s", error)
 
     # ----------------------------------------------------------------- lists
 

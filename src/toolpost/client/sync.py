@@ -78,6 +78,8 @@ class LoopThread:
 
     def close(self) -> None:
         """Run the clean-up and end the thread. Several threads may close it at once."""
+        if self.is_forked:
+            return  # the connection belongs to the other process
         self._check_thread()
         cleanup = self.start_closing()
         try:
@@ -103,6 +105,13 @@ class LoopThread:
     def _check_thread(self) -> None:
         if threading.current_thread() is self.thread:
             raise LocalProtocolError("a SyncClient would deadlock in an async callback; use a Client there")
+        if self.is_forked:
+            raise LocalProtocolError("a SyncClient cannot be used after a fork; make one in each process")
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in another process: the thread stayed behind."""
+        return not (self.is_closing or self.thread.is_alive())
 
     def _submit_to_loop(self, work: CoroutineFactory[T]) -> "Future[T]":
         future = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -297,9 +306,10 @@ class SyncClient(ServerFacts):
     def _get_loop_thread(self) -> LoopThread:
         """Return the thread of the client, started if there is none."""
         with self._lock:
-            if self._loop_thread is None or not self._loop_thread.thread.is_alive():
-                self._loop_thread = LoopThread(self._client.close)
-            return self._loop_thread
+            now = self._loop_thread
+            if now is None or not (now.is_forked or now.thread.is_alive()):
+                now = self._loop_thread = LoopThread(self._client.close)
+            return now
 
     def _abort_connect(self) -> None:
         """Close the thread after a failed connect, unless another thread connects or has connected."""

@@ -5,6 +5,7 @@ breaks a rule is a `RemoteProtocolError` with the error response it deserves and
 read, in linear time. Knows no method, revision or transport.
 """
 
+import re
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -96,6 +97,10 @@ _decode_names: Final = msgspec.json.Decoder(
 ).decode
 _decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 
+_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE: Final = re.compile(b"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
+
 # The shortest envelopes. The bytes that a message has besides its envelope and its parts bound what else is
 # in it, and a second `"id":0,` needs seven: below that there is no duplicate member.
 _FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
@@ -130,7 +135,17 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
                 return JSONRPCRequest(identity, method, params)
         return _read_request(data, envelope, method)
     except DECODE_ERRORS as error:
+        repaired = _replace_lone_surrogates(data)
+        if repaired != data:
+            return decode(repaired, depth=depth)
         raise _make_decode_error(data, error) from error
+
+
+def _replace_lone_surrogates(data: bytes) -> bytes:
+    """Replace halves of escaped characters by U+FFFD: programs in JavaScript cut texts there."""
+    if b"\\u" not in data or b"\0" in data:  # JSON has no null character, so it can stand for "\\\\"
+        return data
+    return _LONE_SURROGATE.sub(rb"\\ufffd", data.replace(rb"\\", b"\0")).replace(b"\0", rb"\\")
 
 
 def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
@@ -220,7 +235,7 @@ def decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
     if len(data) > MAX_BATCH_BYTES:
         raise make_invalid_request(f"batch too large: {len(data)} bytes (limit: {MAX_BATCH_BYTES})")
     try:
-        items = _decode_items(data)
+        items = _decode_items(_replace_lone_surrogates(data))
     except DECODE_ERRORS as error:
         raise _make_decode_error(data, error) from error
     if not 0 < len(items) <= MAX_BATCH:

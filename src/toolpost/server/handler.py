@@ -72,6 +72,8 @@ class Handler(ServeMethods):
             the first tool is registered is notified of it only if tools were declared.
         max_in_flight: the most requests of one client to serve at once.
         threads: the most functions that are not async to run at once.
+        notification_rate: the most log messages of one request in each second, and progress notifications;
+            five times as many at once. Others are dropped: the client gets one message that says so.
         extensions: the protocol extensions that the server supports.
         store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
         keys: seal the data that clients carry, such as request states. Random by default, or shared by all
@@ -115,6 +117,7 @@ class Handler(ServeMethods):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
+        notification_rate: float = SERVER.notification_rate,
         extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
@@ -127,6 +130,7 @@ class Handler(ServeMethods):
         options.check_strings(instructions=instructions, website_url=website_url)
         options.check_counts(max_in_flight=max_in_flight, threads=threads)
         options.check_durations(answer_timeout=answer_timeout)
+        options.check_rates(notification_rate=notification_rate)
         icons = options.parse_icons(icons)
         name = name or type(self).__name__
         self.info = types.Implementation(
@@ -145,6 +149,7 @@ class Handler(ServeMethods):
         if self.is_overridden("forward_request"):
             self.is_forwarding, self.fallback_route = True, self._forward_request
         self.max_in_flight = max_in_flight
+        self.notification_rate = notification_rate
         self.observers: tuple[Observer, ...] = options.parse_items(
             "observers", observers, callable, "a function that takes a context"
         )
@@ -472,13 +477,15 @@ class Handler(ServeMethods):
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
-            if self.running_steps:
+            steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}
+            if steps:
                 from toolpost.server.elicitation.input_required import finish_steps  # noqa: PLC0415 - start-up time
 
-                await finish_steps(self.running_steps)
-            self.worker_threads.close()
-            if isinstance(self._store, str) and "store" in self.__dict__:
-                await self.store.close()  # the owner closes a store that was passed in
+                await finish_steps(steps)
+            if not self._shared_lifespan.is_held:  # other threads may still serve
+                self.worker_threads.close()
+                if isinstance(self._store, str) and "store" in self.__dict__:
+                    await self.store.close()  # the owner closes a store that was passed in
 
 
 def declare_capabilities(

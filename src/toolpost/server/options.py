@@ -57,6 +57,7 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     declares: Iterable[ListName] = ()
     max_in_flight: int = MAX_IN_FLIGHT
     threads: int = MAX_THREADS
+    notification_rate: float = 100.0  # more than any display can show
     extensions: Iterable[Extension] = ()
     store: "Store | str" = IN_MEMORY
     keys: "KeyRing | None" = None
@@ -158,6 +159,15 @@ def check_counts(**given: Any) -> None:
             raise TypeError(f"{name} must be an integer, not {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value!r}")
+
+
+def check_rates(**given: Any) -> None:
+    """Raise TypeError or ValueError unless all arguments are positive numbers per second."""
+    for name, value in given.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number per second, not {value!r}")
+        if not value > 0:
+            raise ValueError(f"{name} must be more than 0 per second, not {value!r}")
 
 
 def check_timeouts(**given: Any) -> None:

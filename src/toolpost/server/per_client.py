@@ -109,16 +109,18 @@ class PerClientServer(Handler):
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:
         chosen = await self._find_or_choose_server(ctx)
-        if isinstance(params, CallToolParams) and ctx.request.headers:
+        incoming = ctx.incoming
+        assert incoming is not None, "only requests have routes"
+        revision = incoming.peer.revision
+        if isinstance(params, CallToolParams) and ctx.request.headers and revision.stateless:
             # The transport cannot check: it does not know the tools of the chosen server.
             annotated = chosen.find_header_parameters(params.name)
             if annotated:
                 headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
         answer = await self._pass_on(ctx, chosen)
         if isinstance(answer, Result):
-            assert ctx.incoming is not None
             answer = copy(answer)
-            answer.meta = {**chosen.local_peer.build_meta(ctx.incoming.peer.revision), **(answer.meta or {})}
+            answer.meta = {**chosen.local_peer.build_meta(revision), **(answer.meta or {})}
         return answer
 
     async def _pass_on(self, ctx: Context, chosen: Handler) -> RouteResult:
@@ -140,16 +142,21 @@ class PerClientServer(Handler):
         client, principal = ctx.client, ctx.principal
         identity = principal and [principal.key, principal.client, sorted(principal.scopes)]
         key = sha256(jsonrpc.encode([client.info, client.capabilities, identity])).digest()
-        if key not in self._servers_by_client:
-            chosen, life = await self.choose_server(ctx), AsyncExitStack()
-            if key not in self._servers_by_client:  # concurrent requests get the same
-                self._servers_by_client[key] = (chosen, life)
-                await life.enter_async_context(chosen.hold_lifespan())
-        chosen, _ = self._servers_by_client[key]
-        self._servers_by_client.move_to_end(key)
-        if len(self._servers_by_client) > MAX_REMEMBERED_CLIENTS:
-            _, (_, forgotten) = self._servers_by_client.popitem(last=False)
-            await forgotten.aclose()
+        remembered = self._servers_by_client
+        if key in remembered:
+            remembered.move_to_end(key)
+            return remembered[key][0]
+        chosen = await self.choose_server(ctx)
+        async with AsyncExitStack() as life:
+            await life.enter_async_context(chosen.hold_lifespan())
+            if key in remembered:  # concurrent requests get the same
+                return remembered[key][0]
+            remembered[key] = (chosen, life.pop_all())
+        if len(remembered) > MAX_REMEMBERED_CLIENTS:
+            _, (forgotten, life) = remembered.popitem(last=False)
+            if all(forgotten is not each for each, _ in remembered.values()):
+                forgotten.end_subscriptions()  # their clients subscribe again
+            await life.aclose()
         return chosen
 
     async def choose_server(self, ctx: Context) -> Handler:

@@ -105,6 +105,7 @@ class Server(RegistryServer):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
+        notification_rate: float = SERVER.notification_rate,
         extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,

@@ -76,7 +76,7 @@ class HttpClientChannel(QueueChannel):
             failure.__cause__ = error
             error = failure
         if self._on_lost is None:
-            logger.warning("request %s was lost: %s", request_id, error)
+            logger.warning("request %s was lost: %.1000s", request_id, error)
         else:
             self._on_lost(request_id, error)
 
@@ -279,7 +279,7 @@ class HttpChannel(HttpClientChannel):
             with mark_unattended():
                 refused = await stream.keep_open(self._sender, session.fields)
         except AuthError as error:
-            logger.warning("%s: cannot receive unsolicited messages: %s", self._http.label, error)
+            logger.warning("%s: cannot receive unsolicited messages: %.1000s", self._http.label, error)
             return
         except Exception:  # calls go on without it
             logger.exception("%s: the stream for unsolicited messages failed", self._http.label)

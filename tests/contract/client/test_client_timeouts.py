@@ -95,19 +95,21 @@ SILENT = "import sys; print('no licence yet', file=sys.stderr, flush=True); sys.
 
 def test_a_child_that_prints_instead_of_speaking_is_told_of():
     async def main() -> None:
-        stdio = Stdio(sys.executable, ["-c", "print('Starting …', flush=True); input(); input(); input()"])
+        stdio = Stdio(
+            sys.executable, ["-IS", "-c", "print('Starting …', flush=True); input(); input(); input()"]
+        )
         with pytest.raises(
             ConnectFailed, match=r"1 line\(s\) to stdout that are not messages: does it print"
         ):
-            await Client(stdio, connect_timeout=1.0).connect()
+            await Client(stdio, connect_timeout=4.0).connect()
 
     run(main())
 
 
 def test_a_child_that_is_silent_is_quoted():
     async def main() -> None:
-        stdio = Stdio(sys.executable, ["-c", SILENT])
+        stdio = Stdio(sys.executable, ["-IS", "-c", SILENT])
         with pytest.raises(ConnectFailed, match=r"(?s)is still running; .*stderr:\n    no licence yet"):
-            await Client(stdio, connect_timeout=2.0).connect()
+            await Client(stdio, connect_timeout=4.0).connect()
 
     run(main())

@@ -63,7 +63,6 @@ NEEDLESS = {
     "toolpost.server.elicitation.input_required": "questions by hand",
     "toolpost.server.elicitation.journal": "questions without a session",
     "toolpost.server.signature.annotations": "parameters with metadata",
-    "toolpost.token_bucket": "progress and logs",
     "toolpost.server.registry.media": "pictures, sounds and files",
     "toolpost.server.signature.record_types": "classes with fields",
     "toolpost.server.registry.resources": "resources",

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any
 
 import pytest
 
 from revision_dates import DATES
 from server_per_client import STATELESS, House
-from toolpost import Client, Context, Handler, MCPError, RPCError, Server
+from toolpost import Client, Context, Handler, Header, MCPError, RPCError, Server
 from toolpost.errors import (
     CapabilityNotDeclared,
     InternalError,
@@ -228,6 +230,91 @@ def test_concurrent_requests_get_the_same_server():
         async with Client(Server.factory(choose), revision=STATELESS, probe_timeout=10) as client:
             said = await asyncio.gather(*(client.call_tool("number") for _ in range(5)))
         assert len({result.text for result in said}) == 1
+
+    asyncio.run(main())
+
+
+CROWD = 400
+"""Client names: more than a factory remembers."""
+
+
+def test_a_crowd_of_client_names_is_served():
+    lives: list[str] = []
+    everybody = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncGenerator[None]:
+        lives.append(f"+{server.info.name}")
+        if len(lives) == CROWD:
+            everybody.set()
+        await everybody.wait()
+        yield
+        lives.append(f"-{server.info.name}")
+
+    async def choose(info: Implementation | None, *facts: Any) -> Server:
+        assert info is not None
+        server = Server(info.name, lifespan=lifespan)
+        await asyncio.sleep(0)
+        server.tool(name="who")(lambda: server.info.name)
+        return server
+
+    async def call(name: str, app: Any) -> str:
+        async with Client("http://127.0.0.1/mcp", http=app, name=name, revision=STATELESS) as client:
+            return (await client.call_tool("who")).text
+
+    async def main() -> None:
+        names = [f"client {number}" for number in range(CROWD)]
+        app = Server.factory(choose).asgi()
+        async with app.lifespan():
+            assert await asyncio.gather(*(call(name, app) for name in names)) == names
+        begun, ended = (sorted(each[1:] for each in lives if each[0] == sign) for sign in "+-")
+        assert begun == ended
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_forgotten_has_no_listeners():
+    ended = asyncio.Event()
+
+    class Watched(Server):
+        async def unsubscribe(self, uri: str, ctx: Context) -> None:
+            ended.set()
+
+    async def choose(info: Implementation | None, *facts: Any) -> Server:
+        server = Watched("watched") if info is not None and info.name == "first" else Server("other")
+        server.resource("a://b", name="b")(lambda: "")
+        return server
+
+    async def main() -> None:
+        factory = Server.factory(choose)
+        async with (
+            Client(factory, name="first", revision=STATELESS) as client,
+            client.listen(uris=["a://b"]),
+            AsyncExitStack() as others,
+        ):
+            for number in range(300):
+                other = Client(factory, name=f"{number}", revision=STATELESS)
+                await (await others.enter_async_context(other)).list_resources()
+            await ended.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", SESSIONS[1:])
+def test_clients_without_parameter_headers_are_served_without_sessions(revision):
+    server = Server("regions")
+
+    @server.tool
+    def query(region: Annotated[str, Header("Region")]) -> str:
+        return region
+
+    async def choose(*facts: Any) -> Server:
+        return server
+
+    async def main() -> None:
+        app = Server.factory(choose).asgi(stateless=True)
+        async with Client("http://127.0.0.1/mcp", http=app, revision=revision) as client:
+            assert (await client.call_tool("query", {"region": "eu"})).text == "eu"
 
     asyncio.run(main())
 

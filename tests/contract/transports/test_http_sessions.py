@@ -1,6 +1,5 @@
 """Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -178,27 +177,6 @@ def test_a_batch_with_one_id_twice_is_refused(ids):
             ]
             again = await site.post(legacy(session, FIRST), tool("echo", 1, text="x"))
             assert text(again) == "x"
-
-    run(main)
-
-
-def test_a_function_that_cancels_itself_is_answered():
-    server = Server("odd")
-
-    @server.tool
-    async def odd() -> str:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
-        return "never"
-
-    async def main():
-        async with hosted(server) as site:
-            session = await site.open()
-            for _ in range(2):
-                answer = await site.post(legacy(session), tool("odd", 1))
-                assert (answer.status, answer.code) == (200, -32603)
 
     run(main)
 

@@ -660,6 +660,21 @@ CASES = [
         "messages may accept anything", (), ("POST", "/messages?session_id=x", {**JSON, **LISTENS}, PING), 404
     ),
     Case("stream that is not wanted", (), ("GET", "/sse", {"Accept": "application/json"}, None), 406),
+    # ---- GET and DELETE of a revision without sessions
+    *(
+        Case(
+            f"{verb} of a revision without sessions{suffix}",
+            ("HTTPM-20",),
+            (verb, "/mcp", {**LISTENS, "MCP-Protocol-Version": NEW}, None),
+            405,
+            -32600,
+            "send each request with POST",
+            has={"allow": "POST"},
+            web=web,
+        )
+        for verb in ("GET", "DELETE")
+        for suffix, web in (("", {}), (", HTTP+SSE at the same path", {"sse": "/mcp"}))
+    ),
 ]
 
 

@@ -189,7 +189,7 @@ def test_meta_that_no_value_can_hold_is_the_requests_fault(revision):
 def test_an_answer_that_is_no_json_fails_its_request_at_once(revision):
     client = talk(revision).client
     outgoing = client.request("tools/call", {"name": "x"})
-    text = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\ud83d"}]}}'
+    text = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\x41"}]}}'
     failure = one(client.receive(text % int(outgoing.id)), ErrorReceived)
     assert failure.request is outgoing
     assert "not JSON" in str(failure.error)

@@ -20,7 +20,6 @@ from hosted import (
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.server import context
 from toolpost.server.http import request
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
@@ -303,12 +302,11 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
     run(main)
 
 
-def test_more_notices_than_a_log_holds(monkeypatch):
+def test_more_notices_than_a_log_holds():
     """A function that never waits lets others read all the same."""
-    monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
 
     async def main():
-        async with hosted(kitchen()) as site:
+        async with hosted(kitchen(notification_rate=2000)) as site:
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("steps", 1, token=1, count=5000))
             events = await wire.events()

@@ -29,6 +29,7 @@ from toolpost.protocol import events, jsonrpc
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.threads import ThreadPool
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import UNSET, Raw, RequestId, Result
 from toolpost.types.client_requests import ElicitParams, ElicitResult
 from toolpost.types.notifications import ElicitationCompleteParams
@@ -169,6 +170,7 @@ class IncomingRouter:
     ) -> None:
         self._dispatcher = dispatcher
         self._stats = dispatcher.stats
+        self._warnings = WarningThrottle()
         self._on_client_request = on_client_request
         self._on_notification = on_notification
         self._client_request_tasks: dict[RequestId, asyncio.Task[None]] = {}
@@ -240,7 +242,7 @@ class IncomingRouter:
         """Fail the request whose answer was dropped for its length, or answer the server's request."""
         self._stats.record_discard("message over the limit")
         error = line.make_error()
-        logger.warning("dropped a message from the server: %s", error)
+        logger.log(self._warnings.choose_level(), "dropped a message from the server: %.1000s", error)
         call = self._find_call(error)
         if call is not None:
             hint = "raise the limit: `Stdio(…, max_line=…)`"

@@ -191,7 +191,7 @@ class ClientSession:
         try:
             await self.listener.start(limits, uris)
         except MCPError as error:
-            logger.warning("could not subscribe to list changes: %s", error)
+            logger.warning("could not subscribe to list changes: %.1000s", error)
         if not has_capability(opened.result.capabilities, "logging"):
             return
         self._requested_log_level = level
@@ -201,7 +201,7 @@ class ClientSession:
             try:
                 await opened.dispatcher.request(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits=limits)
             except MCPError as error:
-                logger.warning("could not restore the log level %s: %s", level, error)
+                logger.warning("could not restore the log level %s: %.1000s", level, error)
 
     def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
         connection = Connection(self._local_peer, revision=revision)

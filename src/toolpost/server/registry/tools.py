@@ -137,7 +137,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
 
     def _report_failure(self, error: BaseException) -> CallToolResult:
         if isinstance(error, CapabilityNotDeclared):  # not a fault of the function
-            logger.warning("tool %s failed: %s", self.name, error)
+            logger.warning("tool %s failed: %.1000s", self.name, error)
         elif isinstance(error, ChannelClosed):
             logger.info("tool %s was aborted: %s", self.name, error)
         else:

@@ -33,6 +33,7 @@ from toolpost.server.runtime.notifications import dispatch_notification, is_noti
 from toolpost.server.runtime.pending_requests import PendingClientRequests
 from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.server.state import State
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import RequestId
 from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
@@ -82,6 +83,7 @@ class ServerConversation:
         # By request, not by id: the client may reuse the id of a cancelled request that still runs.
         self._request_tasks: dict[InboundRequest, asyncio.Task[Any]] = {}
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
+        self.warnings = WarningThrottle()
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
         self._client_requests = PendingClientRequests(self, asyncio.get_running_loop())
@@ -302,9 +304,8 @@ class ServerConversation:
         if not is_notification_handled(self.handler, event):
             return
         if len(self._background_tasks) >= self.connection.limit:
-            logger.warning(
-                "dropped %s: %d notifications are being handled", event.method, len(self._background_tasks)
-            )
+            text = "dropped %.100s: %d notifications are being handled"
+            logger.log(self.warnings.choose_level(), text, event.method, len(self._background_tasks))
             return
         self.run_in_background(
             dispatch_notification(self.handler, self, self.lifespan, event, sender or self._principal)
@@ -369,7 +370,8 @@ class ServerConversation:
         except TransportError as error:
             logger.debug("background task stopped: %s", error)
         except MCPError as error:
-            logger.warning("a notification could not be handled: %s", error)
+            level = self.warnings.choose_level()
+            logger.log(level, "a notification could not be handled: %.1000s", error)
         except BaseException:  # an error of a function must not end the conversation or the process
             logger.exception("a notification could not be handled")
 
