@@ -99,8 +99,7 @@ def make_tool_result(
     look_into = _unwrap
     data: JSON = structured
     if structured is UNSET:
-        has_text = any(isinstance(block, types.TextContent) for block in result.content)
-        data = join_text(result.content) if has_text and not failed else None
+        data = None if failed else join_text(result.content) or None
         look_into = _parse_json
     elif wrapped or (result.meta is not None and _has_wrapped_mark(result.meta)):
         data = _unwrap(structured)
