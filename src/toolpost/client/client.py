@@ -154,7 +154,7 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: callbacks for methods that the protocol does not define, by name.
         capabilities: details of the declared capabilities: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
-        strict: raise if an item of a list cannot be decoded, instead of leaving it out.
+        strict: raise if a list or an output schema breaks a rule, instead of leaving out what is wrong.
         cache: cache lists and resources as long as a server of the stateless era declares them fresh, and
             until it announces a change.
 

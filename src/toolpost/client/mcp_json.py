@@ -18,12 +18,17 @@ from toolpost.errors import AuthError, ConnectFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
-_SERVER_KEYS: Final = ("mcpServers", "servers")  # where programs list the servers in an `mcp.json`
+# Where programs list the servers in an `mcp.json`; the last two are Zed and opencode.
+_SERVER_KEYS: Final = ("mcpServers", "servers", "context_servers", "mcp")
 _EXAMPLE: Final = 'example: {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
 OAUTH: Final = "oauth"  # the value of "auth" that stands for `OAuth()`; no token is that short
 _AUTH_HINT: Final = 'write "oauth", in lower case, for a browser login, or a token'
 _EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")  # not "command": it may use such strings itself
-_VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
+_VARIABLE: Final = re.compile(
+    r"(?:\$\{(?:env:)?|\{env:)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}"
+)
+# Names of other programs: Windsurf, Gemini CLI, opencode, Zed.
+_OTHER_KEYS: Final = {"serverUrl": "url", "httpUrl": "url", "environment": "env", "path": "command"}
 _OBJECT: Final = JSONReader(dict[str, JSON])
 
 
@@ -145,8 +150,25 @@ def error_context(context: str) -> Generator[None]:
 # --------------------------------------------------------------------- one entry
 
 
+def _normalize_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with the keys that most programs use."""
+    plain = {_OTHER_KEYS.get(key, key): value for key, value in entry.items()}
+    command = plain.get("command")
+    if isinstance(command, Mapping):  # old versions of Zed: {"path": …, "args": …, "env": …}
+        plain |= _normalize_entry(cast("Mapping[str, Any]", command))
+    elif isinstance(command, list) and command:  # opencode
+        plain["command"], *plain["args"] = cast("list[Any]", command)
+    if plain.get("type") in {"local", "remote"}:  # opencode, Copilot CLI
+        del plain["type"]
+    return plain
+
+
 def expand_variables(entry: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Expand the environment variables of an entry, `${NAME}` or `${NAME:-default}`. Errors show no value."""
+    """Normalize an entry and expand its environment variables. Errors show no value.
+
+    They are written as `${NAME}`, `${NAME:-default}`, `${env:NAME}` or `{env:NAME}`.
+    """
+    entry = _normalize_entry(entry)
     filled: dict[str, Any] = dict(entry)
     for key in _EXPANDED_KEYS:
         value: Any = entry.get(key)

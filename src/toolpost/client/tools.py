@@ -98,8 +98,7 @@ def make_tool_result(
     structured, failed = result.structured_content, bool(result.is_error)
     data: JSON = structured
     if structured is UNSET:
-        has_text = any(isinstance(block, types.TextContent) for block in result.content)
-        data = other = inner = join_text(result.content) if has_text and not failed else None
+        data = other = inner = None if failed else join_text(result.content) or None
     else:
         other = inner = _unwrap(structured)
         if inner is not data and (

@@ -17,6 +17,7 @@ from toolpost.errors import InvalidRequest, LocalProtocolError, ParseError, Remo
 from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
 MAX_DEPTH: Final = 64  # levels of a message: real schemas stay below 30, and code that walks values recurses
+MAX_ID_DIGITS: Final = 18  # digits of an id that came back as text
 MAX_BATCH: Final = 100  # messages of a batch: one line must not start unbounded work
 MAX_BATCH_BYTES: Final = 1024 * 1024  # bytes of a batch: its items are parsed before they are counted
 MAX_UNKNOWN_BYTES: Final = 64 * 1024  # bytes of unknown members in an envelope
@@ -171,6 +172,8 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
     """Return the response in an envelope that has no method."""
     result, error = envelope.result, envelope.error
     identity = None if envelope.id is UNSET else envelope.id
+    if result is not UNSET and error is not UNSET:  # some servers send the other member as null
+        result, error = (result, UNSET) if bytes(error) == _NULL else (_skip_null(result), error)
     if (result is UNSET) == (error is UNSET):
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
     if type(identity) is int or type(identity) is str:
@@ -190,6 +193,17 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
         raise make_invalid_request("an error code must be an integer", data)
     _check_unique_members(data, envelope, error, _FRAME_ERROR + len(error))
     return JSONRPCErrorResponse(identity, failure.code, failure.message, _decode_error_data(failure.data))
+
+
+def restore_id(identity: RequestId | None) -> RequestId | None:
+    """Return an id of ours, which is an integer, also if a peer has sent it back as text."""
+    if not isinstance(identity, str) or len(identity) > MAX_ID_DIGITS or not identity.isascii():
+        return identity
+    return int(identity) if identity.isdecimal() else identity
+
+
+def _skip_null(value: Raw) -> Raw | Unset:
+    return UNSET if bytes(value) == _NULL else value
 
 
 def _decode_error_data(data: Raw | Unset) -> JSON:

@@ -5,7 +5,7 @@ exactly one event, and none of these functions raises.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from msgspec import ValidationError, convert
 
@@ -94,9 +94,10 @@ def handle_message(
     """Return the event for a message that is not a request."""
     if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCNotification):
         return _handle_notification(connection, message)
-    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
-    if outgoing is None and message.id is not None:
-        is_late = isinstance(message.id, int) and 0 < message.id < connection.next_id
+    request_id = jsonrpc.restore_id(message.id)
+    outgoing = None if request_id is None else connection.outgoing.pop(request_id, None)
+    if outgoing is None and request_id is not None:
+        is_late = isinstance(request_id, int) and 0 < request_id < connection.next_id
         return drop(connection, "late answer" if is_late else "answer to an unknown request")
     if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCErrorResponse):
         return _handle_error(connection, message, outgoing)
@@ -301,7 +302,7 @@ def _handle_cancellation(connection: "Connection", params: CancelledParams) -> C
 
 
 def _handle_progress(connection: "Connection", params: ProgressParams) -> ConnectionEvent:
-    outgoing = connection.outgoing.get(params.progress_token)
+    outgoing = connection.outgoing.get(cast("RequestId", jsonrpc.restore_id(params.progress_token)))
     if outgoing is None or outgoing.token is None:
         return drop(connection, "progress of no request in flight")
     if outgoing.progress is not None and params.progress <= outgoing.progress:

@@ -76,6 +76,7 @@ class ServerOptions(HandlerOptions, frozen=True, kw_only=True):
     cache: "Cache | Mapping[CacheableMethod, Cache] | None" = None
     debug: bool = False
     inline_refs: bool = True
+    strict_arguments: bool = False
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):

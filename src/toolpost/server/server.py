@@ -72,6 +72,8 @@ class Server(RegistryServer):
         debug: send clients the errors inside a tool; otherwise they are only logged.
         inline_refs: write classes into the schemas of tools in place of `$ref`, which some clients cannot
             resolve; recursive classes keep their `$defs`. Not for the schemas of `add_tool`.
+        strict_arguments: refuse a call with an argument that the tool does not declare. By default it is
+            dropped, because some hosts add their own, unless it may be a typo.
 
     The other arguments are those of `Handler`.
 
@@ -118,6 +120,7 @@ class Server(RegistryServer):
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
         debug: bool = SERVER.debug,
         inline_refs: bool = SERVER.inline_refs,
+        strict_arguments: bool = SERVER.strict_arguments,
     ) -> None:
         super().__init__(name, **options.collect_options(HandlerOptions, locals()))
         options.check_timeouts(timeout=timeout)
@@ -125,6 +128,7 @@ class Server(RegistryServer):
         self._timeout = timeout
         self._debug = debug
         self._inline_refs = inline_refs
+        self._strict_arguments = strict_arguments
         self.caches = expand_cache_option(cache)
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for method, kind in LIST_KINDS.items():
@@ -220,6 +224,7 @@ class Server(RegistryServer):
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
+            bound.is_strict = self._strict_arguments
             finish = inline_definitions if self._inline_refs else None
             returns = ResultConverter.for_function(fn, finish, is_bare=not wrap_result)
             tool = Tool(

@@ -201,10 +201,15 @@ class HttpChannel(HttpClientChannel):
         if session is None or has_protocol_version(notice.params):
             await self._post(data, self._mirror_headers(notice), None)
             return
-        await self._post(data, session.fields, session)
-        if notice.method == INITIALIZED and self._session is session:
-            self._stop_listening()
-            self._listener = self._spawn(self._listen(session))
+        if notice.method != INITIALIZED:
+            await self._post(data, session.fields, session)
+            return
+        try:
+            await self._post(data, session.fields, None)  # a 404 means that the server does not know it
+        finally:
+            if self._session is session:
+                self._stop_listening()
+                self._listener = self._spawn(self._listen(session))
 
     def _cancel_call(self, notice: JSONRPCNotification) -> bool:
         """Close the response of a cancelled request. Return whether the notification has to be posted."""

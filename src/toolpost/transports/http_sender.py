@@ -127,7 +127,7 @@ async def build_refusal(
             hint="is this the URL of an MCP endpoint?",
         )
     start = body or b""
-    if body is None and (kind or "").partition(";")[0].strip().lower() in _QUOTABLE_TYPES:
+    if body is None and (kind or "text/plain").partition(";")[0].strip().lower() in _QUOTABLE_TYPES:
         start = await _read_start(response)
     try:
         reason = _ERROR_REPLY(start).error.message

@@ -26,7 +26,8 @@ async def test_what_is_not_offered_is_not_declared_and_fails_at_once(link):
     assert client.capabilities.resources is None
     assert client.capabilities.prompts is None
     with pytest.raises(CapabilityNotDeclared, match="resources"):
-        await client.list_resources()
+        await client.read_resource("x://a")
+    assert await client.list_resources() == []
     with pytest.raises(CapabilityNotDeclared, match="prompts"):
         await client.get_prompt("x")
 

@@ -276,6 +276,14 @@ def test_a_server_that_prints_is_reported():
     assert report.verdicts()["answer"] == "ok"
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_what_a_server_prints_when_it_ends_is_reported(end):
+    *start, source, answers = scripted()
+    report = examined(*start, f"{source}\nprint('Good bye', end={end!r})", answers)
+    assert report.code == 1
+    assert "Good bye\nwrite other output to stderr" in report.says("stdout")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
@@ -313,7 +321,7 @@ def tools(*listed):
             {"tools_list": {"error": {"code": -32601, "message": "no"}}},
             "tools",
             "fail",
-            "the server declares 'tools', but: no",
+            "the server declares 'tools', but: Method not found",
         ),
         (
             {"tools_list": {"error": {"code": -32603, "message": "bang"}}},
@@ -325,7 +333,7 @@ def tools(*listed):
             {"tools_list": {"result": {"tools": [], "nextCursor": "a"}}},
             "tools",
             "fail",
-            "the same cursor twice",
+            "the list ends with the cursor 'a', which leads nowhere",
         ),
         (
             {"tools_list": tools({"name": "a b", "inputSchema": {"type": "object"}})},

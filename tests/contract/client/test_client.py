@@ -204,12 +204,12 @@ def test_where_there_is_no_structured_content_nothing_is_validated(date):
     run(main())
 
 
-def test_a_schema_that_cannot_be_used_fails_before_the_tool_is_called():
+def test_a_strict_client_calls_no_tool_whose_schema_cannot_be_used():
     async def main() -> None:
         server = Schooled({"type": "nothing known"})
-        async with Client(server) as client:
+        async with Client(server, strict=True) as client:
             await client.list_tools()
-            with pytest.raises(RemoteProtocolError, match="invalid output schema"):
+            with pytest.raises(RemoteProtocolError, match="output schema that cannot be used"):
                 await client.call_tool("t")
             assert "tools/call" not in server.methods
             await client.call_tool("t", validate=False)

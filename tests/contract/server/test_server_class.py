@@ -137,7 +137,7 @@ def test_capabilities_follow_from_what_is_overridden(revision):
             assert client.capabilities.resources is None
             assert client.capabilities.logging is None
             with pytest.raises(CapabilityNotDeclared):
-                await client.list_prompts()
+                await client.get_prompt("nope")
 
     asyncio.run(main())
 

@@ -2,13 +2,14 @@
 
     server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we support
                     ├ the server exits ─────────────────────→ a new channel, `initialize`
-                    ├ HTTP 401, 403, 407, 429, 5xx, no way ─→ an error: that says nothing about the era
+                    ├ a redirect, no way ───────────────────→ an error
                     └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback
 
 Channels are opened by a `Connector`, which is given.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,6 +36,8 @@ from toolpost.protocol.methods import INITIALIZED
 from toolpost.protocol.revisions import Revision, find_newest
 from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
+
+logger: Final = logging.getLogger("toolpost.client")
 
 MAX_CACHED_REVISIONS: Final = 256  # servers; any other costs one more probe
 
@@ -240,7 +243,7 @@ class Handshake:
         except RequestTimeout:
             return await self._initialize_after_timeout(dispatcher, session)
         except RequestFailed as error:
-            if not _is_era_refusal(error):
+            if error.status is None or 300 <= error.status < 400:
                 raise
         except (RPCError, ProtocolError):
             pass
@@ -302,7 +305,12 @@ class Handshake:
                 raise
             return await self._initialize_via_fallback(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
-        await dispatcher.notify(INITIALIZED)
+        try:
+            await dispatcher.notify(INITIALIZED)
+        except RequestFailed as error:
+            if error.status is None:
+                raise
+            logger.info("%s: %s was refused: %s", self._name, INITIALIZED, error)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(
