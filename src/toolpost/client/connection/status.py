@@ -131,7 +131,7 @@ class Stats:
         skipped: items of lists that could not be decoded and were left out.
         cached: requests that were answered from the cache.
         gaps: how often changes may have been missed, because a subscription or a connection was lost.
-        unchecked: structured results that were not validated, because jsonschema-rs is not installed.
+        unchecked: structured results that were not validated: no jsonschema-rs, or a complex schema.
         discarded: discarded messages, by reason. Most had no use any more, such as a "late answer". If a
             "message over the limit" answered a request that can be identified, the request has failed.
     """
