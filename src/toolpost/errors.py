@@ -305,7 +305,7 @@ class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"
 
     @property
     def scopes(self) -> list[str]:
-        """All scopes that the operation needs, if the server sent them; what is no scope is left out."""
+        """All scopes that the operation needs, if the server sent them; others are left out."""
         return list(filter(_SCOPE, _select_strings(self.data).get("scope", "").split()))
 
 

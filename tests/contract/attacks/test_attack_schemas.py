@@ -10,7 +10,7 @@ from toolpost import Client, Server
 from toolpost.errors import ToolError
 from toolpost.types import CallToolResult, Tool
 
-pytest.importorskip("jsonschema_rs")
+pytest.importorskip("jsonschema_rs", reason="it validates the schemas")
 
 LEVELS = 40
 
