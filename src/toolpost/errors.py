@@ -25,6 +25,7 @@ Knows nothing of bytes, eras or transports.
     └─ InvalidSeal                          a sealed string is forged, damaged, expired or for another use
 """
 
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -320,6 +321,9 @@ class UserRejected(RPCError, code=-1, kind="user rejected"):
     """
 
 
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+").fullmatch  # they go into a header
+
+
 class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"):
     """The token of a request lacks scopes; over HTTP, the response names them.
 
@@ -337,8 +341,8 @@ class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"
 
     @property
     def scopes(self) -> list[str]:
-        """All scopes that the operation needs, if the server sent them."""
-        return _select_strings(self.data).get("scope", "").split()
+        """All scopes that the operation needs, if the server sent them; others are left out."""
+        return list(filter(_SCOPE, _select_strings(self.data).get("scope", "").split()))
 
 
 class RateLimited(RPCError, code=429, kind="rate limited"):

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
-from toolpost.json_schema import make_validator
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.schema_validator import SchemaMismatch, make_validator
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
@@ -116,9 +116,10 @@ class OutputSchemas:
                 self._count_unchecked(result)
                 return
             try:
-                validator.validate(result.structured_content)
-            except ValueError as error:
-                path = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
+                if not validator.validate(result.structured_content):
+                    self._count_unchecked(result)
+            except SchemaMismatch as error:
+                path = "".join(f"[{step!r}]" for step in error.instance_path)
                 raise RemoteProtocolError(
                     f"tool {name!r} returned structured content{path} that violates its output schema: "
                     f"{_shorten_message(error)}",

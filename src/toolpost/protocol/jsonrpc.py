@@ -5,6 +5,7 @@ breaks a rule is a `RemoteProtocolError` with the error response it deserves and
 read, in linear time. Knows no method, revision or transport.
 """
 
+import json
 import re
 from collections.abc import Callable
 from itertools import accumulate
@@ -93,6 +94,7 @@ class _UniqueName(str):
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _decode_error_object: Final = msgspec.json.Decoder(_ErrorObject).decode
 _decode_value: Final = msgspec.json.Decoder().decode
+_encode_value: Final = msgspec.json.Encoder().encode
 _decode_names: Final = msgspec.json.Decoder(
     dict[_UniqueName, Raw], dec_hook=lambda _kind, value: _UniqueName(value)
 ).decode
@@ -112,6 +114,7 @@ _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
 _FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
 _NULL: Final = b"null"
+_ESCAPED_QUOTE: Final = b"\\u0022"
 
 
 def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
@@ -133,6 +136,7 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
             # Most are requests with no room for a duplicate member.
             inner, id_size = len(params), len(identity if type(identity) is str else str(identity))
             if size - inner - len(method) - id_size < _FULL_REQUEST and inner != len(_NULL):
+                _check_unique_keys(params, data)
                 return JSONRPCRequest(identity, method, params)
         return _read_request(data, envelope, method)
     except DECODE_ERRORS as error:
@@ -161,8 +165,11 @@ def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCReque
         size += _FRAME_PARAMS + len(params)
     if len(data) - size >= _SHORTEST_MEMBER:
         _check_unique_members(data, envelope, params, size)
-    if params is not UNSET and len(params) == len(_NULL) and bytes(params) == _NULL:
-        params = UNSET  # not in the specification, but common
+    if params is not UNSET:
+        if len(params) == len(_NULL) and bytes(params) == _NULL:
+            params = UNSET  # not in the specification, but common
+        else:
+            _check_unique_keys(params, data)
     if identity is UNSET:
         return JSONRPCNotification(method, params)
     return JSONRPCRequest(identity, method, params)
@@ -237,6 +244,35 @@ def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, s
     names = _decode_names(data)
     if len(names) > len({str(name) for name in names}):
         raise make_invalid_request("a member of the message appears twice", data)
+
+
+def _check_unique_keys(params: Raw, data: bytes) -> None:
+    """Refuse objects with a key twice: a gateway could read another value than we do."""
+    text = bytes(params)
+    try:
+        # Decoding keeps one of two values, with fewer quotes. Only this escape becomes a quote when encoded.
+        if _ESCAPED_QUOTE not in text and text.count(b'"') == _encode_value(_decode_value(text)).count(b'"'):
+            return
+    except (*DECODE_ERRORS, OverflowError):  # a number or a text that Python cannot hold
+        pass
+    try:
+        json.loads(text, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
+    except _KeyTwiceError as error:
+        raise make_invalid_request(
+            f"the key {shorten(str(error))!r} appears twice in an object", data
+        ) from error
+
+
+class _KeyTwiceError(Exception):
+    """An object has a key twice."""
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    keys = set[str]()
+    for key, _ in pairs:
+        if key in keys:
+            raise _KeyTwiceError(key)
+        keys.add(key)
 
 
 def is_batch(data: bytes) -> bool:

@@ -13,15 +13,9 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from toolpost.client.sync import SyncClient
 from toolpost.connect import Target
-from toolpost.json_schema import (
-    as_list,
-    as_object,
-    find_remote_references,
-    get_properties,
-    make_validator,
-    resolve_schema,
-)
+from toolpost.json_schema import as_list, as_object, find_remote_references, get_properties, resolve_schema
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.schema_validator import make_validator
 from toolpost.types.tools import Tool
 
 ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or any target of a client

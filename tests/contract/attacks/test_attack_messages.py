@@ -6,6 +6,7 @@ sources.
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import PureWindowsPath
 from typing import Any
@@ -120,6 +121,72 @@ def test_a_process_survives_all_bombs_on_one_stream():
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- keys twice
+
+META = (
+    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":'
+    '{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}'
+)
+TWICE = {
+    "a tool": f'{{"name":"list","arguments":{{"text":"x"}},{META},"name":"mark"}}',
+    "an escaped tool": f'{{"name":"list","arguments":{{"text":"x"}},{META},"n\\u0061me":"mark"}}',
+    "arguments": f'{{"name":"mark","arguments":{{}},{META},"arguments":{{"text":"x"}}}}',
+    "an argument": f'{{"name":"mark","arguments":{{"text":"y","text":"x"}},{META}}}',
+    "behind quotes": f'{{"name":"mark","arguments":{{"text":"y","text":"\\u0022\\u0022"}},{META}}}',
+    "beside a number": f'{{"name":"mark","arguments":{{"text":"y","text":"x","n":1{"0" * 400}}},{META}}}',
+    "beside half an emoji": f'{{"name":"mark","arguments":{{"text":"y","text":"x","n":"\\ud83d"}},{META}}}',
+    "a key of _meta": f'{{"name":"mark","arguments":{{"text":"x"}},{META[:-1]},"a":1,"a":2}}}}',
+    "a key in a list": f'{{"name":"mark","arguments":{{"text":"x","more":[{{"a":{{"":0,"":0}}}}]}},{META}}}',
+}
+
+
+@pytest.mark.parametrize("name", list(TWICE))
+def test_a_key_that_stands_there_twice_reaches_no_tool(name):
+    """A gateway that reads bodies could see another tool than the one that runs."""
+    body = bare(TWICE[name])
+
+    async def main():
+        server = Victim()
+        async with attacked(server) as site:
+            session = await site.open()
+            for headers in (legacy(session), modern("tools/call", call("mark", text="x"))[0]):
+                answer = await site.post(headers, body)
+                assert answer.status in {200, 400}
+                told = answer.json["error"]["message"]
+                assert "twice" in told or (name == "beside half an emoji" and "Parse error" in told)
+            assert server.marks == []
+
+    run(main)
+
+
+def test_a_key_that_stands_there_twice_reaches_no_tool_of_a_process():
+    program = "import sys\nfrom toolpost import Server\nserver = Server('victim')\n"
+    program += "@server.tool\ndef mark(text: str) -> str:\n    sys.exit(text)\nserver.run()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=b"".join(bare(params) + b"\n" for params in TWICE.values()),
+        capture_output=True,
+        check=True,
+    )
+    codes = [json.loads(line)["error"]["code"] for line in done.stdout.splitlines()]
+    assert len(codes) == len(TWICE)
+    assert set(codes) <= {-32600, -32700}
+
+
+def test_keys_and_quotes_in_values_are_no_duplicates():
+    text = '{"text":1,"text":2} \\ \\" \u0022 \n'
+
+    async def main():
+        server = Victim()
+        async with attacked(server) as site:
+            headers, body = modern("tools/call", call("mark", text=text))
+            for each in (body, body.replace(b'\\"', b"\\u0022")):
+                assert (await site.post(headers, each)).status == 200
+            assert server.marks == [text] * 2
 
     run(main)
 

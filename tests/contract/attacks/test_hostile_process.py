@@ -186,6 +186,28 @@ def test_a_line_over_the_limit_fails_its_call_and_the_next_is_read():
     run(main)
 
 
+@pytest.mark.parametrize("start", ['"id":%d,', ""], ids=["id first", "id last"])
+def test_a_line_over_the_limit_fails_its_call_before_it_ends(start, tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    text = f'{{"jsonrpc":"2.0",{start}"result":{{"content":[{{"type":"text","text":"{"x" * LIMIT}'
+    code = (
+        "key = sys._getframe(1).f_locals['key']\n"
+        f"write(({text!r} % key if '%' in {start!r} else {text!r}).encode())\n"
+        f"open({str(gate)!r}).close()"
+    )
+
+    async def main():
+        async with meeting("stdio session", timeout=20) as client:
+            with pytest.raises(RemoteProtocolError, match="too long"):
+                await client.call_tool("do", {"code": code})
+            next_call = asyncio.create_task(client.call_tool("good"))
+            gate.write_text("")  # the server goes on, ends the line and reads the next call
+            assert (await next_call).text == "ok"
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -496,16 +498,39 @@ def test_workers_end_with_their_parent_however_it_dies():
     run(main)
 
 
-def test_workers_that_die_at_once_are_not_replaced_endlessly():
+def test_workers_that_die_as_soon_as_they_serve_are_replaced():
     async def main():
         async with process(workers=2, stateless=True, probation=1000) as child:
             pids = await workers_of(child.port, 2)
-            os.kill(min(pids), signal.SIGKILL)
-            assert await child.ends() == 1
-            assert "a worker exited with code -9 right after it was started" in child.said
-            await until(lambda: all(map(gone, pids)))
+            for _ in range(2):
+                victim = min(pids)
+                os.kill(victim, signal.SIGKILL)
+                await until(partial(gone, victim))
+                pids = await workers_of(child.port, 2)
+            child.tell(signal.SIGTERM)
+            assert await child.ends() == 0
+            for pause in ("0.1", "0.2"):
+                assert f"starting a new one in {pause} s" in child.said
 
     run(main)
+
+
+def test_a_first_worker_that_cannot_serve_ends_the_server():
+    program = """
+import contextlib
+from toolpost import Server
+
+@contextlib.asynccontextmanager
+async def broken(server):
+    raise LookupError("no database")
+    yield
+
+Server("s", lifespan=broken).run(http="127.0.0.1:0", workers=2, stateless=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no database" in done.stderr
+    assert "a worker exited with code 1 before it could serve" in done.stderr
 
 
 def test_an_asgi_server_that_cancels_a_stream_hears_nothing():

@@ -1129,6 +1129,8 @@ def test_exactly_what_the_schema_allows_is_read(data, it):
     allowed = jsonschema_rs.validator_for(bound.input_schema).is_valid(arguments)
     if (isinstance(value, str) or value is None) and not allowed:
         return  # JSON in a string is understood beyond the schema, and null is not given
+    if isinstance(value, float) and abs(value) > 2**53:
+        return  # a whole number to the schema, and too inexact to be read as one
     assert fits == allowed
 
 

@@ -131,8 +131,8 @@ class Stats:
         skipped: parts of lists that could not be decoded and were left out, and cursors that lead nowhere.
         cached: requests that were answered from the cache.
         gaps: how often changes may have been missed, because a subscription or a connection was lost.
-        unchecked: structured results that were not validated, because jsonschema-rs is not installed or
-            the schema cannot be used.
+        unchecked: structured results that were not validated, because jsonschema-rs is not installed, or
+            the schema cannot be used or is too complex.
         discarded: discarded messages, by reason. Most had no use any more, such as a "late answer". If a
             "message over the limit" answered a request that can be identified, the request has failed.
     """
