@@ -45,10 +45,10 @@ class ToolResult(Struct, Generic[T], frozen=True):
     """The result of a tool.
 
     Attributes:
-        data: the value that the tool returned, the same in every revision with structured content: a value
-            such as a list is taken out of the object that older ones of these revisions demand. Without
-            structured content it is `text`, or None without text. With `result_type=` it is of that type, and
-            parsed from the JSON in the text if there is nothing else.
+        data: the value that the tool returned. Older revisions require an object, so servers wrap other
+            values, such as lists, in one; `data` is the value itself. Without structured content it is
+            `text`, or None if there is no text. With `result_type=` it has that type; if there is only text,
+            it is parsed as JSON.
         content: the blocks: text, images, audio, resources.
         structured_content: the structured result as received; `UNSET` if there is none.
         is_error: whether the tool reports a failure; only with `raise_on_error=False`.
@@ -203,7 +203,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
                 raise
             result = await self.settle(await self.send())
         if not isinstance(result, types.CallToolResult):
-            assert isinstance(result, types.InputRequiredResult), "the row says so"
+            assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
             return self._pause(self.params, result)
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
@@ -287,7 +287,7 @@ class ToolMethods:
                 callback takes to answer the server is not counted.
             progress: receives the progress of the call; all of it before this returns.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema. That needs the extra
                 `toolpost[schema]`, and that the tools have been listed on this connection.
             on_input: answers the questions of this call, all of a round at once: receives the `PausedCall`
@@ -295,8 +295,8 @@ class ToolMethods:
                 the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
                 elicitation by form.
-            retry: whether to send it again although the server may have received it; by default only a
-                listed tool that is described as read-only or idempotent.
+            retry: whether to retry the call although the server may have received it. By default only
+                calls of listed tools with a read-only or idempotent hint are retried.
 
         Raises:
             TypeError: the arguments are not a mapping.
@@ -348,7 +348,7 @@ class ToolMethods:
             timeout: seconds to wait, instead of the client's; likewise.
             progress: receives the progress of the call; likewise.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema.
             capabilities: what the call declares: by default what the client declares, and elicitation by
                 form, whether there is a callback for it or not.
@@ -396,7 +396,7 @@ class ToolMethods:
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
-                hint="connect with the revision of the paused client",
+                hint="resume it with a client of the stateless era",
             )
         params = types.CallToolParams(name=paused.name, arguments=paused.encoded_arguments)
         party = self._build_local_peer(paused.capabilities)

@@ -71,7 +71,7 @@ class Http(Struct, frozen=True):
         force_setattr(self, "headers", MappingProxyType(headers))
         if self.auth is not None and "authorization" in headers:
             raise ConnectFailed(
-                "auth= and the Authorization header exclude each other", hint="pass one of them"
+                "auth= and the Authorization header are mutually exclusive", hint="pass one of them"
             )
 
     def __repr__(self) -> str:

@@ -82,7 +82,7 @@ def toolpost(line: Line, tmp_path) -> Callable[..., str]:
 
 def test_list(toolpost):
     told = toolpost("list")
-    assert told.startswith("Everything Reference Server 2.0.0, speaking 2025-11-25\n")
+    assert told.startswith("Everything Reference Server 2.0.0, revision 2025-11-25\n")
     for name in ("get-structured-content", "demo://resource/static/document/features.md", "args-prompt"):
         assert name in told
     assert "demo://resource/dynamic/text/{resourceId}" in told

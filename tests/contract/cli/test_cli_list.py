@@ -12,7 +12,7 @@ def test_everything_is_listed():
     said = toolpost("list", *SHOP)
     assert (said.code, said.err) == (exit_codes.OK, "")
     lines = said.out.splitlines()
-    assert lines[:2] == [f"shop 1.2, speaking {DATES[-1]}", "Ask for the menu first."]
+    assert lines[:2] == [f"shop 1.2, revision {DATES[-1]}", "Ask for the menu first."]
     titles = ["Tools", "Resources", "Resource templates", "Prompts"]
     assert [line for line in lines if line in titles] == titles
     assert any(line.split() == ["hello", "name", "Greet."] for line in lines)

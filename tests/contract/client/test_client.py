@@ -595,7 +595,7 @@ def test_a_notice_whose_params_are_no_object_harms_nobody():
             await server.channel.send(b'{"jsonrpc":"2.0","method":"x/z","params":{}}')
             await client.ping()
             assert heard == [("x/z", {})]
-            assert client.stats.discarded == {"malformed notice": 2}
+            assert client.stats.discarded == {"malformed notification": 2}
 
     run(main())
 

@@ -31,7 +31,7 @@ notes: ready
 bank: no-such-bank: program 'no-such-bank' not found
 tools: cities, forecast, warmest, write_note, erase_note
 note://trip says Cairo: sun 31°, sun 33°
-refused: Nothing is known of Atlantis. Ask for one of Bergen, Cairo, Oslo, Quito.
+refused: No forecast for Atlantis. Choose one of Bergen, Cairo, Oslo, Quito.
 """
 
 

@@ -37,14 +37,14 @@ asyncio.run(main())
 TRANSCRIPT = """\
 weather 1.0 at URL, revision 2026-07-28
 
-cities: The cities whose weather is known.
+cities: List the cities that have a forecast.
   > {}
   < ["Bergen", "Cairo", "Oslo", "Quito"]
-forecast: The weather of the next days.
+forecast: Return the forecast for the next days.
   > {"city": "Oslo", "days": 3}
   < {"city": "Oslo", "unit": "celsius", "days": [{"day": 1, "sky": "snow", "high": -2}, \
 {"day": 2, "sky": "clouds", "high": 1}, {"day": 3, "sky": "snow", "high": -4}]}
-warmest: The city where it is warmest on a day.
+warmest: Return the warmest city on a day.
   > {"day": 2}
   | info: {"highs": {"Bergen": 8, "Cairo": 33, "Oslo": 1, "Quito": 17}}
   < "Cairo"

@@ -70,7 +70,7 @@ def test_what_could_authorize_nobody_is_refused():
         Client("http://localhost/mcp", auth=OAuth)  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(TypeError, match="auth= requires an HTTP target"):
         Client(Server("x"), auth="t0ken")
-    with pytest.raises(ConnectFailed, match="exclude each other"):
+    with pytest.raises(ConnectFailed, match="mutually exclusive"):
         Client("http://localhost/mcp", headers={"Authorization": "Bearer x"}, auth="y")
     assert make_authorizer(None) is None
 

@@ -208,7 +208,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision)
             assert "timed out" in cancelled["params"]["reason"]
             it.channel.feed(LIST)  # late
             await turns()
-            assert it.stats.discarded == {"late answer": 1}
+            assert it.stats.discarded == {"late response": 1}
             assert it.stats.timeouts == 1
 
     run(main(), Clock)
@@ -295,7 +295,7 @@ def test_progress_is_told_in_order_and_before_the_answer():
             await turns()
             assert it.stats.discarded == {
                 "progress that does not increase": 1,
-                "progress of no request in flight": 1,
+                "progress of an unknown request": 1,
             }
 
     run(main())
@@ -539,7 +539,7 @@ def test_a_cancellation_that_comes_after_the_answer_was_made_changes_nothing():
             await turns()
             it.channel.writable.set()
             assert (await it.channel.next_sent())["id"] == 7
-            assert it.stats.discarded == {"cancellation of no request in flight": 1}
+            assert it.stats.discarded == {"cancellation of an unknown request": 1}
 
     run(main())
 
@@ -617,7 +617,7 @@ def test_a_message_that_breaks_a_rule_is_refused_and_counted(caplog):
             assert it.stats.discarded == {
                 "rejected message": 1,
                 "malformed message": 1,
-                "answer to an unknown request": 1,
+                "response to an unknown request": 1,
             }
             assert it.channel.unread == 0
 

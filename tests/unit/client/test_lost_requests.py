@@ -123,7 +123,7 @@ def test_a_late_answer_to_a_lost_request_is_dropped():
             call = await it.start()
             it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})
             await call
-            assert it.stats.discarded == {"late answer": 1}
+            assert it.stats.discarded == {"late response": 1}
 
     run(main())
 

@@ -71,7 +71,7 @@ def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
 
     told, discarded = heard(call, {"yes": True, "no": False, ' "odd\n" ': True})
     assert told == ["yes", ' "odd\n" ']
-    assert discarded == {"end of an unknown elicitation": 4}
+    assert discarded == {"completion of an unknown elicitation": 4}
 
 
 @pytest.mark.requirement("ELIC-17", "ELIC-18")

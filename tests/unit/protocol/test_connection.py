@@ -415,12 +415,12 @@ def test_a_handshake_that_is_too_much_can_be_tried_again():
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
-        pytest.param(1, "late answer", id="answered"),
-        pytest.param(9, "answer to an unknown request", id="never asked"),
-        pytest.param(0, "answer to an unknown request", id="zero"),
-        pytest.param(-1, "answer to an unknown request", id="negative"),
-        pytest.param("1", "answer to an unknown request", id="another type"),
-        pytest.param("2", "answer to an unknown request", id="in flight, but another type"),
+        pytest.param(1, "late response", id="answered"),
+        pytest.param(9, "response to an unknown request", id="never asked"),
+        pytest.param(0, "response to an unknown request", id="zero"),
+        pytest.param(-1, "response to an unknown request", id="negative"),
+        pytest.param("1", "response to an unknown request", id="another type"),
+        pytest.param("2", "response to an unknown request", id="in flight, but another type"),
     ],
 )
 @pytest.mark.parametrize("body", [{"result": {}}, {"error": {"code": 1, "message": "x"}}], ids=["ok", "no"])
@@ -453,15 +453,15 @@ def test_a_malformed_answer_fails_its_request_only(revision, broken):
     assert failed.request is first
     assert isinstance(failed.error, RemoteProtocolError)
     assert client.outgoing == {second.id: second}
-    assert dropped(client, message(id=first.id, **broken)) == "malformed answer"
-    assert dropped(client, message(id=1.5, **broken)) == "malformed answer"
-    assert dropped(client, message(**broken)) == "malformed answer"
+    assert dropped(client, message(id=first.id, **broken)) == "malformed response"
+    assert dropped(client, message(id=1.5, **broken)) == "malformed response"
+    assert dropped(client, message(**broken)) == "malformed response"
 
 
 @every_revision
 def test_a_malformed_answer_to_a_server_is_dropped(revision):
     server = talk(revision).server
-    assert dropped(server, message(id=1, result={}, error={})) == "malformed answer"
+    assert dropped(server, message(id=1, result={}, error={})) == "malformed response"
 
 
 @every_revision
@@ -917,7 +917,7 @@ def test_a_client_falls_back_from_a_probe_to_a_session(revision, answer):
     assert client.lifecycle.state == server.lifecycle.state == "ready"
     assert client.next_id == 3  # ids go on
     if answer is None:
-        assert dropped(client, message(id=probe.id, result={})) == "late answer"
+        assert dropped(client, message(id=probe.id, result={})) == "late response"
     conversation.ask("tools/call")
 
 
@@ -1106,7 +1106,7 @@ def test_a_request_is_cancelled(revision, by, row, reason):
     assert asked.fail(incoming.id, InternalError("x")) is None
     assert asked.report_progress(incoming.id, 1) is None
     assert asker.cancel(outgoing.id) is None
-    assert dropped(asked, data) == "cancellation of no request in flight"
+    assert dropped(asked, data) == "cancellation of an unknown request"
 
 
 @pytest.mark.requirement("CANC-5", "CANC-6")
@@ -1120,9 +1120,9 @@ def test_an_answer_that_crosses_a_cancellation_is_late(revision):
     assert progress
     assert answer
     assert cancel
-    assert dropped(conversation.client, progress) == "progress of no request in flight"
-    assert dropped(conversation.client, answer) == "late answer"
-    assert dropped(conversation.server, cancel) == "cancellation of no request in flight"
+    assert dropped(conversation.client, progress) == "progress of an unknown request"
+    assert dropped(conversation.client, answer) == "late response"
+    assert dropped(conversation.server, cancel) == "cancellation of an unknown request"
 
 
 @every_revision
@@ -1132,7 +1132,7 @@ def test_ids_of_both_types_can_be_cancelled(revision, identity):
     incoming = one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
     wrong = str(identity) if identity == 7 else 7
     data = message(method="notifications/cancelled", params={"requestId": wrong})
-    assert dropped(server, data) == "cancellation of no request in flight"
+    assert dropped(server, data) == "cancellation of an unknown request"
     data = message(method="notifications/cancelled", params={"requestId": identity, "reason": "r"})
     assert one(server.receive(data), CancellationReceived).request is incoming
 
@@ -1144,7 +1144,7 @@ def test_a_cancellation_that_overtakes_its_request_is_remembered_where_messages_
         server.is_unordered = unordered
         for number in range(100, 100 + MAX_EARLY_CANCELLATIONS + 1):
             cancel = message(method="notifications/cancelled", params={"requestId": number})
-            assert dropped(server, cancel) == "cancellation of no request in flight"
+            assert dropped(server, cancel) == "cancellation of an unknown request"
         pings = [message(method="ping", id=number) for number in range(100, 101 + MAX_EARLY_CANCELLATIONS)]
         kinds = [type(server.receive(ping)[0]) for ping in pings]
         expected = (
@@ -1170,13 +1170,13 @@ def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({"requestId": 99}, "cancellation of no request in flight"),
-        ({}, "cancellation of nothing"),
-        ({"requestId": None}, "cancellation of nothing"),
-        ({"requestId": 1.5}, "malformed notice"),
-        ({"requestId": 5, "reason": 5}, "malformed notice"),
-        ({"requestId": [5]}, "malformed notice"),
-        (5, "malformed notice"),
+        ({"requestId": 99}, "cancellation of an unknown request"),
+        ({}, "cancellation without a request id"),
+        ({"requestId": None}, "cancellation without a request id"),
+        ({"requestId": 1.5}, "malformed notification"),
+        ({"requestId": 5, "reason": 5}, "malformed notification"),
+        ({"requestId": [5]}, "malformed notification"),
+        (5, "malformed notification"),
     ],
 )
 def test_a_cancellation_of_nothing_is_dropped(revision, params, why):
@@ -1184,7 +1184,7 @@ def test_a_cancellation_of_nothing_is_dropped(revision, params, why):
     waiting = one(server.receive(told(revision, "tools/call", id=5)), InboundRequest)
     event = one(server.receive(message(method="notifications/cancelled", params=params)), MessageDropped)
     assert event.reason == why
-    assert isinstance(event.error, RemoteProtocolError) is (why == "malformed notice")
+    assert isinstance(event.error, RemoteProtocolError) is (why == "malformed notification")
     assert server.incoming == {5: waiting}
 
 
@@ -1194,7 +1194,7 @@ def test_initialize_is_not_cancelled(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
     forbidden = message(method="notifications/cancelled", params={"requestId": identity})
-    assert dropped(conversation.server, forbidden) == "cancellation of no request in flight"
+    assert dropped(conversation.server, forbidden) == "cancellation of an unknown request"
     assert conversation.server.reply(
         identity,
         conversation.server.local_peer.introduce(conversation.server.incoming[identity].peer.revision),
@@ -1209,7 +1209,7 @@ def test_initialize_is_given_up_without_a_word(revision):
     assert client.cancel(opening.id) is None
     assert client.lifecycle.state == "new"
     result = {"protocolVersion": revision.date, "capabilities": {}, "serverInfo": {"name": "", "version": ""}}
-    assert dropped(client, message(id=opening.id, result=result)) == "late answer"
+    assert dropped(client, message(id=opening.id, result=result)) == "late response"
     assert (client.lifecycle.state, client.peer) == ("new", None)
     assert SESSION_ERA.open(client)
 
@@ -1223,7 +1223,7 @@ def test_a_cancellation_goes_one_way_only(revision):
     data = message(method="notifications/cancelled", params={"requestId": ours.id})
     one(conversation.server.receive(data), CancellationReceived)
     assert conversation.server.outgoing == {ours.id: ours}
-    assert dropped(conversation.server, data) == "cancellation of no request in flight"
+    assert dropped(conversation.server, data) == "cancellation of an unknown request"
     assert conversation.server.outgoing == {ours.id: ours}
 
 
@@ -1262,7 +1262,7 @@ def test_progress_is_not_sent_unless_requested(revision):
     assert conversation.server.report_progress(incoming.id, 1) is None
     assert conversation.server.report_progress("unknown", 1) is None
     unasked = message(method="notifications/progress", params={"progressToken": outgoing.id, "progress": 1})
-    assert dropped(conversation.client, unasked) == "progress of no request in flight"
+    assert dropped(conversation.client, unasked) == "progress of an unknown request"
 
 
 @pytest.mark.requirement("PROG-3")
@@ -1328,8 +1328,8 @@ def test_their_progress_has_to_increase(revision):
     for value in (0, 0.0, -1):
         assert one(said(value), MessageDropped).reason == "progress that does not increase"
     assert one(said(0.5), ProgressReceived).params.progress == 0.5
-    assert one(said("1"), MessageDropped).reason == "malformed notice"
-    assert client.dropped_counts == {"progress that does not increase": 3, "malformed notice": 1}
+    assert one(said("1"), MessageDropped).reason == "malformed notification"
+    assert client.dropped_counts == {"progress that does not increase": 3, "malformed notification": 1}
 
 
 @pytest.mark.requirement("PROG-5", "PROG-6")
@@ -1342,7 +1342,7 @@ def test_there_is_no_progress_after_the_end(revision):
     answer = message(id=outgoing.id, result={"content": []})
     conversation.client.receive(answer)
     late = message(method="notifications/progress", params={"progressToken": outgoing.token, "progress": 1})
-    assert dropped(conversation.client, late) == "progress of no request in flight"
+    assert dropped(conversation.client, late) == "progress of an unknown request"
 
 
 @every_revision
@@ -1351,7 +1351,7 @@ def test_progress_of_an_unknown_token_is_dropped(revision, token):
     client = talk(revision).client
     assert client.request("tools/call", CALL, progress=True).token == 2
     data = message(method="notifications/progress", params={"progressToken": token, "progress": 1})
-    assert dropped(client, data) == "progress of no request in flight"
+    assert dropped(client, data) == "progress of an unknown request"
 
 
 # --------------------------------------------------------------------- logs
@@ -1556,7 +1556,7 @@ def test_a_server_ends_a_subscription_in_any_order(order):
     ended = one(client.receive(first), ResponseReceived)
     assert ended.request is outgoing
     assert isinstance(ended.result, ListenResult)
-    late = "late answer" if second is result else "cancellation of no request in flight"
+    late = "late response" if second is result else "cancellation of an unknown request"
     assert dropped(client, second) == late
 
 
@@ -1573,7 +1573,7 @@ def test_a_client_believes_no_cancellation_but_of_subscriptions():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     forged = message(method="notifications/cancelled", params={"requestId": outgoing.id})
-    assert dropped(client, forged) == "cancellation of no request in flight"
+    assert dropped(client, forged) == "cancellation of an unknown request"
     assert client.outgoing == {outgoing.id: outgoing}
 
 
@@ -1606,7 +1606,7 @@ def test_a_malformed_notice_is_dropped(revision):
     event = one(
         client.receive(message(method="notifications/message", params={"level": "loud"})), MessageDropped
     )
-    assert event.reason == "malformed notice"
+    assert event.reason == "malformed notification"
     assert event.error
     assert "notifications/message" in event.error.message
 
@@ -1817,7 +1817,7 @@ def test_the_end(revision):
     with pytest.raises(ChannelClosed):
         conversation.client.request("tools/list")
     assert conversation.client.cancel(first.id) is None
-    assert dropped(conversation.client, message(id=first.id, result={})) == "late answer"
+    assert dropped(conversation.client, message(id=first.id, result={})) == "late response"
     assert conversation.server.close() == []
     assert conversation.server.reply(incoming.id, RESULTS["tools/call"]) is None
     assert conversation.server.fail(incoming.id, InternalError("x")) is None

@@ -133,7 +133,7 @@ def test_a_notice_that_breaks_a_rule_is_counted_and_not_answered(revision, notic
     server = talk(revision).server
     event = one(server.receive(notice), MessageDropped)
     assert isinstance(event.error, RemoteProtocolError)
-    assert server.dropped_counts == {"malformed notice": 1}
+    assert server.dropped_counts == {"malformed notification": 1}
 
 
 @every_session

@@ -460,7 +460,7 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
         (User, {"title": "a"}, "cannot be sent: name: Field required; title: Extra inputs are not permitted"),
         (list[User], [User(name="a"), {}], "[1].name: Field required"),
         (Held, {"plain": {"a": "x"}}, "plain.a: Input should be a valid integer"),
-        (dict, {"a": object()}, "cannot be sent: a object cannot be encoded as JSON"),
+        (dict, {"a": object()}, "cannot be sent: object of type object is not JSON serializable"),
         (dict, {(1, 2): 3}, "cannot be sent"),
         (..., object(), "cannot be sent"),
         pytest.param(int, 10**5000, "cannot be sent: Exceeds the limit", id="a number of 5000 digits"),

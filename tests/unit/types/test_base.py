@@ -214,7 +214,7 @@ class Foreign:
 
 @pytest.mark.parametrize("value", [Foreign(), Foreign, 1j, object()])
 def test_a_foreign_value_cannot_be_written(value):
-    with pytest.raises(TypeError, match=f"a {type(value).__name__} cannot be encoded as JSON"):
+    with pytest.raises(TypeError, match=f"{type(value).__name__} is not JSON serializable"):
         enc_hook(value)
     with pytest.raises(LocalProtocolError, match="cannot be encoded as JSON"):
         jsonrpc.encode(CallToolResult(content=[], structured_content=value))

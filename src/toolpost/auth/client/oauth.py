@@ -40,7 +40,7 @@ _REGISTRATION_ENDPOINT: Final = "the registration endpoint"
 
 
 class OAuth(Grant):
-    """Logs a person in with their browser, and stores the tokens.
+    """Logs a user in with their browser, and stores the tokens.
 
     Without arguments it finds the authorization server, registers the client there, opens the browser,
     listens on a port of this machine, and stores tokens in files that only you may read.

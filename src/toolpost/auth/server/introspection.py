@@ -31,7 +31,7 @@ from toolpost.single_flight import SingleFlight
 
 MAX_CACHED_TOKENS: Final = 4096  # tokens in one cache
 RESULT_CACHE_SECONDS: Final = 30.0  # by default: a revoked token is accepted for this time
-REJECTION_CACHE_SECONDS: Final = 10.0  # at most: an invalid token hardly becomes valid
+REJECTION_CACHE_SECONDS: Final = 10.0  # at most: an invalid token rarely becomes valid
 MAX_CONCURRENT_REQUESTS: Final = 32
 """Invented tokens must not flood the authorization server. Tokens that were valid before have as many
 requests of their own, so that they do not wait behind invented ones."""

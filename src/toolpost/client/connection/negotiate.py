@@ -284,7 +284,7 @@ class Handshake:
     async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
         """Open a connection in the stateless era, if the server supports it."""
         result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
-        assert isinstance(result, DiscoverResult), "the row of server/discover says so"
+        assert isinstance(result, DiscoverResult), "the row allows no other result"
         peer = dispatcher.connection.peer
         if peer is None:
             raise _NoCommonStatelessRevision(result.supported_versions, self._local_peer)
@@ -301,7 +301,7 @@ class Handshake:
             if self._via_fallback or self._connector.fallback is None or not refused:
                 raise
             return await self._initialize_via_fallback(session, error)
-        assert isinstance(result, InitializeResult), "the row of initialize says so"
+        assert isinstance(result, InitializeResult), "the row allows no other result"
         await dispatcher.notify(INITIALIZED)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 

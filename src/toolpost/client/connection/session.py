@@ -386,7 +386,7 @@ class ClientSession:
             try:
                 params = _OBJECT(event.raw) if event.row is None else event.params
             except InvalidJSONValue:
-                self.stats.record_discard("malformed notice")
+                self.stats.record_discard("malformed notification")
             else:
                 self._queue_callback(self._event_callbacks.notification, event.method, params)
 

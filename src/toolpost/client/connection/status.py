@@ -132,7 +132,7 @@ class Stats:
         cached: requests that were answered from the cache.
         gaps: how often changes may have been missed, because a subscription or a connection was lost.
         unchecked: structured results that were not validated, because jsonschema-rs is not installed.
-        discarded: discarded messages, by reason. Most had no use any more, such as a "late answer". If a
+        discarded: discarded messages, by reason. Most came too late, such as a "late response". If a
             "message over the limit" answered a request that can be identified, the request has failed.
     """
 
