@@ -61,7 +61,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_bomb_is_refused_and_everybody_else_is_served(era):
+def test_a_bomb_is_rejected_and_other_clients_are_served(era):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -129,7 +129,7 @@ def test_a_process_survives_all_bombs_on_one_stream():
 
 
 @pytest.mark.parametrize("key", ["true", "false", "1.5", "1.0", "1e0", "[]", "{}", "[1]", "null", "NaN"])
-def test_what_is_no_id_reaches_no_tool(key):
+def test_an_invalid_id_reaches_no_tool(key):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -193,7 +193,7 @@ SPOOFED = [
 ]
 
 
-def test_nobody_speaks_for_another_session():
+def test_a_client_cannot_act_in_another_session():
     async def main():
         server = Victim()
         async with attacked(server) as site:

@@ -102,7 +102,7 @@ SLOW = 200
 
 
 @pytest.mark.parametrize("half", ["nothing", "head", "body"])
-def test_many_who_are_slow_hold_nobody_up(half):
+def test_many_slow_clients_do_not_delay_others(half):
     headers, body = modern("tools/call", call("mark", text="slow"))
     head = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in headers.items())
     begun = {

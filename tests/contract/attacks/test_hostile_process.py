@@ -120,7 +120,7 @@ def test_a_process_that_closes_stdout_and_lives_on():
     run(main)
 
 
-def test_a_process_that_does_not_read_what_it_is_told():
+def test_a_process_that_does_not_read_its_stdin():
     async def main():
         async with Client(
             child(term_wait=0.05, stdin_wait=0.05), revision=REVISIONS["session"], timeout=0.3

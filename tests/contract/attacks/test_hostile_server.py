@@ -252,7 +252,7 @@ def test_what_was_not_asked_for_changes_nothing(way):
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "body" not in way])
-def test_an_answer_that_comes_twice_is_heard_once(way):
+def test_a_repeated_response_is_received_once(way):
     async def main():
         async with meeting(way, timeout=10) as client:
             second = whole().replace('"x"', '"y"')
@@ -286,7 +286,7 @@ FLOOD = 3000
     ],
     ids=["log", "list", "resource", "progress", "sampling", "rubbish"],
 )
-def test_a_flood_ends_and_the_answer_behind_it_is_heard(way, message):
+def test_a_flood_ends_and_the_answer_behind_it_is_received(way, message):
     async def main():
         async with meeting(way, timeout=15) as client:
             many = [message.replace('"n"', f'"{n}"') for n in range(FLOOD)]

@@ -108,7 +108,7 @@ def test_a_server_that_has_news_and_ends_each_stream_is_not_asked_all_the_time()
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_what_is_wrong_with_an_answer_is_told_on_a_stream_as_well(era):
+def test_an_invalid_response_is_reported_on_a_stream_too(era):
     async def main():
         async with meeting(f"stream {era}", timeout=10) as client:
             with pytest.raises((RequestFailed, RemoteProtocolError), match="JSON is malformed"):

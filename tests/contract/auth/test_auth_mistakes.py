@@ -61,7 +61,7 @@ async def fetch_token_later() -> str:
         (lambda: lambda: None, r"\(auth=\) returned an invalid token: None instead"),
     ],
 )
-def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, match):
+def test_what_a_custom_function_raises_is_a_failure_of_authorization(auth, match):
     async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthError, match=match) as caught:
             await sites.client(auth()).connect()
@@ -228,7 +228,7 @@ class Network:
     ("network", "principal", "may"),
     [(True, None, False), (True, "ann", False), (False, None, True)],
 )
-def test_who_comes_over_a_channel_of_ones_own_may_not_do_everything(network, principal, may):
+def test_a_client_over_a_custom_channel_has_no_scopes_by_default(network, principal, may):
     server = Server("guarded")
 
     @server.tool

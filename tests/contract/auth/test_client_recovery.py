@@ -108,7 +108,7 @@ def test_a_folder_in_the_home_of_the_user(monkeypatch, tmp_path):
 # --------------------------------------------------------------------- what is told
 
 
-def test_a_server_without_metadata_is_told_of_before_the_guess_that_follows():
+def test_missing_metadata_is_reported_before_the_error_of_the_fallback():
     async def visit(sites: AuthSites) -> None:
         sites.resource, sites.challenge = None, "Bearer"
         with pytest.raises(AuthError) as caught:

@@ -133,7 +133,7 @@ def test_a_mounted_server_warns_only_if_something_is_amiss(public, placed, says,
         assert re.search(says, told[0].getMessage())
 
 
-def test_a_resource_above_the_server_is_no_mistake(caplog):
+def test_a_parent_resource_is_accepted(caplog):
     async def main() -> None:
         app = kitchen(own(resource="https://mcp.example.com")).asgi(public_url="https://mcp.example.com/api")
         routes = [Mount(WELL_KNOWN, app.metadata), Mount("/api", app)]

@@ -150,7 +150,7 @@ def test_a_proof_is_good_once():
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-def test_a_bound_token_is_no_bearer_token(scheme):
+def test_a_bound_token_is_not_a_bearer_token(scheme):
     async def main() -> None:
         async with guarded() as (site, mint, _):
             holder = Holder(mint)

@@ -179,7 +179,7 @@ def test_a_request_that_cannot_be_is_sent_back(changes, error):
         {"client_id": "nobody"},
     ],
 )
-def test_a_code_is_good_for_whom_it_was_made(changes):
+def test_a_code_is_valid_only_for_its_client(changes):
     async def main() -> None:
         async with AuthorizationServer.serve(clients={"app": None, "other": None}) as issuer:
             browser = Browser(issuer)
@@ -242,7 +242,7 @@ def test_a_client_that_speaks_for_itself():
         ({"redirect_uris": ["https://app.example.com/cb"]}, 201),
     ],
 )
-def test_who_may_register(about, status):
+def test_only_some_clients_can_register(about, status):
     async def main() -> None:
         async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)
@@ -258,7 +258,7 @@ def test_who_may_register(about, status):
 
 
 @pytest.mark.requirement("AS-10")
-def test_the_user_is_asked_and_sees_for_whom():
+def test_the_consent_page_shows_the_client():
     async def main() -> None:
         async with AuthorizationServer.serve(consent=True, clients={"app": None}) as issuer:
             browser = Browser(issuer)

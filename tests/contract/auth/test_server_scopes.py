@@ -303,7 +303,7 @@ def test_a_factory_chooses_by_principal_and_its_servers_keep_their_scopes():
         ({"resource": "https://[::1"}, "resource"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(wrong, says):
+def test_what_cannot_work_is_reported_at_once(wrong, says):
     given: dict[str, Any] = {"issuer": "https://login.example.com", "verifier": lambda _: None, **wrong}
     with pytest.raises(ValueError, match=says) as caught:
         Auth(**given)

@@ -34,7 +34,7 @@ OTHER = "https://other.example.com"
         (lambda: Introspection(ISSUER, "a", "b", audience=cast("Any", 5)), TypeError, "audience must be"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_told_at_once(make, error, says):
+def test_what_cannot_work_is_reported_at_once(make, error, says):
     with pytest.raises(error, match=says):
         make()
 

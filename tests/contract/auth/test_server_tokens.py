@@ -184,7 +184,7 @@ def test_the_token_itself_reaches_no_function():
     run(main)
 
 
-def test_nothing_is_asked_of_those_who_open_a_session_that_is_not_asked_of_all():
+def test_every_request_of_a_session_needs_a_token():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             assert (await site.post(legacy(revision=None), opening())).status == 401
@@ -211,7 +211,7 @@ class Own:
         return {"ann": Principal("ann", scopes=frozenset({"read"})), "bob": "bob"}.get(token)
 
 
-def test_a_verifier_of_ones_own_is_asked_each_time():
+def test_a_custom_verifier_is_asked_each_time():
     own = Own()
 
     async def main() -> None:

@@ -57,7 +57,7 @@ class NotificationRecorder:
 
 @pytest.mark.requirement("SEC-8", "SEC-5")
 @pytest.mark.parametrize("method", ["notifications/roots/list_changed", "notifications/own"])
-def test_a_notice_may_do_what_its_own_token_allows(method):
+def test_a_notification_may_do_what_its_own_token_allows(method):
     async def main() -> None:
         server = Server("notes", auth=guard())
         recorder = NotificationRecorder(server)
@@ -87,7 +87,7 @@ def test_a_handshake_may_be_completed_by_another_principal():
 
 
 @pytest.mark.requirement("SEC-5")
-def test_notices_that_wait_for_the_handshake_keep_their_tokens():
+def test_notifications_that_wait_for_the_handshake_keep_their_tokens():
     go = asyncio.Event()
     server = Server("notes")
     recorder = NotificationRecorder(server)

@@ -138,7 +138,7 @@ def test_an_error_in_a_verifier_is_logged_on_the_server(verifier, status, says, 
     run(main)
 
 
-def test_a_verifier_of_ones_own_says_who_has_issued_a_token():
+def test_a_custom_verifier_returns_the_issuer():
     async def main() -> None:
         verifier: Any = lambda _: Principal("ann", "internal", scopes=frozenset({"read"}))  # noqa: E731 - as users write it
         async with guarded(verifier=verifier) as (site, _, _):

@@ -239,7 +239,7 @@ async def test_without_a_session_no_request_is_sent_to_the_client(link, tool):
 
 
 @needs("sessions")
-async def test_methods_of_ones_own_go_both_ways(link):
+async def test_custom_methods_go_both_ways(link):
     async def answer(params):
         return {"double": 2 * params["n"]}
 

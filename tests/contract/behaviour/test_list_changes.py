@@ -68,7 +68,7 @@ async def test_handles_change_what_is_served_and_clients_hear_of_it(link, what):
 
 
 @pytest.mark.requirement("TOOL-4")
-async def test_many_changes_are_few_notices(link):
+async def test_many_changes_are_few_notifications(link):
     client = await link.attended("shifting")
     before = len(await client.list_tools())
     await client.call_tool("grow", {"count": 100})

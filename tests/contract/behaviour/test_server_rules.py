@@ -234,7 +234,7 @@ async def test_completion_can_be_limited_for_each_client(link):
 
 @pytest.mark.requirement("LOG-4")
 @pytest.mark.parametrize("tool", ["raises", "raises_sync"])
-async def test_what_breaks_inside_a_tool_is_not_told_to_the_clients_log(link, tool):
+async def test_an_exception_inside_a_tool_is_not_sent_to_the_clients_log(link, tool):
     client = await link()
     await client.set_log_level("debug")
     heard = client.stats.notifications
@@ -247,7 +247,7 @@ async def test_what_breaks_inside_a_tool_is_not_told_to_the_clients_log(link, to
 
 
 @pytest.mark.requirement("LOG-4")
-async def test_what_breaks_elsewhere_is_not_told_to_the_clients_log(link):
+async def test_an_exception_outside_a_tool_is_not_sent_to_the_clients_log(link):
     client = await link("library")
     await client.set_log_level("debug")
     heard = client.stats.notifications

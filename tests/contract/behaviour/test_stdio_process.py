@@ -62,7 +62,7 @@ async def test_a_thread_that_is_stuck_does_not_keep_the_process(link):
         await call
 
 
-async def test_a_server_that_dies_tells_its_code_and_last_words(link):
+async def test_a_server_that_dies_reports_its_code_and_last_words(link):
     client = await link.fresh("rough")
     with pytest.raises(ChannelClosed, match=r"(?s)7.*last words|last words.*7"):
         await client.call_tool("dies", {"code": 7})

@@ -79,7 +79,7 @@ async def test_typed_results_are_structured(link):
 
 @needs("structured output")
 @pytest.mark.requirement("TOOL-13", "TOOL-14")
-async def test_values_that_are_no_objects_come_in_the_shape_the_revision_allows(link, revision):
+async def test_non_object_results_are_converted_for_the_revision(link, revision):
     client = await link()
     tools = {tool.name: tool for tool in await client.list_tools()}
     wraps = record(revision).structured == "object"
@@ -138,7 +138,7 @@ async def test_a_whole_result_passes(link):
     assert result.meta["com.example/x"] == 1
 
 
-async def test_a_context_knows_who_asks(link, revision, transport):
+async def test_a_context_knows_its_client(link, revision, transport):
     client = await link()
     told = await client.call_tool("who", meta={"com.example/trace": "1"}, result_type=dict)
     assert told.data["client"] == "toolpost"

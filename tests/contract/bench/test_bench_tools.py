@@ -102,7 +102,7 @@ def test_what_a_tool_does_not_know_is_refused(tool, words, said, monkeypatch, ca
         (Failed("it fell over"), 1, "bench: it fell over\n"),
     ],
 )
-def test_an_end_is_told_by_its_code_and_without_a_traceback(error, code, said, monkeypatch, capsys):
+def test_an_exit_is_reported_with_its_code_and_without_a_traceback(error, code, said, monkeypatch, capsys):
     def main():
         raise error
 
@@ -111,7 +111,7 @@ def test_an_end_is_told_by_its_code_and_without_a_traceback(error, code, said, m
     assert capsys.readouterr().err == said
 
 
-def test_a_reader_that_leaves_is_no_failure():
+def test_a_reader_that_leaves_is_not_a_failure():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -170,14 +170,14 @@ sys.exit(command.exit_code(profile.main))
 # --------------------------------------------------------------------- publish
 
 
-def test_results_that_are_not_there_are_told(monkeypatch):
+def test_missing_results_are_reported(monkeypatch):
     monkeypatch.setattr(publish, "HERE", ROOT / "bench" / "nowhere")
     told(monkeypatch)
     with pytest.raises(Failed, match=r"^bench/nowhere/results.md does not exist; `make bench` writes"):
         publish.main()
 
 
-def test_a_mark_without_results_is_told(monkeypatch):
+def test_a_mark_without_results_is_reported(monkeypatch):
     def nothing():
         raise KeyError("the results have nothing under 'Speed'")
 
@@ -226,7 +226,7 @@ def test_counting_says_what_it_does_and_what_its_columns_are(monkeypatch, capsys
     ]
 
 
-def test_an_environment_that_was_never_made_is_told_before_counting(monkeypatch, capsys):
+def test_a_missing_environment_is_reported_before_counting(monkeypatch, capsys):
     told(monkeypatch)
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(contenders, "BARE", "nowhere")
@@ -288,7 +288,7 @@ def test_what_c_does_for_the_bench_is_its_own(tmp_path):
     assert spent["<built-in method builtins.len>"].calls == 2
 
 
-def test_a_process_that_ends_badly_is_told():
+def test_a_failed_process_is_reported():
     with pytest.raises(Failed, match=r"^nonsense ended with 1: KeyError: 'nonsense'$"):
         profile.profiled("nonsense", 1)
 
@@ -342,7 +342,7 @@ def test_what_py_spy_saw_is_printed_without_its_words(tmp_path, monkeypatch, cap
     assert err == ""
 
 
-def test_a_py_spy_that_may_not_look_is_told(tmp_path, monkeypatch):
+def test_missing_permissions_of_py_spy_are_reported(tmp_path, monkeypatch):
     refuse = program(tmp_path / "py-spy", "echo 'Permission Denied' >&2", "exit 1")
     monkeypatch.setattr(profile, "spy", lambda: refuse)
     monkeypatch.setattr(profile, "SECONDS", -0.9)

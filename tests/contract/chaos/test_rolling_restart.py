@@ -118,7 +118,7 @@ def test_a_listening_client_comes_back_to_another_worker():
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
-def test_a_client_of_ours_notices_nothing(revision, tmp_path):
+def test_a_toolpost_client_is_not_affected(revision, tmp_path):
     """Calls before, during and after; one of them is being served while its worker is told to end."""
 
     async def main():

@@ -122,7 +122,7 @@ def test_errors_are_counted_by_kind(server):
         (["--for", "0"], 2, "x>0"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_measured(server, words, code, told):
+def test_invalid_options_are_reported_before_anything_is_measured(server, words, code, told):
     out, err = bench(server, *words, code=code)
     assert told in err
     assert out == ""

@@ -27,7 +27,7 @@ def test_what_is_missing_is_asked_for():
 
 
 @pytest.mark.parametrize("leave", ["intr", "eof"])
-def test_whoever_does_not_want_to_say_leaves(leave):
+def test_the_user_can_leave_a_question(leave):
     with on_terminal("call", "hello", *SHOP) as child:
         child.expect("name")
         child.sendintr() if leave == "intr" else child.sendeof()

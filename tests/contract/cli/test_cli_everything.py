@@ -129,7 +129,7 @@ def test_call_shows_the_parameters_of_a_tool(toolpost):
 
 
 @pytest.mark.parametrize("line", ["http"], indirect=True)  # one way is enough
-def test_call_tells_what_is_wrong(toolpost):
+def test_call_reports_what_is_wrong(toolpost):
     toolpost("call", "get-sum", "--a", "2", "--b", "many", code=2)
     toolpost("call", "get-sun", "--a", "2", code=2)
     toolpost("call", "--args", '{"resourceType": "Text", "resourceId": -1}', "get-resource-reference", code=1)

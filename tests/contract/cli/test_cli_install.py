@@ -83,7 +83,7 @@ def test_a_server_is_installed_once_and_started_from_there(home):
     assert b"rain" in done.stdout
 
 
-def test_without_anybody_to_ask_the_change_is_only_shown(home):
+def test_without_a_terminal_the_change_is_only_shown(home):
     out, err = install("weather.py", "--for", "claude-code", "--no-check", code=2)
     assert '+    "weather": {' in out
     assert "nothing was written" in err
@@ -91,7 +91,7 @@ def test_without_anybody_to_ask_the_change_is_only_shown(home):
     assert not (home / ".claude.json").exists()
 
 
-def test_programs_are_told_in_json(home):
+def test_json_output_reports_the_change(home):
     _, err = install("weather.py", "--for", "kiro", "--no-check", "--json", code=2)
     assert '"weather"' in json.loads(err)["error"]["diff"]
     out, _ = install("weather.py", "--for", "kiro", "--no-check", "--json", "--yes")
@@ -106,7 +106,7 @@ def test_programs_are_told_in_json(home):
     assert json.loads(out)["status"] == "unchanged"
 
 
-def test_somebody_at_a_terminal_is_asked(home):
+def test_a_user_at_a_terminal_is_asked(home):
     words = ["-m", "toolpost", "install", "weather.py", "--for", "zed", "--no-check"]
     file = home / ".config/zed/settings.json"
     for answer, code, written in (("n", 1, False), ("y", 0, True)):

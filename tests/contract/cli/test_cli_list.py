@@ -47,7 +47,7 @@ def test_one_list_stands_alone(shop):
     assert told["prompts"]
 
 
-def test_what_a_server_does_not_offer_is_said():
+def test_a_missing_capability_is_printed():
     said = toolpost("list", "--prompts", "--resources", *TALKER, "silent")
     assert said.code == exit_codes.OK
     assert said.out == ("Resources: not supported by this server\nPrompts: not supported by this server\n")

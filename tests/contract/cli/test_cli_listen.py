@@ -45,7 +45,7 @@ def test_it_ends_after_a_while():
         (["--uri", "shop://menu", *TALKER], "'resources.subscribe'"),
     ],
 )
-def test_what_a_server_does_not_tell_is_told(words, problem):
+def test_a_server_without_change_notifications_is_reported(words, problem):
     said = toolpost("listen", *words)
     assert said.code == exit_codes.FAILED
     assert problem in said.err

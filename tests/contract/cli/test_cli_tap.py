@@ -116,7 +116,7 @@ def test_the_words_of_a_server_that_has_ended_all_arrive():
     assert tapped(*python(source)).stdout == b"x" * 3_000_000 + b"\n"
 
 
-def test_whoever_keeps_the_stdout_of_a_server_that_has_ended_is_not_waited_for(tmp_path):
+def test_a_process_that_keeps_the_stdout_of_an_exited_server_open_is_not_awaited(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     waits = "import os; open(os.environ['GATE']).read()"
@@ -170,7 +170,7 @@ def test_a_tap_that_is_killed_takes_the_server_with_it():
         assert b"closed" not in tap.stderr.read()
 
 
-def test_a_host_that_never_reads_stderr_stops_nobody():
+def test_a_host_that_never_reads_stderr_stops_no_other():
     count = 1200
     source = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
     line = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"text":"' + b"z" * 2000 + b'"}}\n'
@@ -290,7 +290,7 @@ def test_a_recording_can_be_played_and_is_not_overwritten(tmp_path, date):
         ([], 2, "Missing argument 'TARGET'"),
     ],
 )
-def test_what_cannot_be_done_is_told(words, code, said):
+def test_impossible_requests_are_reported(words, code, said):
     ended = tapped(*words)
     assert ended.returncode == code
     assert said in ended.stderr.decode()

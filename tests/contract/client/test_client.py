@@ -183,7 +183,7 @@ def test_a_call_that_the_server_refuses_is_an_error():
     run(main())
 
 
-def test_arguments_that_are_no_json_fail_before_anything_is_sent():
+def test_arguments_that_are_not_json_fail_before_anything_is_sent():
     async def main() -> None:
         server = RawServer()
         async with Client(server) as client:
@@ -195,7 +195,7 @@ def test_arguments_that_are_no_json_fail_before_anything_is_sent():
 
 
 @pytest.mark.parametrize("date", DATES[:2])
-def test_where_there_is_no_structured_content_nothing_is_validated(date):
+def test_nothing_is_validated_without_structured_content(date):
     async def main() -> None:
         async with Client(Schooled(WRONG), revision=date) as client:
             await client.list_tools()
@@ -306,7 +306,7 @@ def test_an_argument_is_completed(date, ref, sent):
 
 
 @pytest.mark.requirement("LOG-6", "LOG-7")
-def test_whoever_listens_hears_the_log_without_asking_for_it():
+def test_a_log_callback_receives_the_log_without_a_request():
     async def call(asked: Asked) -> Result:
         for level in ("debug", "info", "warning"):
             await asked.log(level, level)
@@ -340,7 +340,7 @@ async def chatter(asked: Asked) -> Result:
 
 
 @every_revision
-def test_what_arrived_before_the_client_closes_is_heard(date):
+def test_what_arrived_before_the_client_closes_is_received(date):
     heard: list[Any] = []
 
     def on_log(line: LogParams) -> None:  # in a thread, so that none of it is heard at once
@@ -438,7 +438,7 @@ async def hang(_: Asked) -> Result:
 
 @pytest.mark.requirement("ROOT-2")
 @every_revision
-def test_the_server_is_told_that_roots_have_changed_where_it_can_be(date):
+def test_the_server_is_notified_of_changed_roots_where_possible(date):
     async def main() -> None:
         server = RawServer()
         async with Client(server, revision=date, on_roots=[]) as client:
@@ -510,7 +510,7 @@ def test_how_long_a_call_may_take(date, options, timeout, waited):
 
 
 @every_revision
-def test_progress_is_heard_by_the_callback_of_the_call_or_of_the_client(date):
+def test_progress_reaches_the_callback_of_the_call_or_of_the_client(date):
     async def call(asked: Asked) -> Result:
         await asked.progress(1, 2, "half")
         await asked.progress(2, 2)
@@ -563,7 +563,7 @@ def test_a_key_that_is_reserved_cannot_be_sent():
     run(main())
 
 
-def test_more_notices_than_anybody_has_time_for_are_counted():
+def test_notifications_beyond_the_queue_are_counted():
     async def main() -> None:
         gate = asyncio.Event()
 
@@ -581,7 +581,7 @@ def test_more_notices_than_anybody_has_time_for_are_counted():
     run(main())
 
 
-def test_a_notice_whose_params_are_no_object_harms_nobody():
+def test_a_notification_whose_params_are_not_an_object_is_harmless():
     async def main() -> None:
         heard: list[Any] = []
 
@@ -600,7 +600,7 @@ def test_a_notice_whose_params_are_no_object_harms_nobody():
     run(main())
 
 
-def test_a_notice_callback_may_use_the_client():
+def test_a_notification_callback_may_use_the_client():
     async def main() -> None:
         done = asyncio.Event()
 
@@ -656,7 +656,7 @@ def test_what_was_not_declared_is_refused(date):
 # --------------------------------------------------------------------- what a client says of itself
 
 
-def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
+def test_the_repr_of_a_client_names_the_server_and_the_state():
     async def main() -> None:
         client = Client(RawServer(), revision=STATELESS)
         assert repr(client) == "<Client for RawServer: not connected>"
@@ -667,7 +667,7 @@ def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
     run(main())
 
 
-def test_help_tells_what_is_in_a_result():
+def test_help_describes_a_result():
     told = inspect.getdoc(ToolResult)
     assert told is not None
     names = [*ToolResult.__struct_fields__, "text"]

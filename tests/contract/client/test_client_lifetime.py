@@ -132,7 +132,7 @@ def test_several_tasks_may_wait_for_the_same_connection():
     run(main())
 
 
-def test_a_connection_that_nobody_waits_for_any_more_is_given_up():
+def test_a_connection_without_waiters_is_given_up():
     async def main() -> None:
         server = Slow()
         client = Client(server)
@@ -162,7 +162,7 @@ def test_closing_while_another_task_connects_ends_the_attempt():
     run(main())
 
 
-def test_everybody_who_waits_learns_that_it_failed():
+def test_every_waiter_learns_that_it_failed():
     async def main() -> None:
         client = Client(["no-such-program-anywhere"])
         errors = await asyncio.gather(client.connect(), client.connect(), return_exceptions=True)

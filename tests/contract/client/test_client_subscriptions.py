@@ -34,7 +34,7 @@ from toolpost.types import (
 
 
 @pytest.mark.requirement("SUB-5", "SUB-7", "STDIO-8")
-def test_in_the_stateless_era_one_listen_carries_all_wishes():
+def test_in_the_stateless_era_one_listen_carries_all_subscriptions():
     async def main() -> None:
         server = Listened()
         heard = Heard()
@@ -55,7 +55,7 @@ def test_in_the_stateless_era_one_listen_carries_all_wishes():
     run(main())
 
 
-def test_without_a_callback_for_notices_lists_are_not_asked_for():
+def test_without_a_callback_for_notifications_lists_are_not_asked_for():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -154,7 +154,7 @@ def test_a_listen_that_the_server_ends_is_logged_and_can_be_had_again(caplog):
     assert "subscriptions/listen ended" in caplog.text
 
 
-def test_a_wish_that_is_dropped_after_its_listen_has_ended_needs_no_other():
+def test_an_unsubscribe_after_the_listen_has_ended_sends_no_other():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -194,7 +194,7 @@ def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
 # --------------------------------------------------------------------- listens that end too early
 
 
-def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
+def test_a_lost_listen_is_reopened_with_all_subscriptions(caplog):
     async def main() -> None:
         server = Listened()
         heard = Heard()
@@ -256,7 +256,7 @@ def test_a_server_that_knows_no_listen_any_more_is_not_asked_again(caplog):
     assert "change notifications have stopped: raw: no such method" in caplog.text
 
 
-def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
+def test_a_new_subscription_replaces_the_retry():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -272,7 +272,7 @@ def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
     run(main(), Clock)
 
 
-def test_a_connection_that_ends_while_a_listen_is_tried_takes_the_wish_along_to_the_next():
+def test_a_connection_that_ends_during_a_listen_passes_the_subscription_on():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:

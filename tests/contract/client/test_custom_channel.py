@@ -32,7 +32,7 @@ class LineChannel:
         self._writer.close()
 
 
-def test_a_client_talks_over_a_transport_of_ones_own():
+def test_a_client_talks_over_a_custom_transport():
     async def main() -> None:
         left, right = socket.socketpair()
         ours = LineChannel(*await asyncio.open_connection(sock=left))

@@ -146,7 +146,7 @@ def test_a_paused_call_is_a_text_and_nothing_else():
         ("q", TypeError, "answers must be a mapping"),
     ],
 )
-def test_answers_that_are_none_are_told_and_nothing_is_sent(answers, error, text):
+def test_invalid_answers_are_reported_and_nothing_is_sent(answers, error, text):
     script = Script()
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_the_bounds_travel_with_the_call(options, error, rounds):
     assert len(script.seen) == rounds
 
 
-def test_what_the_call_was_told_stays_so():
+def test_the_options_of_a_call_are_kept():
     failed = CallToolResult(content=[TextContent("no")], is_error=True)
 
     async def main() -> None:
@@ -327,7 +327,7 @@ def test_a_function_answers_a_whole_round(kind):
         (7, TypeError, "on_input must be a mapping"),
     ],
 )
-def test_a_function_that_answers_nonsense_is_told_so(answers, error, text):
+def test_an_invalid_answer_of_a_function_is_reported(answers, error, text):
     async def main() -> None:
         async with Client(RawServer({"tools/call": Script(wants("q"))})) as client:
             with pytest.raises(error, match=text):

@@ -287,7 +287,7 @@ def test_an_odd_url_comes_with_a_warning(address, warning, tmp_path, monkeypatch
         "--version",
     ],
 )
-def test_what_is_no_web_page_is_not_opened(address, tmp_path, monkeypatch):
+def test_a_url_that_is_not_a_web_page_is_not_opened(address, tmp_path, monkeypatch):
     told, opened = visited("y\n", address, tmp_path, monkeypatch)
     assert told.result == {"action": "decline"}
     assert "It was not opened" in told.screen
@@ -343,7 +343,7 @@ print(json.dumps(answers))
 """
 
 
-def test_two_who_ask_at_once_take_turns():
+def test_two_concurrent_prompts_take_turns():
     told = played("1\n2\ny\n3\n4\ny\n", program=TWO)
     assert sorted(told.result, key=str) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
@@ -372,7 +372,7 @@ def test_the_user_sees_which_server_asks(revision):
 
 
 @pytest.mark.requirement("ELIC-37")
-def test_what_was_typed_before_the_question_is_no_consent(tmp_path, monkeypatch):
+def test_earlier_input_does_not_count_as_consent(tmp_path, monkeypatch):
     """A y for something else, typed too early, opens nothing."""
     early = """
 import os, threading

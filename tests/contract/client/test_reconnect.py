@@ -322,7 +322,7 @@ def test_what_only_reads_is_repeated(lost):
     run(main(), Clock)
 
 
-def test_a_request_of_ones_own_is_repeated_if_one_says_so():
+def test_a_custom_request_is_retried_with_retry():
     async def main() -> None:
         it = server(x__y=[RequestFailed("cut off"), {}, RequestFailed("cut off"), {}])
         async with client_of(it, revision=SESSION) as client:
@@ -397,7 +397,7 @@ def test_a_server_that_says_when_is_asked_then(status, retry):
         (ChannelClosed("gone", sent=False), False, 1),
     ],
 )
-def test_no_wish_of_a_server_is_above_that_of_the_caller(failure, retry, times):
+def test_no_retry_after_exceeds_the_timeout_of_the_caller(failure, retry, times):
     async def main() -> None:
         if isinstance(failure, RequestFailed) and failure.status is not None:
             failure.retry_after = 0.0

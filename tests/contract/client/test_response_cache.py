@@ -168,7 +168,7 @@ def test_a_result_that_took_answers_is_not_kept():
     run(main(), Clock)
 
 
-def test_a_reader_with_wishes_of_its_own_gets_an_answer_of_its_own():
+def test_a_read_with_its_own_options_is_not_cached():
     async def main() -> None:
         it = server()
         async with client_of(it) as client:
@@ -203,7 +203,7 @@ def test_an_error_is_not_kept():
 
 @pytest.mark.requirement("CACHE-17")
 @pytest.mark.parametrize("method", LISTS)
-def test_a_notice_makes_its_own_list_stale_at_once(method):
+def test_a_notification_makes_its_own_list_stale_at_once(method):
     async def main() -> None:
         it = server()
         async with client_of(it) as client:

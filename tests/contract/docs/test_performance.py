@@ -40,7 +40,7 @@ def test_what_stands_between_two_marks_is_replaced_and_nothing_else():
     assert published(filled, TOLD) == filled
 
 
-def test_a_name_stands_for_all_that_begin_with_it_and_tells_them_apart():
+def test_a_prefix_selects_all_names_and_distinguishes_them():
     page = published("<!-- bench: Growth -->\n<!-- bench: end -->", TOLD)
     assert "\nOf tools, HTTP:\n\n| more |\n\nOf sessions:\n\n| most |\n" in page
 

@@ -50,7 +50,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_what_one_is_told_to_try_works(line, tmp_path):
+def test_the_suggested_commands_work(line, tmp_path):
     (tmp_path / "examples").symlink_to(EXAMPLES)
     (tmp_path / "a.md").touch()
     words = [sys.executable, "-m", *shlex.split(line)]

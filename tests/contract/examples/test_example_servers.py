@@ -22,7 +22,7 @@ by_every_way = pytest.mark.parametrize("way", WAYS)
 
 
 @by_every_way
-def test_weather_tells_structured_data(way):
+def test_weather_returns_structured_data(way):
     heard = []
 
     async def visit(mcp: Client) -> None:
@@ -136,7 +136,7 @@ def test_approval_asks_twice_and_pays_once(way):
 
 
 @pytest.mark.parametrize("answer", [None, {"approve": False}])
-def test_approval_pays_nothing_if_nobody_approves(answer):
+def test_nothing_is_paid_without_approval(answer):
     async def visit(mcp: Client) -> None:
         if mcp.revision != OLDEST:
             told = await mcp.call_tool("pay", PAY)
@@ -206,7 +206,7 @@ def test_images_are_a_picture_and_a_sound(way):
 
 
 @by_every_way
-def test_a_long_job_tells_how_far_it_is_and_ends_when_it_is_cancelled(way):
+def test_a_long_job_reports_progress_and_ends_when_it_is_cancelled(way):
     async def visit(mcp: Client) -> None:
         steps: asyncio.Queue[ProgressParams] = asyncio.Queue()
         told = await mcp.call_tool("bake", {"loaves": 1}, progress=steps.put)

@@ -147,14 +147,14 @@ def in_thread():
 
 
 @pytest.mark.parametrize("cut_off", [run, close, in_thread])
-def test_a_loop_that_is_closed_tells_which_tasks_it_cut_off(cut_off):
+def test_a_closed_loop_reports_its_unfinished_tasks(cut_off):
     cut_off()
     (line,) = leak_check.cut_off
     leak_check.cut_off.clear()
     assert line.startswith("<Task pending name='waiter' coro=<Event.wait() running at ")
 
 
-def test_a_loop_that_is_done_tells_nothing():
+def test_a_finished_loop_reports_nothing():
     async def main():
         await asyncio.create_task(asyncio.sleep(0))
 

@@ -39,7 +39,7 @@ def heard(spec, monkeypatch):
 # --------------------------------------------------------------------- what is heard
 
 
-def test_both_ends_are_heard(heard):
+def test_messages_of_both_ends_are_recorded(heard):
     open_pair("2025-11-25")
     assert sorted(heard()) == [
         ("received", "client", "notice", "notifications/initialized"),
@@ -59,7 +59,7 @@ def test_the_same_is_judged_once_whatever_its_id(heard):
     assert heard() == [("sent", "client", "request", "tools/list")]
 
 
-def test_a_notice_of_another_revision_is_judged_by_that_one(heard):
+def test_a_notification_of_another_revision_is_judged_by_that_one(heard):
     server = open_pair("2026-07-28").server
     heard()
     server.lifecycle.state = "greeted"
@@ -151,7 +151,7 @@ def test_what_fits_is_let_pass(judge, fitting):
 
 
 @pytest.mark.parametrize(("unfit", "complaint"), UNFIT)
-def test_what_does_not_fit_is_told(judge, unfit, complaint):
+def test_what_does_not_fit_is_reported(judge, unfit, complaint):
     complaints = judge.complaints(unfit)
     assert any(complaint in each and each.startswith(unfit.date) for each in complaints), complaints
 

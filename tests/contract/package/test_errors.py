@@ -107,7 +107,7 @@ def test_a_timeout_is_one_for_python_too():
 
 
 @pytest.mark.requirement("ERR-9")
-def test_errors_of_the_peer_are_told_apart_from_our_own():
+def test_errors_of_the_peer_are_distinguished_from_our_own():
     """Only an error answer is an `RPCError`; what went wrong on this side or on the way never is."""
     ours = [kind for kind in ALL if not issubclass(kind, RPCError)]
     assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {
@@ -140,7 +140,7 @@ def test_every_error_reads_well(kind):
     ],
 )
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not InvalidSeal])
-def test_hint_and_peer_are_told(kind, hint, peer, text):
+def test_hint_and_peer_are_part_of_the_message(kind, hint, peer, text):
     arguments = ("tools", "it failed") if issubclass(kind, CapabilityNotDeclared) else ("it failed",)
     error = kind(*arguments, hint=hint, peer=peer)
     assert str(error) == text
@@ -207,7 +207,7 @@ def test_what_the_peer_did_wrong():
     assert (bare.answer, bare.id, bare.reply) == (None, None, False)
 
 
-def test_an_error_answer_of_ones_own():
+def test_a_custom_error_response():
     error = RPCError("m", {"a": 1}, code=7, kind="lucky", hint="h", peer="p", retry_safe=True)
     assert (error.code, error.kind, error.data, error.retry_safe) == (7, "lucky", {"a": 1}, True)
     assert repr(error) == "RPCError('m', code=7, data={'a': 1})"
@@ -240,7 +240,7 @@ def test_what_is_safe_to_try_again(kind):
 
 @pytest.mark.parametrize("kind", [MCPError, RPCError, InternalError, TransportError])
 @pytest.mark.parametrize("safe", [True, False])
-def test_who_raises_may_know_better(kind, safe):
+def test_an_explicit_retry_safe_overrides_the_default(kind, safe):
     error = kind("m", retry_safe=safe)
     assert error.retry_safe is safe
     assert kind.retry_safe is False

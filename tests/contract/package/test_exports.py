@@ -151,7 +151,7 @@ class Wire:
     async def close(self) -> None: ...
 
 
-def test_whoever_has_the_three_methods_is_a_channel():
+def test_any_object_with_the_three_methods_is_a_channel():
     wire: Channel = Wire()
     assert isinstance(wire, Channel)
     assert not isinstance(object(), Channel)

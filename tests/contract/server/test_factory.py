@@ -133,7 +133,7 @@ def test_a_client_may_be_refused(revision, name, kind, text, caplog):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_who_was_refused_may_try_again_in_the_same_conversation(revision):
+def test_a_rejected_client_may_try_again_in_the_same_conversation(revision):
     def hello(name: str, request_id: int) -> dict[str, Any]:
         params = {
             "protocolVersion": revision,

@@ -106,7 +106,7 @@ def test_arguments_are_read_once():
     run(main)
 
 
-def test_who_waits_can_be_cancelled():
+def test_a_waiting_request_can_be_cancelled():
     server = Server("s")
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -193,7 +193,7 @@ def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change:
     run(main)
 
 
-def test_who_serves_calls_in_its_own_way_is_asked():
+def test_a_custom_call_handler_is_used():
     served_by: list[str] = []
 
     class Guarded(Server):

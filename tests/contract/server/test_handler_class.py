@@ -164,7 +164,7 @@ def test_arguments_are_a_dict(raw):
 
 
 @pytest.mark.requirement("TOOL-12")
-def test_arguments_that_are_no_object_are_refused():
+def test_arguments_that_are_not_an_object_are_rejected():
     class Echo(Half):
         async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> Any:
             raise AssertionError

@@ -257,7 +257,7 @@ async def talked(server: Server, revision: str, heard: Heard) -> str:
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_notices_of_ours_pass_on_their_way_out(revision):
+def test_outgoing_notifications_pass_through_middleware(revision):
     async def main() -> None:
         watch, heard = Watch(), Heard()
         assert await talked(talker(watch), revision, heard) == "done"
@@ -277,7 +277,7 @@ def test_notices_of_ours_pass_on_their_way_out(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_a_notice_may_be_changed_dropped_or_fail_on_its_way_out(revision, caplog):
+def test_middleware_may_change_drop_or_fail_an_outgoing_notification(revision, caplog):
     async def change(call: Call, next: Next) -> None:  # noqa: A002 - the word for it
         call.params.message = "changed"
         await next(call)
@@ -412,7 +412,7 @@ def test_questions_pass_on_their_way_out(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_notices_of_clients_pass_on_their_way_in(revision):
+def test_incoming_notifications_pass_through_middleware(revision):
     async def main() -> None:
         watch = Watch()
         heard: list[Any] = []

@@ -82,7 +82,7 @@ def test_a_value_that_is_not_a_function_is_refused(kind):
         ),
     ],
 )
-def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
+def test_a_custom_tool_is_validated(tool, error, said):
     server = Server("s")
     with pytest.raises(error, match=said):
         server.add_tool(tool, lambda arguments: arguments)
@@ -258,7 +258,7 @@ asyncio.run(main())
 """
 
 
-def test_a_server_may_be_served_in_a_loop_of_ones_own():
+def test_a_server_may_be_served_in_a_custom_loop():
     async def main() -> None:
         async with Client([sys.executable, "-c", IN_A_LOOP]) as client:
             assert (await client.call_tool("one")).text == "1"

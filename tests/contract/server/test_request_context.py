@@ -98,7 +98,7 @@ def test_what_is_declared_at_the_handshake_is_a_promise(revision):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_who_declares_no_log_writes_none(revision):
+def test_a_server_that_declares_no_log_writes_none(revision):
     class Quiet(Handler):
         async def list_tools(self, cursor: str | None) -> list[Tool]:
             return [Tool("t", {"type": "object"}, annotations=ToolAnnotations(title="T"))]

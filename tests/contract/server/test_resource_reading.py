@@ -83,7 +83,7 @@ def test_what_a_list_shows_can_be_changed():
 
 
 @pytest.mark.parametrize("name", ["uri", "uri_template", "colour"])
-def test_what_is_no_part_of_it_cannot_be_changed(name):
+def test_unknown_fields_cannot_be_updated(name):
     server = made()
     for handle in (*server.resources, *server.templates):
         with pytest.raises(TypeError, match=f"has no field '{name}' that can be changed"):

@@ -70,7 +70,7 @@ def test_handles_stay_functions():
 
 
 @pytest.mark.requirement("JSCH-1", "JSCH-2", "TOOL-13")
-def test_a_schema_of_ones_own_checks_arguments_and_output():
+def test_a_custom_schema_checks_arguments_and_output():
     server = Server("s")
     output = {"type": "object", "properties": {"twice": {"type": "integer"}}, "required": ["twice"]}
 

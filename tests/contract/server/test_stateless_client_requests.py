@@ -182,7 +182,7 @@ def test_a_user_who_declines_is_not_asked_again(revision):
 
 
 @pytest.mark.requirement("MRTR-6")
-def test_who_did_not_declare_it_is_not_asked():
+def test_a_client_without_the_capability_is_not_asked():
     server = Server("s")
 
     @server.tool
@@ -519,7 +519,7 @@ def test_two_steps_of_one_name_do_not_run_at_once(revision):
 
 
 @BOTH
-def test_what_is_no_function_is_no_step(revision):
+def test_a_step_requires_a_function(revision):
     server = Server("s", debug=True)
 
     @server.tool

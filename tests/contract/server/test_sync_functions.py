@@ -23,7 +23,7 @@ async def till(event: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_a_method_of_ones_own_is_asked(revision):
+def test_a_custom_method_is_requested(revision):
     server = Server("s")
 
     @server.tool

@@ -174,7 +174,7 @@ def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
 @pytest.mark.parametrize(
     ("said", "told"), [("the oven is cold", "the oven is cold"), ("öfen", "öfen"), (f"a {HALF} b", "a ? b")]
 )
-def test_what_a_tool_says_is_told_as_far_as_it_can_be_sent(said, told):
+def test_a_result_is_converted_as_far_as_possible(said, told):
     result = called(refusing(ToolError(said)), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(told)])
 

@@ -113,7 +113,7 @@ def test_order_changes_both_ways():
     asyncio.run(main())
 
 
-def test_what_nothing_overtakes_arrives_by_itself():
+def test_without_another_message_a_delayed_one_arrives():
     async def main():
         inner = ScriptedChannel()
         soon: dict[str, Any] = {"nth": 1, "seconds": 0.001}
@@ -157,7 +157,7 @@ def test_a_cut_ends_both_ways():
     asyncio.run(main())
 
 
-def test_whoever_no_longer_waits_has_lost_nothing():
+def test_a_cancelled_waiter_loses_nothing():
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Fault("delay", seconds=0.02))
@@ -241,7 +241,7 @@ def test_a_fault_that_would_never_happen_is_refused(fault: Any, why):
         Fault(**fault)
 
 
-def test_who_is_overtaken_twice_leaves_nothing_behind():
+def test_a_message_that_is_overtaken_twice_leaves_nothing_behind():
     async def main():
         inner = ScriptedChannel()
         plan = [Fault("reorder", "client", nth, seconds=60) for nth in (1, 3)]
@@ -268,7 +268,7 @@ def test_what_follows_may_fail_as_well():
 
 
 @pytest.mark.parametrize("data", [b"", b'{"x":' + b"[" * 100_000])
-def test_whatever_is_said_can_go_wrong(data):
+def test_garbage_can_replace_any_message(data):
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Chance(1, garbage=1))

@@ -53,13 +53,13 @@ def test_a_way_that_there_is_not(sync_client):
         sync_client(calculator(), over="htttp")
 
 
-async def test_a_parameter_with_a_default_is_no_fixture(client: ClientFactory, b: int = 2):  # noqa: PT028 - it is tested
+async def test_a_parameter_with_a_default_is_not_a_fixture(client: ClientFactory, b: int = 2):  # noqa: PT028 - it is tested
     async with client(calculator()) as mcp:
         assert (await mcp.call_tool("add", {"a": 1, "b": b})).data == 3
 
 
 @mock.patch("os.getlogin", return_value="ann")
-async def test_a_parameter_of_a_decorator_is_no_fixture(getlogin: mock.Mock, client: ClientFactory):
+async def test_a_parameter_of_a_decorator_is_not_a_fixture(getlogin: mock.Mock, client: ClientFactory):
     assert os.getlogin() == getlogin() == "ann"
     assert callable(client)
 

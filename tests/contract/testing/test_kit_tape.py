@@ -27,7 +27,7 @@ def test_a_file_has_a_header_and_a_line_for_each_message(tmp_path):
     assert 0 <= first["at"] <= second["at"]
 
 
-def test_what_is_no_json_is_a_text(tmp_path):
+def test_invalid_json_is_a_string(tmp_path):
     path = tmp_path / "talk.jsonl"
     with Tape(path) as tape:
         tape.write("server", b"Listening on 8000")

@@ -74,7 +74,7 @@ def test_the_stateless_era_reads_without_its_facts():
     assert "io.modelcontextprotocol" not in str(transcript)
 
 
-def test_several_connections_are_told_apart():
+def test_several_connections_are_distinguished():
     transcript = Transcript()
 
     async def main():

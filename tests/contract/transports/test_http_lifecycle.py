@@ -198,7 +198,7 @@ def test_a_lifespan_that_is_cancelled_does_not_leave_requests_waiting():
     run(main)
 
 
-def test_who_leaves_before_it_has_begun_ends_nothing():
+def test_a_client_that_disconnects_early_cancels_nothing():
     async def main():
         begun, go = asyncio.Event(), asyncio.Event()
 
@@ -508,7 +508,7 @@ def test_workers_that_die_at_once_are_not_replaced_endlessly():
     run(main)
 
 
-def test_an_asgi_server_that_cancels_a_stream_hears_nothing():
+def test_an_asgi_server_that_cancels_a_stream_gets_no_error():
     async def main():
         app = kitchen().asgi()
         async with serving(app) as site:
@@ -529,7 +529,7 @@ def test_an_asgi_server_that_cancels_a_stream_hears_nothing():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_who_speaks_may_have_to_be_looked_up(is_async):
+def test_the_principal_may_be_looked_up_asynchronously(is_async):
     def known(scope):
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
@@ -555,12 +555,12 @@ def test_who_speaks_may_have_to_be_looked_up(is_async):
         ({"allowed_host": []}, "unexpected keyword argument 'allowed_host'"),
     ],
 )
-def test_a_keyword_that_there_is_not_is_told(given, told):
+def test_an_unknown_keyword_is_reported(given, told):
     with pytest.raises(TypeError, match=told):
         kitchen().asgi(**given)
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "127.0.0.1", "127.0.0.1:port", 8000])
-def test_an_address_that_is_none_is_told(address):
+def test_an_invalid_address_is_reported(address):
     with pytest.raises(ValueError, match=r"such as '127\.0\.0\.1:8000'"):
         kitchen().run(http=address)

@@ -45,7 +45,7 @@ def test_a_session_belongs_to_the_principal_that_opened_it():
     run(main)
 
 
-def test_a_function_knows_who_speaks():
+def test_a_function_knows_its_principal():
     server = Server("who")
 
     @server.tool
@@ -103,7 +103,7 @@ def test_a_question_comes_on_the_stream_of_its_call(revision):
     run(main)
 
 
-def test_an_answer_of_another_session_is_no_answer():
+def test_an_answer_of_another_session_is_ignored():
     async def main():
         async with hosted(kitchen()) as site:
             session, other = await site.open(OLD, ELICITS), await site.open(OLD, ELICITS)
@@ -218,7 +218,7 @@ def test_a_batch_whose_parts_are_cancelled_is_answered_in_part():
     run(main)
 
 
-def test_a_batch_with_notices_is_a_stream():
+def test_a_batch_with_notifications_is_a_stream():
     async def main():
         async with hosted(kitchen()) as site:
             session = await site.open(FIRST)
@@ -276,7 +276,7 @@ def test_fire_and_forget_posts_are_taken_in_order():
 
 
 @pytest.mark.requirement("HTTPL-18", "HTTPL-19")
-def test_who_comes_back_to_the_general_stream_takes_it_over():
+def test_a_new_reader_takes_over_the_general_stream():
     """A client may know sooner than we do that its connection is dead."""
 
     async def main():
@@ -315,7 +315,7 @@ def test_older_clients_get_no_empty_event(revision):
     run(main)
 
 
-def test_nobody_can_be_asked_who_does_not_listen():
+def test_a_client_without_an_open_stream_cannot_be_asked():
     server = Server("asks")
     seen: list[Any] = []
 

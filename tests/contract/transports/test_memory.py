@@ -68,7 +68,7 @@ def test_a_sender_waits_for_room():
     run(main)
 
 
-def test_senders_who_wait_go_first_come_first_served():
+def test_waiting_senders_are_served_in_order():
     async def main():
         one, other = memory_pair(limit=1)
         await one.send(b"0")
@@ -129,7 +129,7 @@ def test_a_receive_that_timed_out_is_simply_tried_again():
     run(main)
 
 
-def test_the_other_end_reads_what_was_sent_before_and_then_hears_of_the_end():
+def test_the_other_end_reads_what_was_sent_before_and_then_learns_of_the_end():
     async def main():
         one, other = memory_pair()
         await one.send(b"1")
@@ -156,7 +156,7 @@ def test_the_end_that_closed_reads_no_more():
 
 
 @pytest.mark.parametrize("closer", [0, 1])
-def test_whoever_waits_is_told_of_the_end(closer):
+def test_a_waiting_reader_is_notified_of_the_end(closer):
     async def main():
         ends = memory_pair(limit=1)
         one, other = ends

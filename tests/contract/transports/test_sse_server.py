@@ -30,7 +30,7 @@ def test_a_conversation(revision):
     run(main)
 
 
-def test_notices_and_questions_come_on_the_one_stream():
+def test_notifications_and_questions_come_on_the_same_stream():
     async def main():
         async with talking() as (_, client):
             await client.greet(OLD, {"elicitation": {}})
@@ -208,7 +208,7 @@ def test_many_large_answers_at_once():
     run(main)
 
 
-def test_a_list_that_changes_is_told():
+def test_a_changed_list_is_reported():
     async def main():
         server = kitchen()
         async with hosted(server) as site:

@@ -96,7 +96,7 @@ def test_a_request_that_is_too_long_is_refused_by_its_id(line, id_):
         b'{"jsonrpc":"2.0","id":1,"result":%s}',
     ],
 )
-def test_a_notice_or_an_answer_that_is_too_long_is_not_answered(line):
+def test_a_notification_or_an_answer_that_is_too_long_is_not_answered(line):
     answers, said = talk(wire(*hello(DATES[-2]), line % LONG, PING), count=4, limit=5000)
     assert [answer["id"] for answer in answers] == [1, 2, 3, "last"]
     assert "dropped a message from the client" in said

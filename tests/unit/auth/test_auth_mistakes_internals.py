@@ -27,7 +27,7 @@ from toolpost.errors import (
         ({"auth": ["oauth"]}, "a string, not"),
     ],
 )
-def test_what_cannot_be_meant_in_a_configuration_is_told_with_its_place(entry, match, tmp_path):
+def test_an_invalid_configuration_is_reported_with_its_place(entry, match, tmp_path):
     config = {"mcpServers": {"notes": {"url": "http://localhost/mcp", **entry}}}
     with pytest.raises(ConnectFailed, match=match) as caught:
         Client(config)

@@ -30,7 +30,7 @@ async def both(path: str = "", **jwt: Any):
             yield site, issuer
 
 
-def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatch):
+def test_invented_keys_cause_few_requests_and_block_no_client(monkeypatch):
     async def main() -> None:
         async with both() as (site, issuer):
             good = issuer.token(RESOURCE)
@@ -164,7 +164,7 @@ def test_an_issuer_that_takes_its_time(monkeypatch):
     run(main)
 
 
-def test_who_waits_may_leave_and_others_get_the_keys():
+def test_a_waiter_may_leave_and_others_get_the_keys():
     begun, go, loads = asyncio.Event(), asyncio.Event(), []
     issuer = TokenIssuer(ISSUER)
     token = parse_jws(issuer.token(RESOURCE))
@@ -314,7 +314,7 @@ def test_keys_that_are_of_no_use(key, caplog):
 @pytest.mark.parametrize(
     "text", ["", "a", "a.b", "a.b.c.d", "e30.e30.é", "e30.e30.a", "bm8.e30.", "W10.e30."]
 )
-def test_what_is_no_compact_text(text):
+def test_an_invalid_compact_jws(text):
     with pytest.raises(TokenRejected):
         parse_jws(text)
 

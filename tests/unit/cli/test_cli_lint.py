@@ -77,7 +77,7 @@ def test_what_is_odd_about_a_tool_is_found(odd, verdict, text):
 
 
 @pytest.mark.parametrize("key", ["$ref", "$schema", "$dynamicRef"])
-def test_a_schema_makes_nobody_fetch_anything(key):
+def test_a_schema_causes_no_requests(key):
     asked = []
 
     def answer(request):

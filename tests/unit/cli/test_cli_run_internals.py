@@ -189,7 +189,7 @@ def test_a_server_is_found(loading, tmp_path, text, name):
         ("folder/part.py", UNREACHABLE, "attempted relative import", "use folder.part"),
     ],
 )  # fmt: skip
-def test_what_is_no_server_is_told_with_what_there_is(loading, tmp_path, text, code, told, hint):
+def test_a_module_without_a_server_lists_its_objects(loading, tmp_path, text, code, told, hint):
     files = {
         "folder/part.py": "from . import other\n",
         "folder/__init__.py": "",

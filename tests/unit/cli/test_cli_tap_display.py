@@ -81,7 +81,7 @@ def test_a_message_is_an_object_for_programs():
 # --------------------------------------------------------------------- where it goes
 
 
-def test_what_nobody_reads_in_time_is_counted():
+def test_lines_that_are_not_read_in_time_are_counted():
     reader, writer = os.pipe()
     outlet = BackgroundWriter(writer)
     line, count, read = "x" * (1024 * 1024), 9, list[bytes]()
@@ -99,7 +99,7 @@ def test_what_nobody_reads_in_time_is_counted():
     assert gap == f"… {count - len(shown)} lines dropped: the reader was too slow"
 
 
-def test_whoever_reads_no_more_is_forgotten():
+def test_a_closed_reader_is_ignored():
     reader, writer = os.pipe()
     os.close(reader)
     outlet = BackgroundWriter(writer)

@@ -114,6 +114,6 @@ def test_options_are_added_to_what_a_file_says(home):
         (["http://user:secret@h/"], {}, "must not contain a user"),
     ],
 )
-def test_what_does_not_fit_is_told(home, words, options, problem):
+def test_what_does_not_fit_is_reported(home, words, options, problem):
     with pytest.raises(CommandError, match=problem):
         reach(*words, **options).resolve_target()

@@ -38,7 +38,7 @@ def test_comments_and_trailing_commas_are_read_past():
         ("/*" * 100_000, "no end"),
     ],
 )
-def test_what_is_broken_is_told_with_its_place(text, where):
+def test_what_is_broken_is_reported_with_its_place(text, where):
     with pytest.raises(ConfigSyntaxError, match=where):
         parse(text)
 

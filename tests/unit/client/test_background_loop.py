@@ -68,7 +68,7 @@ def test_nothing_that_happens_on_the_loop_ends_it(home, end):
     assert begin(home, work).result(10) == 1
 
 
-def test_whoever_waits_fails_with_a_loop_that_ended_all_the_same(home):
+def test_a_waiter_fails_even_if_the_loop_has_ended(home):
     async def cancel_all() -> None:
         for task in asyncio.all_tasks():
             task.cancel()

@@ -86,7 +86,7 @@ def test_threads_are_daemons_used_again_and_see_the_context(crew):
     run(main())
 
 
-def test_more_callbacks_than_threads_wait_their_turn_unless_nobody_waits_for_them(crew):
+def test_callbacks_wait_for_a_thread_unless_they_are_abandoned(crew):
     gate = threading.Event()
     begun = threading.Semaphore(0)
     done: list[str] = []

@@ -33,7 +33,7 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_connection_whose_loop_has_ended_is_no_connection(told):
+def test_a_connection_of_an_ended_loop_is_not_reused(told):
     def end() -> None:
         asyncio.run(client.connect())
         if not told:  # as with a loop that was closed without cancelling its tasks

@@ -41,7 +41,7 @@ def _late(method: str, listen: Any, **params: Any) -> bytes:
     return encode_notification(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
 
 
-def test_a_notice_of_another_listen_is_not_heard_and_one_of_none_is():
+def test_notifications_of_an_unknown_listen_are_dropped_and_untagged_ones_received():
     async def main() -> None:
         server = Listened()
         heard = Heard()

@@ -86,7 +86,7 @@ def test_bytes_that_cannot_be_read_are_the_servers_fault():
         decode_value(b"[1e999]", list[float], "x")
 
 
-def test_a_type_that_nobody_can_make_is_our_fault():
+def test_an_unsupported_result_type_is_an_error_of_the_caller():
     class Strange:
         pass
 
@@ -111,7 +111,7 @@ def test_without_structured_content_typed_data_is_read_from_the_text(text, kind,
     assert make_tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
 
 
-def test_text_that_is_no_json_is_not_of_the_type():
+def test_text_that_is_not_json_is_not_of_the_type():
     with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
@@ -130,7 +130,7 @@ def test_without_structured_content_the_text_is_the_data(content, data):
     assert make_tool_result("t", CallToolResult(content=content), None).data == data
 
 
-def test_nothing_said_is_none():
+def test_an_empty_result_is_none():
     optional: Any = str | None
     assert make_tool_result("t", CallToolResult(content=[]), optional).data is None
     with pytest.raises(RemoteProtocolError, match="is not of type int"):

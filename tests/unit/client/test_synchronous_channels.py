@@ -115,7 +115,7 @@ def test_a_request_is_taken_and_answered_at_once(read):
     run(main())
 
 
-def test_where_there_is_no_room_it_is_sent_as_always():
+def test_without_room_it_is_sent_as_usual():
     async def main() -> None:
         async with Harness() as it:
             it.channel.room = False
@@ -152,7 +152,7 @@ def test_a_request_that_was_taken_is_late_all_the_same():
         runner.run(main())
 
 
-def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
+def test_a_sender_that_waits_for_room_may_time_out_unsent():
     async def main() -> None:
         async with Harness() as it:
             it.channel.room = False
@@ -172,7 +172,7 @@ def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
         runner.run(main())
 
 
-def test_an_ask_is_answered_in_nobodys_name():
+def test_a_callback_does_not_see_the_context_of_an_unrelated_call():
     """It may come while a call of ours is being told its answer: what that has set is not for callbacks."""
 
     async def main() -> None:
@@ -186,7 +186,7 @@ def test_an_ask_is_answered_in_nobodys_name():
     run(main())
 
 
-def test_what_comes_after_closing_is_not_heard():
+def test_messages_after_closing_are_dropped():
     async def main() -> None:
         it = Harness()
         async with it:
@@ -197,7 +197,7 @@ def test_what_comes_after_closing_is_not_heard():
     run(main())
 
 
-def test_a_message_that_breaks_us_ends_the_link_and_not_whoever_tells_it(caplog, monkeypatch):
+def test_a_message_that_raises_ends_the_connection_and_not_the_sender(caplog, monkeypatch):
     async def main() -> None:
         async with Harness() as it:
             call = it.start()

@@ -60,7 +60,7 @@ async def ends(asked: Asked, *numbers: str) -> None:
 
 
 @pytest.mark.requirement("ELIC-17", "ELIC-22")
-def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
+def test_a_completion_is_reported_once_and_only_while_the_elicitation_is_in_progress():
     async def call(asked: Asked) -> Result:
         await ends(asked, "yes")  # before it was asked for
         await asked.ask("elicitation/create", visit("yes"))
@@ -75,7 +75,7 @@ def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
 
 
 @pytest.mark.requirement("ELIC-17", "ELIC-18")
-def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_made_again():
+def test_a_refused_request_names_the_url_and_can_be_repeated():
     needed = [{"mode": "url", "message": "Log in", "url": "https://a.example/x", "elicitationId": "7"}]
     visited: list[str] = []
 
@@ -97,7 +97,7 @@ def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_m
     run(main())
 
 
-def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
+def test_the_completion_after_a_refusal_is_reported():
     known = incoming.UrlElicitations()
     entries: list[Any] = [
         {"message": "?", "url": "https://a.example", "elicitationId": "1"},

@@ -244,7 +244,7 @@ def refused(chunks, limit):
 @pytest.mark.requirement("MSG-15")
 @pytest.mark.parametrize(("around", "identity", "reply", "answered"), TOLD)
 @pytest.mark.parametrize("limit", [500, 10_000])
-def test_the_ends_of_a_dropped_line_tell_whose_it_is(around, identity, reply, answered, limit):
+def test_the_ends_of_a_dropped_line_identify_it(around, identity, reply, answered, limit):
     line = around % LONG
     for chunks in ([line + b"\n"], cut(line + b"\n", range(0, 14_000, 1000))):
         error = refused(chunks, limit)

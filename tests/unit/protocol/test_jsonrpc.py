@@ -464,7 +464,7 @@ def test_nothing_else_is_an_id(around, wire):
         pytest.param(b'"2.0"', INVALID, None, False, "object", id="string alone"),
     ],
 )
-def test_json_that_is_no_message_is_an_invalid_request(text, code, identity, reply, why):
+def test_json_that_is_not_a_message_is_an_invalid_request(text, code, identity, reply, why):
     error = refusal(text)
     assert (code_of(error), error.id, error.reply) == (code, identity, reply)
     assert why in str(error)
@@ -773,7 +773,7 @@ def test_many_members_are_counted_in_linear_time():
     ],
 )
 @pytest.mark.parametrize("deep", [b"0", b"[" * 80 + b"]" * 80])
-def test_unknown_members_are_bounded_before_they_are_told_apart(rest, code, reply, deep):
+def test_unknown_members_are_bounded_before_they_are_distinguished(rest, code, reply, deep):
     crowd = b",".join(b'"%d":0' % number for number in range(600_000))
     data = b'{"jsonrpc":"2.0",%s,%s,"x":%s}' % (crowd, rest, deep)
     tracemalloc.start()
@@ -795,7 +795,7 @@ def test_unknown_members_are_bounded_before_they_are_told_apart(rest, code, repl
         pytest.param(b'{"jsonrpc":"2.0","method":"m","method":"m"}', id="a member twice"),
     ],
 )
-def test_a_notice_that_is_refused_has_no_answer(data):
+def test_a_notification_that_is_rejected_has_no_answer(data):
     error = refusal(data)
     assert (error.answer, error.reply, error.id) == (None, False, None)
 
@@ -899,7 +899,7 @@ def test_a_hundred_thousand_levels_are_a_clean_error(kind, around):
 
 @pytest.mark.parametrize("slot", ["params of a request", "result", "data of an error", "unknown member"])
 @pytest.mark.parametrize("depth", [100, 900, 100_000])
-def test_a_message_that_nests_too_deeply_still_tells_whose_it_is(depth, slot):
+def test_a_message_that_nests_too_deeply_still_has_its_id(depth, slot):
     # Otherwise the request that such an answer belongs to would wait until it times out.
     code, reply, around = SLOTS[slot]
     error = refusal(around % nested(depth, "arrays"))
@@ -907,7 +907,7 @@ def test_a_message_that_nests_too_deeply_still_tells_whose_it_is(depth, slot):
 
 
 @everywhere
-def test_a_limit_that_the_parser_cannot_reach_is_no_danger(around):
+def test_nesting_beyond_the_parser_is_an_error(around):
     error = refusal(around % nested(100_000, "both"), depth=10**9)
     assert code_of(error) == (None if error.reply else PARSE)
     assert "nested too deeply" in str(error)
@@ -922,7 +922,7 @@ def test_many_levels_are_measured_in_linear_time():
 
 
 @pytest.mark.parametrize("slot", ["params of a request", "result"])
-def test_64_megabytes_of_digits_that_nobody_reads_are_carried(slot):
+def test_64_megabytes_of_unread_digits_are_forwarded(slot):
     digits = b"7" * (64 * MEGABYTE)
     message = decode(SLOTS[slot][2] % digits)
     raw = (
@@ -1053,7 +1053,7 @@ def test_a_batch_holds_no_more_than_its_limit():
         pytest.param(b'{"\xff":1}', PARSE, None, id="no array and not UTF-8"),
     ],
 )
-def test_what_is_no_batch_is_refused_as_a_whole(text, code, identity):
+def test_an_invalid_batch_is_rejected_as_a_whole(text, code, identity):
     error = refusal(text, decode_batch)
     assert (code_of(error), error.id, error.reply) == (code, identity, False)
 
@@ -1194,7 +1194,7 @@ def test_a_reader_is_made_when_it_is_first_needed():
     assert read.decode is first
 
 
-def test_a_kind_that_nobody_knows_is_read_and_written():
+def test_a_kind_that_is_unknown_is_read_and_written():
     text = b'{"content":[{"type":"hologram","depth":3}]}'
     assert encode(JSONReader(CallToolResult)(text)) == text
 

@@ -181,7 +181,7 @@ NOTES = Annotations(audience=["user"], priority=1, last_modified="2025-01-01")
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
+def test_text_keeps_its_audience_and_meta(block, annotations):
     lowered = downgrade_value(CreateMessageResult(role="assistant", content=block, model="m"), A).content
     assert isinstance(lowered, TextContent)
     assert (lowered.annotations, lowered.meta) == (annotations, {"k": 1})
@@ -189,7 +189,7 @@ def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
 
 @pytest.mark.parametrize("block", ["hello", None, {"type": "text"}, [TEXT]], ids=repr)
 @pytest.mark.parametrize("revision", [A, E])
-def test_what_is_no_block_is_refused(block, revision):
+def test_an_invalid_block_is_rejected(block, revision):
     with pytest.raises(LocalProtocolError, match=f"not {type(block).__name__}"):
         downgrade_value(CallToolResult(content=[block]), revision)
 
@@ -276,14 +276,14 @@ def test_structured_content(structured, told, at):
 @pytest.mark.parametrize("structured", [{"a": 1}, {}, [1], "s", 0, None])
 @pytest.mark.parametrize("revision", [A, B, C, D])
 @pytest.mark.parametrize("blocks", [[], [IMAGE], [IMAGE, RESOURCE, NEW]], ids=len)
-def test_structured_content_without_text_is_told_as_text_too(structured, revision, blocks):
+def test_structured_content_without_text_is_also_sent_as_text(structured, revision, blocks):
     """Older clients read text; the specification wants it beside what is no object (TOOL-12)."""
     lowered = downgrade_value(CallToolResult(content=blocks, structured_content=structured), revision)
     assert lowered.content == [*blocks, TextContent(jsonrpc.encode(structured).decode())]
 
 
 @pytest.mark.parametrize(("block", "told"), [(AUDIO, AUDIO_TEXT), (LINK, LINK_TEXT), (USE, USE_TEXT)])
-def test_text_that_stands_for_another_block_does_not_tell_the_structure(block, told):
+def test_text_that_replaces_another_block_does_not_repeat_its_data(block, told):
     lowered = downgrade_value(CallToolResult(content=[block], structured_content={"a": 1}), A)
     assert lowered.content == [told, TextContent('{"a":1}')]
 
@@ -310,7 +310,7 @@ TOLD_STRUCTURES = [
 
 
 @pytest.mark.parametrize(("block", "told"), TOLD_STRUCTURES)
-def test_structured_content_that_is_told_to_a_model(block, told):
+def test_structured_content_for_a_model(block, told):
     alone_and_among_others: list[Any] = [(block, told), ([block], [told]), ([TEXT, block], [TEXT, told])]
     for said, expected in alone_and_among_others:
         params = CreateMessageParams(messages=[SamplingMessage("user", said)], max_tokens=1)
@@ -403,7 +403,7 @@ MEMBERS = [
     ("strategy", "name"), MEMBERS, ids=lambda value: value if isinstance(value, str) else ""
 )
 @given(data=st.data())
-def test_the_stateless_era_is_told_no_member_that_it_does_not_have(schemas, strategy, name, data):
+def test_stateless_messages_contain_no_session_members(schemas, strategy, name, data):
     """Its schema lets more members pass, so that test_emitted could not show it."""
     definitions = schemas[E.date]["$defs"]
     sent = json.loads(jsonrpc.encode(downgrade_value(data.draw(strategy), E)))
@@ -550,7 +550,7 @@ class Both(Aside, CallToolResult):
     """A result whose first base is nothing to lower."""
 
 
-def test_a_subclass_is_told_as_its_base_is():
+def test_a_subclass_is_encoded_as_its_base():
     block = Audible("aGk=", "audio/wav")
     assert downgrade_value(Verdict(content=[block], score=3), A) == Verdict(content=[AUDIO_TEXT], score=3)
     assert downgrade_value(GetPromptResult(messages=[Line("user", block, 7)]), A).messages == [

@@ -384,7 +384,7 @@ def test_a_value_is_decoded_exactly_once(template, text, expected):
     "broken",
     ["%", "%4", "%4g", "%%41", "a%", "%FF", "%C3", "%C3a", "%ED%A0%80", "%F4%90%80%80", "%zz"],
 )
-def test_broken_escapes_and_broken_utf8_are_no_match(template, broken):
+def test_broken_escapes_and_broken_utf8_do_not_match(template, broken):
     parsed = UriTemplate(template)
     good = uritemplate.expand(template, {"a": {"a": "good"} if template == "x://{?a*}" else "good"})
     assert parsed.match(good) is not None

@@ -158,14 +158,14 @@ def test_a_row_shows_its_name():
     assert repr(ROW["tools/call"]) == "<Row tools/call>"
 
 
-def test_a_notice_has_no_result():
+def test_a_notification_has_no_result():
     row = Row("notifications/x", NotificationParams, server=ALWAYS)
     assert row.result is None
     assert row.results == {}
     assert not row.can_require_input
 
 
-def test_a_row_of_ones_own():
+def test_a_custom_row():
     row = Row("com.example/x", TaskParams, Result, client=TASKS, needs="tools", named="task_id")
     assert (row.client, row.server, row.asked, row.needs) == (TASKS, None, None, "tools")
     assert (row.named, row.member) == ("task_id", "taskId")
@@ -200,7 +200,7 @@ def test_a_span_knows_only_revisions(date):
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.can_require_input])
-def test_a_wish_for_input_is_read_as_such(name):
+def test_an_input_required_result_is_decoded(name):
     raw = Raw(b'{"resultType":"input_required","requestState":"s","new":1}')
     result = ROW[name].read_result(raw, "input_required")
     assert isinstance(result, InputRequiredResult)
@@ -260,7 +260,7 @@ SAID = [
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_what_a_tool_said_is_read_the_same_in_the_short_way_and_in_the_long_one(said):
+def test_both_readers_decode_a_tool_result_in_the_same_way(said):
     raw = Raw(json.dumps(said).encode())
     result = ROW["tools/call"].read_result(raw, "complete")
     assert type(result) is CallToolResult
@@ -323,7 +323,7 @@ def test_a_result_of_an_unknown_type_makes_the_answer_invalid(kind):
 
 
 @pytest.mark.parametrize("kind", [None, 5, ["complete"]])
-def test_a_type_that_is_no_word_makes_the_answer_invalid(kind):
+def test_a_result_type_that_is_not_a_string_is_invalid(kind):
     event = answered(DATES[-1], {"tools": [], "resultType": kind})
     assert isinstance(event, ErrorReceived)
     assert isinstance(event.error, RemoteProtocolError)
@@ -347,7 +347,7 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
         ("ping", f"it is a request of the client in {DATES[0]} … {DATES[3]} and a request of the server in"),
     ],
 )
-def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
+def test_an_unsupported_method_gets_a_suggestion(method, hint):
     assert suggest_method(method).startswith(hint)
 
 

@@ -31,7 +31,7 @@ def heard(spec, monkeypatch):
     return take
 
 
-def test_all_that_a_connection_writes_is_heard(heard):
+def test_every_message_that_a_connection_writes_is_recorded(heard):
     pair = open_pair("2025-11-25")
     outgoing, incoming = pair.ask("tools/list", progress=True)
     other, _ = pair.ask("tools/list")
@@ -50,7 +50,7 @@ def test_all_that_a_connection_writes_is_heard(heard):
     ]
 
 
-def test_all_that_a_connection_accepts_is_heard(heard):
+def test_every_message_that_a_connection_accepts_is_recorded(heard):
     pair = open_pair("2026-07-28")
     outgoing, incoming = pair.ask("tools/list", progress=True)
     progress = pair.server.report_progress(incoming.id, 1)

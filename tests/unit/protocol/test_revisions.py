@@ -184,7 +184,7 @@ def test_the_codes_of_the_stateless_era(officials):
 
 @pytest.mark.requirement("ERR-4")
 @pytest.mark.parametrize("date", DATES)
-def test_a_reserved_code_that_nobody_has_defined_is_never_sent(date):
+def test_an_undefined_reserved_code_is_never_sent(date):
     told = {code: REVISIONS[date].translate_code(code) for code in range(-32099, -32019)}
     kept = {-32020, -32021, -32022} | ({-32042} if date == D else set())
     assert told == {code: code if code in kept else -32603 for code in told}
@@ -249,7 +249,7 @@ def test_negotiation_by_the_rules():
                 assert dated(negotiate(offered, supported)) == expected
 
 
-def test_all_revisions_are_supported_unless_told_otherwise():
+def test_all_revisions_are_supported_by_default():
     assert negotiate("unknown") is LATEST_SESSION
 
 

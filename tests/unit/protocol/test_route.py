@@ -249,7 +249,7 @@ def test_each_fault_has_its_status_and_its_code(fault):
         for second in FAULTS[index + 1 :]
     ],
 )
-def test_of_two_faults_the_earlier_one_is_told(first, second):
+def test_of_two_faults_the_earlier_one_is_reported(first, second):
     post = Post()
     second[0](post)
     first[0](post)
@@ -287,7 +287,7 @@ def test_white_space_around_a_header_does_not_count(version):
         pytest.param("x" * 100_000, id="long"),
     ],
 )
-def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
+def test_an_unknown_version_is_newer_than_ours(version):
     # Without facts in the body it is not even a request of the stateless era …
     route = classify({VERSION: version}, request("tools/list"), server().local_peer)
     assert isinstance(route, Rejected)
@@ -405,7 +405,7 @@ def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Inb
 
 
 @pytest.mark.requirement("META-12", "META-13", "META-15", "STATE-1")
-def test_the_route_tells_who_is_asking_and_the_next_request_starts_from_nothing():
+def test_the_route_identifies_the_client_for_each_request():
     connection, question = server(), ElicitParams(message="Who?", requested_schema={})
     meta = {
         **FACTS,
@@ -664,7 +664,7 @@ def test_without_annotations_the_arguments_are_not_read():
 
 @pytest.mark.parametrize("sent", [{}, {METHOD: "notifications/cancelled"}])
 @pytest.mark.parametrize("params", [None, {}, {"requestId": 1}, {"_meta": {PROTOCOL_VERSION: MODERN}}])
-def test_a_notice_needs_a_version_and_no_facts(sent, params):
+def test_a_notification_needs_a_version_and_no_facts(sent, params):
     message = read(method="notifications/cancelled", params=params)
     connection = server()
     route = classify({VERSION: MODERN, **sent}, message, connection.local_peer)
@@ -689,7 +689,7 @@ def test_a_notice_needs_a_version_and_no_facts(sent, params):
         pytest.param({VERSION: LEGACY[-1]}, {PROTOCOL_VERSION: LEGACY[-1]}, -32022, id="both of the past"),
     ],
 )
-def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
+def test_a_notification_that_contradicts_itself_is_rejected(sent, meta, code):
     route = classify(
         sent, read(method="notifications/cancelled", params={"_meta": meta}), server().local_peer
     )
@@ -708,7 +708,7 @@ def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
         pytest.param(None, id="batch"),
     ],
 )
-def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version, message):
+def test_only_a_single_request_or_notification_is_posted_to_the_stateless_era(version, message):
     route = classify({VERSION: version}, message, server().local_peer)
     assert isinstance(route, Rejected)
     assert route.error.code == -32600
@@ -826,7 +826,7 @@ def test_initialize_opens_a_session_whatever_legacy_version_the_header_names(sup
     assert route == SessionRoute(REVISIONS[version or "2025-03-26"], None, is_initialize=True)
 
 
-def test_a_notice_opens_nothing():
+def test_a_notification_opens_nothing():
     assert classify({}, JSONRPCNotification("initialize"), server().local_peer) == SessionRoute(
         REVISIONS["2025-03-26"]
     )
@@ -846,7 +846,7 @@ def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
 
 
 @pytest.mark.parametrize("version", [MODERN, "2999-01-01"])
-def test_initialize_with_a_modern_header_is_no_handshake(version):
+def test_initialize_with_a_modern_header_is_not_a_handshake(version):
     route = classify({VERSION: version}, request("initialize", OPENING), server().local_peer)
     assert isinstance(route, Rejected)
     assert route.error.code == -32602
@@ -916,7 +916,7 @@ def test_the_version_header_repeats_what_the_body_says():
 @pytest.mark.parametrize(
     "params", [UNSET, Raw(b"{}"), Raw(b'{"_meta":null}'), Raw(b'{"_meta":{},"name":"x"}')]
 )
-def test_a_notice_carries_its_version_and_its_method(params):
+def test_a_notification_carries_its_version_and_its_method(params):
     assert mirror_headers(JSONRPCNotification("notifications/cancelled", params)) == {
         VERSION: MODERN,
         METHOD: "notifications/cancelled",

@@ -87,7 +87,7 @@ def test_a_string_expires_in_the_second_it_names(ring):
 
 
 @both_forms
-def test_nobody_can_postpone_the_expiry(ring):
+def test_the_expiry_cannot_be_changed(ring):
     raw = raw_of(ring.seal(b"x", audience="cursor", expires=1000))
     for later in (1001, 2**64 - 1):
         assert "forged" in refusal(ring, text_of(raw[:5] + later.to_bytes(8, "big") + raw[13:]))
@@ -250,13 +250,13 @@ def test_a_string_that_is_too_long_is_refused_before_it_is_read():
 
 
 @pytest.mark.parametrize("expires", [-1, 2**64 - 1, 2**64, 1.5, 1e9, True])
-def test_an_expiry_that_is_no_time_is_refused(expires):
+def test_an_expiry_that_is_not_a_time_is_rejected(expires):
     with pytest.raises(ValueError, match="Unix time in whole seconds"):
         PLAIN.seal(b"x", audience="cursor", expires=expires)
 
 
 @pytest.mark.parametrize("binding", ["ann", b"ann"])
-def test_a_lone_string_is_no_binding(binding):
+def test_a_lone_string_is_not_a_binding(binding):
     with pytest.raises(TypeError, match=r"binding=\[principal\]"):
         PLAIN.seal(b"x", audience="cursor", binding=binding)
 
@@ -319,7 +319,7 @@ def test_a_ring_without_keys_is_refused():
 
 
 @pytest.mark.parametrize("lone", ["k" * 40, b"k" * 40])
-def test_a_lone_key_is_no_ring(lone):
+def test_a_lone_key_is_not_a_ring(lone):
     with pytest.raises(TypeError, match=r"KeyRing\(\[key\]\)"):
         KeyRing(lone)
 

@@ -514,7 +514,7 @@ def test_without_context_types_there_is_no_context():
         BoundFunction(two_contexts)
 
 
-def test_what_a_partial_has_set_is_nobodys_argument():
+def test_an_argument_set_by_a_partial_is_not_a_parameter():
     bound = BoundFunction(functools.partial(every_kind, c=0.25))
     assert "c" not in bound.input_schema["properties"]
     assert "0.25" not in json.dumps(bound.input_schema)
@@ -822,7 +822,7 @@ def test_the_text_is_for_the_model():
     "raw",
     [b"[1]", b"1", b'"{}"', b"true", b"", b"{", b"nul", b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"],
 )
-def test_arguments_that_are_no_object_are_a_protocol_error(raw):
+def test_arguments_that_are_not_an_object_are_a_protocol_error(raw):
     with pytest.raises(InvalidParams, match="must be a JSON object"):
         BoundFunction(add).read(raw)
 
@@ -863,7 +863,7 @@ def test_json_in_a_string_may_be_as_deep_as_it_likes():
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_many_problems_are_not_all_told(size):
+def test_a_long_list_of_issues_is_shortened(size):
     def fn(a: list[int], b: dict[str, int]):
         return a, b
 

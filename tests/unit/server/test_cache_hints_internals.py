@@ -25,7 +25,7 @@ READS = ("a://fixed", "a://rows/1", "a://own", "a://part")
 @pytest.mark.parametrize(
     ("ttl", "told"), [(0, 0), (1, 1000), (0.25, 250), (1.001, 1001), (0.0001, 0), (86_400, 86_400_000)]
 )
-def test_seconds_are_told_in_milliseconds(ttl, told):
+def test_seconds_are_sent_in_milliseconds(ttl, told):
     cache = Cache(ttl)
     assert (cache.ttl_ms, cache.scope) == (told, "private")
     assert type(cache.ttl_ms) is int

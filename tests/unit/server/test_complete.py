@@ -72,7 +72,7 @@ def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
     assert completed(completes) == Completion(values=values)
 
 
-def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
+def test_an_argument_without_a_completer_has_no_completions():
     assert completed(completing(later), "country") == Completion(values=[])
     assert completed(completing(later), "unheard of") == Completion(values=[])
     assert not completable().has_completers

@@ -176,7 +176,7 @@ def test_a_handler_that_goes_on_after_a_cancellation_has_no_answer(error):
     assert asyncio.run(serve_request(make_context(connection, incoming, goes_on))) == (None, None)
 
 
-def test_an_answer_that_cannot_be_said_is_an_error(caplog):
+def test_an_answer_that_cannot_be_encoded_is_an_error(caplog):
     connection, incoming = asked()
     context = make_context(connection, incoming, lambda context, params: {"no": "result"})
     with caplog.at_level(logging.WARNING, "toolpost.server"):

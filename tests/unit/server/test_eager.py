@@ -137,7 +137,7 @@ def test_work_may_start_other_work():
     run(main)
 
 
-def test_work_that_cancels_itself_hears_of_it_where_it_waits():
+def test_work_that_cancels_itself_ends_at_its_await():
     heard: list[str] = []
 
     async def work(*, waits: bool) -> str:
@@ -327,7 +327,7 @@ def serving(**tools: Any) -> Server:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_function_that_takes_back_its_cancellation_harms_nobody(count: int):
+def test_a_function_that_takes_back_its_cancellation_is_harmless(count: int):
     async def swallow() -> str:
         task = asyncio.current_task()
         assert task is not None

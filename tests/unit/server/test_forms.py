@@ -155,7 +155,7 @@ def test_a_user_may_say_no_or_nothing(action, answer):
         (User, {"name": "A"}, "name: String should have at least 2 characters"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_told(kind, content, said):
+def test_an_answer_that_does_not_fit_is_reported(kind, content, said):
     with pytest.raises(ToolError, match="is not valid") as refused:
         ElicitationForm(kind).read(accepted(content))
     assert said in str(refused.value).lower() or said in str(refused.value)

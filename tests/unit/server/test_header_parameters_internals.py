@@ -205,7 +205,7 @@ def test_what_no_header_can_mirror_is_refused(kinds, said):
     ],
     ids=["same", "other", "missing", "not over HTTP", "not mirrored"],
 )
-def test_a_factory_checks_for_whom_it_chose(tool, headers, said):
+def test_a_factory_checks_the_client_it_chose_for(tool, headers, said):
     class Web(ServerConversation):
         def headers_of(self, incoming: InboundRequest | None) -> dict[str, str]:
             return headers

@@ -47,7 +47,7 @@ def test_it_is_entered_by_the_first_and_left_by_the_last():
     asyncio.run(main())
 
 
-def test_who_comes_while_it_is_entered_or_left_waits():
+def test_a_client_that_arrives_during_entry_or_exit_waits():
     async def main() -> None:
         seen = Seen()
         life = SharedLifespan(seen.enter)

@@ -29,7 +29,7 @@ def server() -> Server:
 
 @pytest.mark.requirement("PROG-8", "LOG-5")
 @pytest.mark.parametrize("date", [DATES[0], DATES[-2], DATES[-1]])
-def test_a_flood_is_thinned_out_and_its_end_is_told(date):
+def test_a_flood_is_throttled_and_its_last_message_is_sent(date):
     async def main() -> None:
         heard: list[float] = []
         lines: list[object] = []

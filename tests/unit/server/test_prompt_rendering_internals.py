@@ -52,6 +52,6 @@ def test_a_whole_result_passes_as_it_is():
 
 
 @pytest.mark.parametrize("value", [1, None, {"role": "user"}, [["a"]], [b"a"], [("user", 1)]], ids=range(6))
-def test_what_is_no_message_is_refused(value):
+def test_an_invalid_message_is_rejected(value):
     with pytest.raises(TypeError, match="a prompt must return text, content blocks or messages, not "):
         to_prompt_result(value)

@@ -417,7 +417,7 @@ def test_an_object_keeps_its_schema_and_is_never_wrapped(annotation, schema, val
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13")
 @pytest.mark.parametrize(("annotation", "schema", "values"), OTHERS, ids=tell)
-def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, schema, values):
+def test_other_values_are_wrapped_for_clients_that_require_objects(annotation, schema, values):
     returns = returning(annotation)
     assert returns.output_schema == schema
     assert returns.is_wrapped
@@ -495,7 +495,7 @@ def test_a_whole_result_keeps_the_schema_too():
         users.convert(CallToolResult(content=[], structured_content=[{}]))
 
 
-def test_null_is_no_number_and_may_be_sent():
+def test_null_is_a_valid_value():
     for annotation in (dict, ...):
         result = returning(annotation).convert({"a": None, "b": [1.5, msgspec.Raw(b"null")], "c": "null"})
         assert result.structured_content == {"a": None, "b": [1.5, None], "c": "null"}
@@ -592,7 +592,7 @@ def test_any_json_comes_through(value):
 
 
 @pytest.mark.requirement("TOOL-13")
-def test_a_schema_of_ones_own_is_checked():
+def test_a_custom_schema_is_checked():
     returns = ResultConverter.for_schema({"type": "object", "properties": {"a": INT}, "required": ["a"]}, "x")
     assert sent(returns.convert({"a": 1}))["structuredContent"] == {"a": 1}
     with pytest.raises(OutputError, match='"a" is a required property'):
@@ -616,7 +616,7 @@ def test_a_schema_that_cannot_be_used_is_refused(schema, said):
         ResultConverter.for_schema(schema, "x")
 
 
-def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
+def test_without_a_validator_a_custom_schema_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(
         MCPError, match=r"jsonschema-rs, which is not installed \(pip install 'toolpost\[schema\]'\)"

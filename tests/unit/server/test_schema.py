@@ -1492,7 +1492,7 @@ def test_what_cannot_work_is_refused_with_the_parameter_and_the_reason(kind, sai
     assert isinstance(refused.value, TypeError)
 
 
-def test_what_pydantic_would_read_is_refused_where_nobody_has_imported_it(monkeypatch):
+def test_pydantic_annotations_without_pydantic_are_rejected(monkeypatch):
     monkeypatch.delitem(sys.modules, "pydantic")
     with pytest.raises(SignatureError, match="it needs pydantic, which is not imported"):
         bound_to(Annotated[int, Validates()])

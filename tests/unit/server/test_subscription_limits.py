@@ -144,7 +144,7 @@ def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
 # --------------------------------------------------------------------- what a client says unasked
 
 
-def test_notices_that_are_being_served_are_bounded(caplog):
+def test_notifications_that_are_being_served_are_bounded(caplog):
     async def main() -> None:
         server = Watched(max_in_flight=5)
         server.go.set()
@@ -161,7 +161,7 @@ def test_notices_that_are_being_served_are_bounded(caplog):
     assert len([line for line in caplog.messages if "5 notifications are being handled" in line]) == 16
 
 
-def test_who_says_too_much_before_its_handshake_is_answered_is_cut_off():
+def test_a_client_that_sends_too_much_before_the_handshake_is_disconnected():
     async def main() -> None:
         server = Watched(max_in_flight=5)
         talk = Talk(server)

@@ -65,7 +65,7 @@ def test_arguments_may_be_left_out(raw):
 
 @pytest.mark.requirement("TOOL-17")
 @pytest.mark.parametrize("raw", [b"[]", b'"{}"', b"1", b"{", b'{"ns":'])
-def test_what_is_no_object_is_no_call(raw):
+def test_params_that_are_not_an_object_are_not_a_call(raw):
     with pytest.raises(InvalidParams, match="must be an object"):
         behind(NUMBERS).read(Raw(raw))
 

@@ -117,7 +117,7 @@ def test_a_call_that_is_given_up_before_its_turn_never_runs():
     assert ran == ["last"]
 
 
-def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
+def test_an_abandoned_call_is_harmless():
     async def main(work: WorkerThreads) -> None:
         begun, gate = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class Stuck:
 
 
 @pytest.mark.requirement("CANC-4")
-def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
+def test_abandoned_calls_that_never_return_do_not_delay_others():
     async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
@@ -327,7 +327,7 @@ def test_a_bound_function_runs_where_it_belongs():
     asyncio.run(main())
 
 
-def test_a_file_that_a_function_returns_is_read_in_a_thread_and_each_time_anew(tmp_path, monkeypatch):
+def test_a_returned_file_is_read_in_a_thread_on_every_call(tmp_path, monkeypatch):
     page = tmp_path / "page.txt"
     kept = File(page)
     server = Server("s")

@@ -128,7 +128,7 @@ def test_a_body_is_read_as_it_arrives(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_whoever_leaves_early_closes_the_connection(library):
+def test_a_client_that_leaves_early_closes_the_connection(library):
     async def main():
         gone = asyncio.Event()
 
@@ -278,7 +278,7 @@ def test_a_redirect_is_handed_back(library):
         ("no HTTP", "not valid HTTP|not speak HTTP", True),
     ],
 )
-def test_errors_are_told_in_words_and_without_secrets(library, case, words, sent, monkeypatch):
+def test_errors_are_explained_without_secrets(library, case, words, sent, monkeypatch):
     def unknown(*_args, **_kwargs):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -404,7 +404,7 @@ def test_the_proxy_of_the_environment_is_used(library, login, monkeypatch):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_proxy_that_is_not_there_or_refuses_is_told(library, monkeypatch):
+def test_an_unavailable_proxy_is_reported(library, monkeypatch):
     async def main():
         async with scripted(lambda heard: heard.write(answer(407))) as proxy:
             monkeypatch.setenv("https_proxy", proxy.url.removeprefix("http://").removesuffix("/mcp"))
@@ -494,7 +494,7 @@ def test_a_backend_that_the_user_gave_is_the_users_to_close():
     assert not mine.closed
 
 
-def test_a_backend_that_cannot_be_closed_hurts_nobody(caplog):
+def test_a_backend_that_cannot_be_closed_is_harmless(caplog):
     async def main():
         courier = HttpSender(Http("http://127.0.0.1", http=app_without_lifespan))
 
@@ -577,7 +577,7 @@ def test_an_application_gets_the_whole_scope():
     assert dict(seen["headers"])[b"host"] == b"mine"
 
 
-def test_an_application_streams_and_waits_while_nobody_reads():
+def test_an_application_streams_and_waits_while_the_client_does_not_read():
     piece = bytes(60_000)
     sent = 0
 
@@ -602,7 +602,7 @@ def test_an_application_streams_and_waits_while_nobody_reads():
     assert size == 600_000
 
 
-def test_an_application_hears_that_nobody_reads_any_more():
+def test_an_application_learns_that_the_reader_has_stopped():
     heard = []
 
     async def app(scope, receive, send):
@@ -804,7 +804,7 @@ def test_endless_redirects_are_given_up():
         (b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\n\r\n" + b"y" * 100_000, "Error: yyy.*…$"),
     ],
 )
-def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, words):
+def test_a_refusal_is_reported_with_its_status_and_the_start_of_its_text(response, words):
     async def script(heard):
         await heard.write(response)
         if b"Content-Length: 9" in response:
@@ -819,7 +819,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
     assert error.status == int(response[9:12])
 
 
-def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
+def test_a_refusal_without_text_is_reported(monkeypatch):
     monkeypatch.setattr("toolpost.transports.http_sender.QUOTE_TIMEOUT", 0.01)
 
     async def script(heard):

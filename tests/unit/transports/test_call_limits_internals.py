@@ -161,7 +161,7 @@ def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
     run(main)
 
 
-def test_who_is_not_known_shares_an_address_and_may_have_more():
+def test_anonymous_clients_share_the_limit_of_their_address():
     async def main():
         async with stage_and_site({"max_in_flight": 3}) as (_, site):
             for _ in range(3):
@@ -193,7 +193,7 @@ def test_streams_for_news_are_bounded_in_all():
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_is_turned_away_for_now_is_told_when_to_come_back(status):
+def test_a_busy_server_sends_retry_after(status):
     assert dict(HTTPRefusal(status, "no").headers) == {b"retry-after": RETRY_AFTER[status]}
     assert dict(HTTPRefusal(status, "no", [(b"retry-after", b"9")]).headers) == {b"retry-after": b"9"}
     assert not HTTPRefusal(400, "no").headers

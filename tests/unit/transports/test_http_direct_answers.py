@@ -50,7 +50,7 @@ def test_an_answer_that_nothing_came_before_leaves_no_stream():
     run(main)
 
 
-def test_what_is_said_before_an_answer_that_waits_for_nothing_comes_first():
+def test_messages_before_an_immediate_response_come_first():
     server = Server("lane")
 
     @server.tool
@@ -100,7 +100,7 @@ def test_many_at_once_are_answered_each_with_its_own():
     run(main)
 
 
-def test_who_leaves_before_the_answer_frees_its_place_when_it_comes():
+def test_a_disconnect_before_the_response_frees_the_slot():
     async def main():
         stage = Stage()
         async with hosted(adding(stage)) as site:

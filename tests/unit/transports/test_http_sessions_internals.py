@@ -303,7 +303,7 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
     run(main)
 
 
-def test_more_notices_than_a_log_holds(monkeypatch):
+def test_more_notifications_than_a_log_holds(monkeypatch):
     """A function that never waits lets others read all the same."""
     monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
 
@@ -353,7 +353,7 @@ def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
     run(main)
 
 
-def test_what_was_said_before_anybody_listened_is_not_lost():
+def test_messages_before_the_first_listener_are_kept():
     async def main():
         server = kitchen()
         async with hosted(server) as site:
@@ -444,7 +444,7 @@ def test_polling():
 
 
 @pytest.mark.requirement("HTTPL-3")
-def test_polling_before_anything_was_said():
+def test_polling_before_any_message():
     server = Server("polls")
 
     @server.tool

@@ -38,7 +38,7 @@ CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=T
 # --------------------------------------------------------------------- mailboxes, memory, pipes
 
 
-def test_whoever_listens_is_told_and_nothing_is_kept():
+def test_a_current_listener_is_notified_and_nothing_is_stored():
     box = MessageQueue()
     told: list[object] = []
     box.on_oversized = told.append
@@ -223,7 +223,7 @@ def test_a_channel_that_was_closed_takes_nothing():
     run(main)
 
 
-def test_messages_are_told_as_they_were_read():
+def test_messages_are_recorded_as_read():
     async def serve(heard):
         if b"tools/list" in heard.body:
             await heard.write(stream(event(b'{"jsonrpc":"2.0","method":"a/b"}'), event(b"junk"), end=False))

@@ -30,7 +30,7 @@ async def guarded(stage: Stage | None = None):
         yield site
 
 
-def test_who_serves_by_itself_uses_it():
+def test_run_and_serve_http_use_it():
     app: Any = kitchen().asgi()
     protocol: Any = serve._make_uvicorn_server(app).config.http
     assert protocol.__name__ == "BoundedHttpProtocol"
@@ -117,7 +117,7 @@ def test_a_head_without_end_behind_another_request_ends_the_connection():
     run(main)
 
 
-def test_many_heads_on_one_connection_are_no_long_one():
+def test_many_heads_on_one_connection_are_not_added_up():
     async def main():
         async with guarded() as site, wired(site.port) as wire:
             for _ in range(4):
@@ -251,7 +251,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
     run(main)
 
 
-def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
+def test_the_stream_of_a_client_that_is_already_gone_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
@@ -315,7 +315,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
-def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
+def test_a_client_that_is_already_gone_is_detected(monkeypatch, caplog, behind):
     monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
@@ -333,7 +333,7 @@ def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, ca
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
+def test_pipelined_requests_are_read_no_faster_than_they_are_served():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -354,7 +354,7 @@ def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
     run(main)
 
 
-def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
+def test_a_late_unwatch_does_not_affect_the_next_request():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -407,7 +407,7 @@ def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytes
     run(main)
 
 
-def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
+def test_a_body_changed_by_middleware_is_used():
     app = kitchen().asgi()
 
     async def between(scope: Any, receive: Any, send: Any) -> None:

@@ -243,7 +243,7 @@ def test_an_unknown_kind_is_written_by_its_hook():
 
 @pytest.mark.parametrize("kind", [Content, PropertySchema])
 @pytest.mark.parametrize("value", [None, 1, "text", [], True])
-def test_what_is_no_object_is_no_open_kind(kind, value):
+def test_an_open_union_requires_an_object(kind, value):
     with pytest.raises(ValueError, match="Expected"):
         dec_hook(kind, value)
 

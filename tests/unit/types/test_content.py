@@ -106,7 +106,7 @@ def test_an_unknown_kind_survives_wherever_it_stands(kind, value):
     assert text(written(JSONReader(kind)(json.dumps(value).encode()))) == text(value)
 
 
-def test_an_unknown_block_tells_its_kind():
+def test_an_unknown_block_keeps_its_type():
     block = Content.read(NEW)
     assert isinstance(block, UnknownContent)
     assert block.type == "hologram"
