@@ -1,8 +1,8 @@
-"""The table of attacks: what was done to others, where that is told, and which test tries it here.
+"""The table of attacks: the source of each, and the test that tries it here.
 
-An advisory counts for whoever could make the same mistake, so each row is tried against our server or client,
-whichever could. A test that is elsewhere already is named and not repeated. Checked here is that each test
-exists, and that no test of this folder lacks a source.
+An advisory applies to all who could make the same mistake, so each row is tried against our server or client,
+whichever could. A test in another folder is named and not repeated. Checked here: each test exists, and each
+test of this folder has a source.
 """
 
 import ast
@@ -47,12 +47,15 @@ ATTACKS = [
         "DNS rebinding: a page reaches a local server under a name of its own",
         "CVE-2025-66416 (GHSA-9h52-p55h-vw2f, Python SDK), CVE-2025-66414 (GHSA-w48q-cv73-mx4w, TypeScript "
         "SDK), CVE-2026-35568 (Java SDK)",
-        (f"{WEB}a_name_that_is_not_ours_is_refused_everywhere", f"{WEB}a_name_cannot_be_smuggled_in"),
+        (f"{WEB}a_foreign_host_name_is_rejected_everywhere", f"{WEB}a_host_name_cannot_be_smuggled_in"),
     ),
     Attack(
         "a page posts to a local port, also by way of 0.0.0.0",
         "CVE-2025-49596 (MCP Inspector)",
-        (f"{WEB}a_page_from_elsewhere_is_refused", "contract/transports/test_http_statuses.py::test_status"),
+        (
+            f"{WEB}a_page_of_another_origin_is_rejected",
+            "contract/transports/test_http_statuses.py::test_status",
+        ),
     ),
     # ----------------------------------------------------------------- against servers, about sessions
     Attack(
@@ -88,7 +91,7 @@ ATTACKS = [
         "equal ids of several clients send answers to the wrong one",
         "CVE-2026-25536 (GHSA-345p-7cg4-v4c7, TypeScript SDK)",
         (
-            f"{WEB}equal_ids_of_many_clients_are_not_mixed_up",
+            f"{WEB}equal_request_ids_of_many_clients_are_not_mixed_up",
             "unit/transports/test_http_streams_modern_internals.py::test_requests_with_one_id_do_not_know_of_each_other",
         ),
     ),
@@ -129,7 +132,7 @@ ATTACKS = [
         (
             f"{WIRE}many_slow_clients_do_not_delay_others",
             "unit/transports/test_attack_wire_internals.py::test_a_body_that_does_not_come_is_given_up",
-            "unit/transports/test_uvicorn_protocol.py::test_a_head_without_end_is_refused",
+            "unit/transports/test_uvicorn_protocol.py::test_an_endless_head_is_rejected",
         ),
     ),
     Attack(
@@ -144,7 +147,7 @@ ATTACKS = [
         "a template's regular expression explodes",
         "CVE-2026-0621 (TypeScript SDK), CWE-1333",
         (
-            f"{MESSAGES}a_uri_that_nearly_fits_costs_no_more_than_its_length",
+            f"{MESSAGES}matching_a_nearly_fitting_uri_takes_linear_time",
             "unit/protocol/test_match.py::test_the_work_grows_with_the_length_only",
         ),
     ),
@@ -153,7 +156,7 @@ ATTACKS = [
         "traversal in a URI",
         "CVE-2025-53109, CVE-2025-53110 (filesystem server), CVE-2026-32871 (GHSA-vv7q-7jx5-f767, FastMCP)",
         (
-            f"{MESSAGES}no_uri_leads_a_function_out_of_its_folder",
+            f"{MESSAGES}no_uri_escapes_the_folder_of_a_function",
             "unit/protocol/test_match.py::test_no_traversal_yields_a_value_that_leads_out",
         ),
     ),
@@ -170,7 +173,7 @@ ATTACKS = [
         "JSON-RPC 2.0 §4; MCP specification, basic, requests",
         (
             f"{MESSAGES}an_invalid_id_reaches_no_tool",
-            f"{MESSAGES}a_number_and_its_digits_are_two_calls",
+            f"{MESSAGES}a_number_and_its_digits_are_different_ids",
             "unit/protocol/test_connection.py::test_ids_are_distinguished_by_type",
         ),
     ),

@@ -76,7 +76,7 @@ def test_a_command_line_is_split_and_nothing_else(lure, tmp_path):
             )
             await client.connect()
         except (MCPError, ValueError):
-            pass  # it is no server, or no command line
+            pass  # it is not a server, or not a command line
         assert not bait.exists()
 
     run(main)

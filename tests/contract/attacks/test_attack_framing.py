@@ -1,4 +1,4 @@
-"""HTTP requests whose bytes are neither headers nor body: trailers, chunk extensions, offers to upgrade."""
+"""HTTP requests with bytes outside headers and body: trailers, chunk extensions, offers to upgrade."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a web page or a neighbour can try against a server over HTTP. `test_advisories` has the sources."""
+"""Attacks of a web page or another client on a server over HTTP. `test_advisories` has the sources."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ HOSTS = [
 ]
 
 
-def test_a_name_that_is_not_ours_is_refused_everywhere():
+def test_a_foreign_host_name_is_rejected_everywhere():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -104,7 +104,7 @@ def test_a_name_that_is_not_ours_is_refused_everywhere():
         "",
     ],
 )
-def test_a_page_from_elsewhere_is_refused(origin):
+def test_a_page_of_another_origin_is_rejected(origin):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -133,7 +133,7 @@ def test_a_page_from_elsewhere_is_refused(origin):
     ],
     ids=["target", "forwarded", "twice", "twice, ours first", "none", "two origins"],
 )
-def test_a_name_cannot_be_smuggled_in(lines):
+def test_a_host_name_cannot_be_smuggled_in(lines):
     async def main():
         server = Victim()
         async with attacked(server) as site, wired(site.port) as wire:
@@ -184,7 +184,7 @@ def test_session_ids_are_chosen_by_the_server_and_cannot_be_guessed():
     run(main)
 
 
-def test_equal_ids_of_many_clients_are_not_mixed_up():
+def test_equal_request_ids_of_many_clients_are_not_mixed_up():
     async def main():
         server = Victim()
         async with attacked(server) as site:

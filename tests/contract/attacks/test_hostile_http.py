@@ -152,7 +152,7 @@ def test_a_response_that_is_none_fails_its_call_alone(library, era):
 
 
 class Endless:
-    """A response that goes on for as long as somebody takes it."""
+    """A response that continues as long as the client reads it."""
 
     def __init__(self, head: bytes, block: bytes) -> None:
         self.head = head

@@ -233,7 +233,7 @@ def test_a_schema_that_explodes_or_leads_elsewhere(era):
     async def main():
         async with meeting(f"stdio {era}", timeout=10) as client:
             await client.list_tools()
-            # `(a+)+$` against 200 000 letters and a wrong one: who goes back and tries again never ends.
+            # `(a+)+$` against 200 000 letters and a wrong one: a backtracking engine never ends.
             with pytest.raises(MCPError, match=r"does not match|violates its output schema"):
                 await client.call_tool("explode")
             with pytest.raises(MCPError, match="invalid output schema"):

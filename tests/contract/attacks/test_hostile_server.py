@@ -33,11 +33,11 @@ def result(members: str) -> str:
     return whole(f'"result":{{{members}}}')
 
 
-# --------------------------------------------------------------------- answers that are no JSON-RPC
+# --------------------------------------------------------------------- responses that are not JSON-RPC
 
 
 class Broken(NamedTuple):
-    """What is said instead of an answer, and what the caller hears."""
+    """What is sent instead of a response, and what the caller gets."""
 
     message: str | bytes
     why: str
@@ -107,7 +107,7 @@ def test_an_answer_that_is_none_fails_its_call_alone(way):
         async with meeting(way) as client:
 
             async def call(row: Broken) -> MCPError:
-                # Who is not named in what came is not told of it, where there is one stream for all.
+                # With one stream for all, an error reaches only the call that it names.
                 patient = row.named or form in {"body", "stream"}
                 with pytest.raises(MCPError) as caught:
                     await client.call_tool("say", said(row.message), timeout=10 if patient else 0.3)
@@ -130,7 +130,7 @@ def _fits(form: str, row: Broken, error: MCPError) -> bool:
     said = re.search(row.why, str(error)) is not None
     if form == "body":
         return isinstance(error, RequestFailed) and said
-    if form == "stream":  # what was wrong with it may be told by whoever reads it, or that nothing else came
+    if form == "stream":  # either the reader reports what was wrong with it, or that nothing else came
         ended = isinstance(error, RequestFailed) and "before the response to tools/call" in str(error)
         return ended or (isinstance(error, RemoteProtocolError) and said)
     if row.named:
@@ -198,7 +198,7 @@ def test_a_result_that_is_none_fails_its_call_alone(way):
     run(main)
 
 
-# --------------------------------------------------------------------- what nobody has asked for
+# --------------------------------------------------------------------- unsolicited messages
 
 
 def notice(method: str, params: str = "{}") -> str:

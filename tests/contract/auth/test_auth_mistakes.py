@@ -214,7 +214,7 @@ def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
     assert "s3cret" not in str(caught.value)
 
 
-# --------------------------------------------------------------------- channels of one's own
+# --------------------------------------------------------------------- custom channels
 
 
 class Network:

@@ -225,7 +225,7 @@ def test_the_issuer_of_an_answer_is_compared_with_the_one_asked(advertised, iss,
             return
         with pytest.raises(AuthError) as caught:
             await client.connect()
-        assert isinstance(caught.value, AuthorizationRequired) is good  # else nobody looks at the error
+        assert isinstance(caught.value, AuthorizationRequired) is good  # otherwise the error is not retrieved
         assert "evil words" not in str(caught.value)
         assert not sites.forms
 

@@ -144,7 +144,7 @@ def test_the_same_port_is_taken_again_and_the_registration_too():
         assert len(sites.registered) == 1
         first, second = sites.authorized
         assert first["redirect_uri"] == second["redirect_uri"]
-        # Somebody else has the port now: another one, and so another registration.
+        # Another process has the port now, so the client uses another one and registers again.
         port = int(second["redirect_uri"].split(":")[2].split("/")[0])
         sites.valid.clear()
         sites.refresh.clear()

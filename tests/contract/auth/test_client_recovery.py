@@ -105,7 +105,7 @@ def test_a_folder_in_the_home_of_the_user(monkeypatch, tmp_path):
     assert FileTokens("~/tokens").folder == tmp_path / "tokens"
 
 
-# --------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------- what is reported
 
 
 def test_missing_metadata_is_reported_before_the_error_of_the_fallback():

@@ -143,7 +143,7 @@ def test_over_http_sse_the_post_is_rejected(asked):
             enough = token(mint, "read", "write", "money", "burn")
             assert (await site.post({**posted, **enough}, message(*asked, id=2), endpoint)).status == 202
             assert "result" in (await wire.event()).json
-            # What is no request of that kind is left to whoever serves it.
+            # Other requests are left to the function that serves them.
             for odd in (message("tools/call", {"name": 5}, 3), message("tools/call", call("nothing"), 4)):
                 assert (await site.post({**posted, **little}, odd, endpoint)).status == 202
                 assert "error" in (await wire.event()).json

@@ -210,7 +210,7 @@ def test_stateless_serving_of_old_clients_wants_tokens_as_well(accept):
             assert (await site.post(legacy(), said)).status == 401
             answer = await site.post({**legacy(), "Accept": accept, **token(mint)}, said)
             assert answer.json["result"]["structuredContent"]["subject"] == "alice"
-            # … and is told what it lacks in the same way.
+            # … and gets the missing scopes in the same way.
             more = await site.post(
                 {**legacy(), **token(mint)}, message("tools/call", call("cook", dish="egg"), 1)
             )

@@ -112,11 +112,11 @@ def test_every_verb_on_every_path_wants_a_token_before_anything_is_read(method, 
     async def main() -> None:
         async with guarded() as (site, _, _):
             wire = await site.wire()
-            # The body never comes: whoever waited for it would not answer.
+            # The body never comes: a server that waited for it would not answer.
             head = {**legacy("some-session"), "Content-Length": "100", "Accept": "text/event-stream"}
             await wire.ask(method, target, head)
             answer = await wire.answer()
-            # A client of HTTP+SSE is told about the URL that it uses.
+            # A client of HTTP+SSE gets the URL that it uses.
             asked = ASKED.replace("/mcp", "/sse") if target.startswith(("/sse", "/messages")) else ASKED
             assert (answer.status, answer.headers["www-authenticate"]) == (401, asked)
 
@@ -189,7 +189,7 @@ def test_every_request_of_a_session_needs_a_token():
         async with guarded() as (site, mint, _):
             assert (await site.post(legacy(revision=None), opening())).status == 401
             session = await site.open(headers=bearer(good(mint)))
-            # A session is no proof of anything (SEC-6).
+            # A session does not authenticate (SEC-6).
             assert (await site.post(legacy(session), message("ping", id=1))).status == 401
             answer = await site.post({**legacy(session), **bearer(good(mint))}, message("ping", id=1))
             assert answer.status == 200
@@ -197,7 +197,7 @@ def test_every_request_of_a_session_needs_a_token():
     run(main)
 
 
-# --------------------------------------------------------------------- a verifier of one's own
+# --------------------------------------------------------------------- a custom verifier
 
 
 class Own:

@@ -1,4 +1,4 @@
-"""What changes while a server serves, and who hears of it."""
+"""Changes while a server runs, and which clients are notified."""
 
 import pytest
 

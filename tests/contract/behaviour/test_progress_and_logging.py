@@ -80,7 +80,7 @@ async def test_a_level_that_does_not_exist_is_refused(link):
 async def test_a_request_receives_the_level_it_asks_for(link):
     client = await link.attended("asking")
     graver = ["warning", "error", "emergency"]
-    await client.call_tool("lines")  # whoever listens to logs asks for "info" until they say otherwise
+    await client.call_tool("lines")  # a client with a log callback starts at "info"
     await client.set_log_level("warning")
     await client.call_tool("lines")
     await until(lambda: len(link.desk.logs) == 7)

@@ -93,7 +93,7 @@ async def test_what_stands_in_an_argument_stays_text_of_one_message(link, hostil
     )  # a line that was smuggled in would have come before the answer
 
 
-# --------------------------------------------------------------------- who may see what
+# --------------------------------------------------------------------- access to entries
 
 
 class Vault:
@@ -143,7 +143,7 @@ class Vault:
 
 
 async def refusal(asking: Any) -> tuple[type, str]:
-    """What somebody is told who asks for what is not there."""
+    """The error for a request for something that does not exist."""
     with pytest.raises(MCPError) as caught:
         await asking
     return type(caught.value), str(caught.value)
@@ -242,7 +242,7 @@ async def test_an_exception_inside_a_tool_is_not_sent_to_the_clients_log(link, t
         with pytest.raises(ToolError) as caught:
             await client.call_tool(tool, {"what": what})
         assert "secret" not in str(caught.value)
-    # A notice is counted when it comes in, and would have come before the answer.
+    # A notification is counted when it arrives, and would have come before the response.
     assert client.stats.notifications == heard
 
 

@@ -39,7 +39,7 @@ def program(path, *lines):
 
 
 def gone(pid):
-    """Whether there is no such process."""
+    """Return whether the process is gone."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -47,7 +47,7 @@ def gone(pid):
     return False
 
 
-# --------------------------------------------------------------------- what they are told
+# --------------------------------------------------------------------- what they receive
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -123,7 +123,7 @@ def test_a_reader_that_leaves_is_not_a_failure():
 
 def test_an_interrupt_ends_the_counting_and_both_of_its_processes(tmp_path):
     pids = tmp_path / "pids"
-    # Whoever is talked to first interrupts us, and would stay for long.
+    # The first process that gets a message interrupts us, and would run for long.
     program(tmp_path / "valgrind", f"echo $$ >> {pids}", "read hello", "kill -INT $PPID", "exec sleep 600")
     ran = run("-c", COUNTING, str(tmp_path))
     assert (ran.returncode, ran.stderr) == (130, "")

@@ -16,7 +16,7 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 async def nothing(*_: object) -> None:
-    """Be somebody who wants to hear."""
+    """Subscribe to changes."""
 
 
 @SIGNALS
@@ -32,7 +32,7 @@ def test_a_server_over_pipes_ends_whatever_it_is_doing(number, revision, tools):
                 assert isinstance(error, ChannelClosed)
                 assert "with code 0" in str(error), error
             await until(lambda: gone(pid))
-            with suppress(ChannelClosed):  # who was idle may not know it yet
+            with suppress(ChannelClosed):  # an idle connection may not know it yet
                 await mcp.call_tool("pid")
             assert int((await mcp.call_tool("pid")).text) != pid
 

@@ -25,7 +25,7 @@ def test_it_runs_and_prints_what_it_measured():
 
 
 def ledger(*memory: int, descriptors: int = 10) -> Ledger:
-    """What was seen if one process held so many megabytes, one fifth of the time each."""
+    """The samples of a process that held these megabytes, one for each fifth of the time."""
     seen = Ledger()
     seen.calls[LANE] += 1
     for part, size in enumerate(memory):

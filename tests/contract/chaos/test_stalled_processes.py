@@ -1,4 +1,4 @@
-"""Processes that stand still for a while, and readers who do not read: it costs only those who wait."""
+"""Processes that are stopped for a while, and readers that do not read: only their own clients wait."""
 
 import asyncio
 import signal
@@ -110,10 +110,10 @@ def test_a_server_that_does_not_read_costs_its_callers_their_time_and_no_memory(
 
 
 BOUND = 48 * MEGABYTE
-"""What a server may grow by while somebody does not read: less than half of what is said to them."""
+"""How much a server may grow while a client does not read: less than half of what is sent to it."""
 
 FLOOD = {"count": 4000, "size": 32 * 1024}
-"""What is said to somebody who does not read: 128 MB."""
+"""Data for a client that does not read: 128 MB."""
 
 
 def greeting(revision: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Every command that takes a target, on npm's `server-everything`: a server that nobody here has written.
+"""Every command that takes a target, on npm's `server-everything`: a server by other authors.
 
 Each test starts the real processes, over stdio or over HTTP.
 """
@@ -157,7 +157,7 @@ def test_ping(toolpost):
 
 
 def test_listen(toolpost):
-    """It writes a line when somebody watches a resource; it adds tools before anybody is sure to listen."""
+    """It writes a line when a client watches a resource; it adds tools before a client can listen."""
     told = toolpost("listen", "--count", "1", "--uri", "demo://resource/dynamic/text/1")
     assert "Received Subscribe Resource request" in told
 

@@ -25,7 +25,7 @@ def forecast(city: str) -> str:
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home with nothing in it but a server in a project, which is where we are."""
+    """A home folder that contains only a project with a server, which is the current folder."""
     project = tmp_path / "sky"
     project.mkdir()
     (project / "weather.py").write_text(WEATHER)
@@ -37,7 +37,7 @@ def home(tmp_path, monkeypatch):
 
 
 def install(*words, code=0):
-    """What `toolpost install` says: to people, and on stderr."""
+    """Run `toolpost install`; return its output and its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "toolpost", "install", *words],
         check=False,
@@ -57,7 +57,7 @@ def started(home, name="weather.py"):
 # --------------------------------------------------------------------- the command
 
 
-def test_a_server_is_installed_once_and_started_from_there(home):
+def test_a_server_is_installed_once_and_starts_from_the_configuration(home):
     out, err = install("weather.py", "--for", "cursor", "--yes", "--env", "SKY=rain")
     file = home / ".cursor/mcp.json"
     assert "weather responds; tools: 1" in err
@@ -148,7 +148,7 @@ def test_print_writes_nothing(home):
     assert [path.name for path in home.iterdir()] == ["sky"]
 
 
-def test_a_name_that_says_nothing_is_that_of_the_folder(home):
+def test_a_generic_file_name_is_replaced_by_that_of_the_folder(home):
     Path("weather.py").rename("server.py")
     out, _ = install("server.py", "--for", "cursor", "--print")
     assert [*json.loads(out)["mcpServers"]] == ["sky"]
@@ -164,7 +164,7 @@ def test_a_url_is_installed(home):
 
 
 class Closed(BaseHTTPRequestHandler):
-    """Wants a login first."""
+    """Requires a login."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))

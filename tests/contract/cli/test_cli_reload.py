@@ -77,7 +77,7 @@ async def begun(client: Client, gate: Path) -> tuple[asyncio.Task[Any], int]:
     while True:
         try:
             return call, os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet
+        except OSError:  # no reader yet
             await asyncio.sleep(0.001)
 
 

@@ -125,7 +125,7 @@ def test_a_process_that_keeps_the_stdout_of_an_exited_server_open_is_not_awaited
         try:
             assert tap.wait(PATIENCE) == 4
         finally:
-            gate.write_text("")  # whoever is left may leave
+            gate.write_text("")  # the remaining clients may disconnect
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -164,9 +164,7 @@ def test_a_tap_that_is_killed_takes_the_server_with_it():
         assert tap.stdout.readline() == b"\n"
         tap.kill()
         tap.wait(PATIENCE)
-        assert (
-            tap.stdout.read() == b""
-        )  # nobody holds the other end of what was the server's stderr, or its stdout
+        assert tap.stdout.read() == b""  # no process holds the other end of the server's stderr or stdout
         assert b"closed" not in tap.stderr.read()
 
 

@@ -319,7 +319,7 @@ def test_a_log_callback_receives_the_log_without_a_request():
             heard.append(line.data)
 
         client = Client(RawServer({"tools/call": call}), revision=STATELESS, on_log=on_log)
-        for _ in range(2):  # what was set is forgotten when it connects anew
+        for _ in range(2):  # settings are forgotten when it reconnects
             async with client:
                 await client.call_tool("t")
                 await client.set_log_level("warning")
@@ -343,7 +343,7 @@ async def chatter(asked: Asked) -> Result:
 def test_what_arrived_before_the_client_closes_is_received(date):
     heard: list[Any] = []
 
-    def on_log(line: LogParams) -> None:  # in a thread, so that none of it is heard at once
+    def on_log(line: LogParams) -> None:  # in a thread, so that the callback does not run at once
         heard.append(line.data)
 
     async def main() -> None:
@@ -487,7 +487,7 @@ async def slow(asked: Asked) -> Result:
         ({"timeout": 30.0}, None, 30.0),
         ({"timeout": None}, None, None),
         ({}, 30.0, 30.0),
-        ({}, 350.0, 350.0),  # whoever wants to wait longer than the cap may
+        ({}, 350.0, 350.0),  # a caller may wait longer than the cap
         ({}, math.inf, None),
     ],
 )

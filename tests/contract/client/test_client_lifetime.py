@@ -1,4 +1,4 @@
-"""The life of a client: opened and closed by anybody, in any order, any number of times."""
+"""The lifetime of a client: opened and closed from any task, in any order, any number of times."""
 
 import asyncio
 
@@ -196,7 +196,7 @@ def test_a_server_that_has_gone_is_waited_for_and_connecting_does_not_wait():
             assert server.served == 2
             assert RECONNECT_FIRST <= loop.time() <= 2 * RECONNECT_FIRST
             await server.channel.close()
-            while client.connected:  # noqa: ASYNC110 - until the reader has heard of it as well
+            while client.connected:  # noqa: ASYNC110 - until the reader has received it as well
                 await asyncio.sleep(0)
             before = loop.time()
             await client.connect()

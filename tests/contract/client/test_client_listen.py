@@ -17,7 +17,7 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, ConnectFailed,
 RESOURCES = "notifications/resources/list_changed"
 
 
-# --------------------------------------------------------------------- what is heard
+# --------------------------------------------------------------------- what is received
 
 
 async def _changes_are_heard_as_they_happen(server: Telling, client: Client) -> None:
@@ -128,7 +128,7 @@ async def _a_resource_that_others_watch_stays_watched(server: Telling, client: C
 test_a_resource_that_others_watch_stays_watched = both(_a_resource_that_others_watch_stays_watched)
 
 
-# --------------------------------------------------------------------- what cannot be heard
+# --------------------------------------------------------------------- what cannot be received
 
 
 @pytest.mark.parametrize("date", ERAS)
@@ -200,7 +200,7 @@ def test_a_stream_that_is_cut_is_opened_again_and_says_so():
                 assert await collect(changes, 2) == MISSED
                 assert client.stats.gaps == number
                 assert len(server.channels) == 1
-            assert len(set(server.listens)) == 3  # a request that was lost is made anew, under another id
+            assert len(set(server.listens)) == 3  # a lost request is repeated under another id
             server.change(TOOLS)
             assert await collect(changes, 1) == [Change("tools")]
             await client.list_tools()

@@ -1,4 +1,4 @@
-"""Whoever implements `Channel` has written a transport: here is one, and a client that talks over it."""
+"""A class that implements `Channel` is a transport: an example, and a client that uses it."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Calls that are paused: kept as a text, taken up by another client, answered by whoever owns the loop."""
+"""Paused calls: stored as a string, resumed by another client, answered by the owner of the loop."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Questions on a terminal: a child process has a real one, and a user who types."""
+"""Questions on a terminal: a child process has a real one, and a simulated user types."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def played(
     stdin: str = "pipe",
     stderr: str = "tty",
 ) -> Told:
-    """Run a program on a terminal where somebody types a line at each prompt."""
+    """Run a program on a terminal, and type a line at each prompt."""
     ours, theirs = pty.openpty()
     lines = re.findall(r"[^\n\x04]*[\n\x04]", typed)
     try:
@@ -54,7 +54,7 @@ def played(
             stdout=subprocess.PIPE,
             stderr=theirs if stderr == "tty" else subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=[theirs],  # as long as somebody has it, what is written to it can be read
+            pass_fds=[theirs],  # as long as a process has it open, written data can be read
             env={**os.environ, "TERM": "xterm"},
         ) as child:
             os.close(theirs)
@@ -77,7 +77,7 @@ def played(
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says so that nobody has it open any more
+    except OSError:  # Linux reports in this way that no process has it open any more
         return b""
 
 

@@ -1,4 +1,4 @@
-"""A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
+"""A client that reconnects: every transition is reported with its cause, and safe requests are retried."""
 
 import asyncio
 import json
@@ -189,7 +189,7 @@ def server(**table: Any) -> Endpoint:
 
 
 class Heard(list[Transition]):
-    """Hears of transitions; on the loop, whose clock is not the world's."""
+    """Records transitions, on the loop, whose clock is simulated."""
 
     async def __call__(self, transition: Transition) -> None:
         self.append(transition)
@@ -389,7 +389,7 @@ def test_a_server_that_says_when_is_asked_then(status, retry):
 @pytest.mark.parametrize(
     ("failure", "retry", "times"),
     [
-        (RequestFailed("busy", status=503), None, 1),  # whoever says so may have served it before
+        (RequestFailed("busy", status=503), None, 1),  # the sender of this status may have served it before
         (RequestFailed("busy", status=503), False, 1),
         (RequestFailed("busy", status=429), None, 2),
         (RequestFailed("busy", status=429), False, 1),

@@ -44,7 +44,7 @@ def asks(before: float, after: float, *, times: int = 1, progress: bool = False)
         (3, 3, 3, False, 300, None),  # two at once do not make it go on sooner
         (3, 8, 1, False, 300, "10.0"),
         (8, 3, 1, False, 300, "10.0"),
-        (8, 9, 1, True, 300, None),  # progress starts it anew
+        (8, 9, 1, True, 300, None),  # progress restarts it
         (8, 9, 1, True, 12, "12.0"),  # the cap stands still, too, and no longer than that
     ],
 )

@@ -83,7 +83,7 @@ def test_a_resource_is_kept_by_its_uri():
                 assert (await client.read_resource(uri)).contents[0].text == "one"  # type: ignore[union-attr] - it is a text
             assert [params["uri"] for params in it.sent("resources/read")] == ["x://a", "x://b"]
             first = await client.read_resource("x://a")
-            first.contents.clear()  # whoever changes what was read changes it for nobody else
+            first.contents.clear()  # a caller that modifies a result affects no other caller
             assert (await client.read_resource("x://a")).contents
 
     run(main())

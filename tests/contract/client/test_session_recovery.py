@@ -1,4 +1,4 @@
-"""Sessions that a server forgets: made anew once for everybody, with all that was wished for."""
+"""Sessions that a server forgets: recreated once for all callers, with all subscriptions."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ def server(**table: Any) -> Endpoint:
     return Endpoint(**{"initialize": WELCOME, "tools__call": {"content": []}, **table})
 
 
-# --------------------------------------------------------------------- once for everybody
+# --------------------------------------------------------------------- once for all callers
 
 
 @pytest.mark.requirement("HTTPL-28")
@@ -53,7 +53,7 @@ def test_it_is_recreated_once_for_all_waiters():
             await asyncio.gather(*(client.call_tool(str(number)) for number in range(50)))
             assert len(it.channels) == 2
             assert it.heard[1] == [*OPENED, *["tools/call"] * 50]
-            assert asyncio.get_running_loop().time() == 0.0  # nobody had to be given up
+            assert asyncio.get_running_loop().time() == 0.0  # no call was abandoned
 
     run(main(), Clock)
 

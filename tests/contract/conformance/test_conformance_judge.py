@@ -241,7 +241,7 @@ UNSHOWN = {
         for name in ("ClientMcpMethodHeader_initialize", "ClientMcpMethodHeader_notifications_initialized")
     ),
 }
-"""What nobody could ever show."""
+"""Checks that no implementation can pass."""
 
 
 def test_all_that_is_owed_is_a_success_but_for_what_is_named():

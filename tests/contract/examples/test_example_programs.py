@@ -36,11 +36,11 @@ refused: No forecast for Atlantis. Choose one of Bergen, Cairo, Oslo, Quito.
 
 
 TRIED = ("call", "list", "read")
-"""The commands that come to an end by themselves, and need nobody beside them."""
+"""The commands that end without interaction."""
 
 
 def commands() -> list[str]:
-    """What the docstrings and the list of the examples tell to try."""
+    """The commands that the docstrings and the list of the examples suggest."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))]
     texts.append((EXAMPLES / "README.md").read_text(encoding="utf-8"))
     told = re.findall(

@@ -191,7 +191,7 @@ def test_images_are_a_picture_and_a_sound(way):
         data = b64decode(image.data)
         assert struct.unpack(">II", data[16:24]) == (3, 2)
         [sound] = (await mcp.call_tool("tone", {"hertz": 100, "seconds": 0.1})).content
-        if mcp.revision == OLDEST:  # it knows no sounds, and is told so
+        if mcp.revision == OLDEST:  # it does not support audio, and gets text instead
             assert isinstance(sound, TextContent)
             return
         assert isinstance(sound, AudioContent)
@@ -242,7 +242,7 @@ def test_a_job_in_a_thread_looks_whether_it_is_cancelled(way):
 
 
 async def diary(mcp: Client, at_least: int = 0) -> list[str]:
-    """How jobs have ended, as soon as so many have."""
+    """The outcomes of jobs, as soon as this many have ended."""
     while len(lines := json.loads(await read(mcp, "bakery://diary"))) < at_least:  # noqa: ASYNC110 - of a process
         await asyncio.sleep(0.01)
     return lines

@@ -64,7 +64,7 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """The variables of somebody who has never been here."""
+    """The environment of a new user."""
     tools, home = tmp_path / "bin", tmp_path / "home"
     tools.mkdir()
     home.mkdir()

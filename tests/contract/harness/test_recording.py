@@ -1,4 +1,4 @@
-"""The judge of all messages: what it hears, what it lets pass, that it fails the test that said it."""
+"""The validator of all messages: what it records and accepts, and that it fails the test that sent it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def judge(schemas):
 
 @pytest.fixture
 def heard(spec, monkeypatch):
-    """What is noted since the last look, and judged by nobody."""
+    """Messages since the last look, without validation."""
     monkeypatch.setattr(recording, "pending", {})
     monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())
@@ -36,7 +36,7 @@ def heard(spec, monkeypatch):
     return take
 
 
-# --------------------------------------------------------------------- what is heard
+# --------------------------------------------------------------------- what is received
 
 
 def test_messages_of_both_ends_are_recorded(heard):

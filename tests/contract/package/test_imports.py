@@ -69,7 +69,7 @@ NEEDLESS = {
     "toolpost.web": "HTTP",
     "urllib": "URLs",
 }
-"""What a server with one tool has not loaded when it has told its tools, and who needs it instead."""
+"""Modules that a server with one tool has not loaded after it has listed its tools, and their users."""
 
 SERVER = """
 from toolpost import Server

@@ -1,4 +1,4 @@
-"""How long clients may keep what a server tells them: said for all, by method, and by resource."""
+"""How long clients may cache results: set for all methods, by method, and by resource."""
 
 import asyncio
 import json

@@ -112,7 +112,7 @@ def test_an_id_that_is_used_again_after_a_cancel_has_its_own_answer():
 
 
 class Watched(Handler):
-    """Counts who watches what."""
+    """Counts the watched resources of each client."""
 
     def __init__(self) -> None:
         super().__init__("watched")

@@ -31,7 +31,7 @@ NUMBER = ElicitParams(
 
 
 class ByHand(Handler):
-    """Asks three things at once, then one more; adds up numbers until somebody says 0."""
+    """Asks three questions at once, then one more; adds up numbers until the answer is 0."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("by hand", **options)

@@ -1,7 +1,7 @@
 """Calls that want nothing but their arguments: the same answers as on the ordinary path, and run once.
 
 Each tool stands in two servers. One has middleware that does nothing, so that all of its calls take the
-ordinary path; whatever a client is told has to be the same.
+ordinary path; the messages to the client must be the same.
 """
 
 import asyncio
@@ -198,7 +198,7 @@ def test_a_custom_call_handler_is_used():
 
     class Guarded(Server):
         @property
-        def routes(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - as somebody might
+        def routes(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - as a user might
             async def guard(ctx: Context, params: Any) -> Any:
                 served_by.append(params.name)
                 raise InvalidParams("Invalid params: guarded")

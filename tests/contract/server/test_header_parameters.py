@@ -1,4 +1,4 @@
-"""Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
+"""Parameters of tools that HTTP headers mirror: the schema, the checks, and which channels are informed."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Middleware around every request and notice, in both directions, and what is shipped of it."""
+"""Middleware around every request and notification, in both directions, and the included middleware."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ async def called(server: Handler, name: str, arguments: dict[str, Any] | None = 
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -174,7 +174,7 @@ def test_errors_are_masked():
     asyncio.run(main())
 
 
-# --------------------------------------------------------------------- notices, and what we say and ask
+# --------------------------------------------------------------------- outgoing messages
 
 
 class Watch:
@@ -200,7 +200,7 @@ class Watch:
 
 
 class Heard:
-    """What a client heard."""
+    """Messages that a client received."""
 
     def __init__(self) -> None:
         self.progress: list[Any] = []

@@ -18,7 +18,7 @@ SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -162,7 +162,7 @@ def test_an_error_of_ours_is_logged_without_a_traceback(caplog):
 
 
 class Listening:
-    """An object that hears."""
+    """An object with a notification method."""
 
     async def __call__(self, ctx: Context) -> None: ...
 

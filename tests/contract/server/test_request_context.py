@@ -83,7 +83,7 @@ def test_state_without_a_session_is_the_requests():
 
 @pytest.mark.parametrize("revision", SESSIONS)
 def test_what_is_declared_at_the_handshake_is_a_promise(revision):
-    """Also what `init` registers: it is told in the very answer, and served from then on."""
+    """Entries that `init` registers are declared in the response, and served from then on."""
 
     class Late(Server):
         async def init(self, ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
+"""`Server` beyond the decorators: custom schemas, names, `Handler`."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ def test_handles_stay_functions():
     assert repr(server) == "<Server s: 1 tools>"
 
 
-# --------------------------------------------------------------------- schemas of one's own
+# --------------------------------------------------------------------- custom schemas
 
 
 @pytest.mark.requirement("JSCH-1", "JSCH-2", "TOOL-13")

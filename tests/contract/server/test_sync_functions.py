@@ -46,7 +46,7 @@ def test_a_custom_method_is_requested(revision):
 @pytest.mark.requirement("CANC-4")
 @pytest.mark.parametrize("revision", ELICITING)
 def test_a_question_of_a_call_that_was_cancelled_ends(revision):
-    """A thread cannot be stopped, but it does not wait for an answer that nobody will give."""
+    """A thread cannot be stopped, but it does not wait for an answer that will not come."""
     server = Server("s")
     errors: list[Exception] = []
     ended = threading.Event()

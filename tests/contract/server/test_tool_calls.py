@@ -256,7 +256,7 @@ def test_a_call_that_is_cancelled_is_not_answered():
 
 
 def message(revision: str, **members: Any) -> dict[str, Any]:
-    """A request or a notice as a client of this revision writes it."""
+    """A request or a notification as a client of this revision encodes it."""
     params = members.setdefault("params", {})
     if REVISIONS[revision].stateless and "id" in members:
         params["_meta"] = params.get("_meta", {}) | {

@@ -1,4 +1,4 @@
-"""Elicitation by URL: asked, required, and its end told; each only to the client whose user it is."""
+"""URL elicitation: requested, required, and completed; each only for the client of the user."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ URL = ClientCapabilities(elicitation=ElicitationCapability(url={}))
 
 
 def signing_in() -> tuple[Server, set[str]]:
-    """A server whose tools want the user to sign in first, and who has."""
+    """A server whose tools require a login first, and the users who have logged in."""
     server = Server("s")
     signed: set[str] = set()
 

@@ -29,7 +29,7 @@ WAYS = {
 
 
 async def talk(target, revision=None, name="Ann"):
-    """All that a client hears in a conversation about everything."""
+    """All messages that a client receives in a conversation with every feature."""
     heard = []
 
     async def ask(params):
@@ -183,7 +183,7 @@ def test_another_answer_than_the_recorded_one_is_refused(tmp_path):
 
 
 def written(path, *lines):
-    """A recording of these lines: who, and a message or something else."""
+    """A recording of these lines: the sender, and a message or another entry."""
     rows = [{"tape": 1}]
     rows += [
         {

@@ -1,4 +1,4 @@
-"""How many calls, subscriptions and streams there may be, of one client and of all; what is told beyond."""
+"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
 
 from typing import Any
 

@@ -244,7 +244,7 @@ def test_the_principal_is_checked_before_the_request_is_validated(ask: str):
 
 
 def test_a_large_answer_that_is_being_sent_is_waited_for():
-    """Also if it was there at once: whoever stops the server lets it go out."""
+    """Also for an immediate response: a server that stops still sends it."""
     server = Server("s")
 
     @server.tool

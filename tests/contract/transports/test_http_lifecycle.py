@@ -42,7 +42,7 @@ def tool(name: str, **arguments: Any) -> tuple[dict[str, str], bytes]:
 
 
 def alive(log: list[str], fails: list[bool] | None = None):
-    """A lifespan that tells what happens to it, and fails as often as the list says."""
+    """A lifespan that records its events, and fails as often as the list says."""
 
     @asynccontextmanager
     async def lifespan(_: Server):
@@ -460,7 +460,7 @@ async def workers_of(port: int, count: int) -> set[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process is no more; one of nobody's is reaped by whoever reaps such."""
+    """Return whether a process is gone; an orphan is reaped by its new parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

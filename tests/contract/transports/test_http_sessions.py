@@ -1,4 +1,4 @@
-"""Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
+"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
 
 import asyncio
 import json
@@ -166,7 +166,7 @@ def test_an_id_that_is_in_use_is_refused_at_once(revision):
 
 @pytest.mark.parametrize("ids", [(1, 1), (1, "1", 1)])
 def test_a_batch_with_one_id_twice_is_refused(ids):
-    """Which answer belongs to which request, nobody could tell."""
+    """Responses could not be matched to requests."""
 
     async def main():
         async with stage_and_site() as (_, site):

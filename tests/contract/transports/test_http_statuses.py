@@ -1,4 +1,4 @@
-"""Which status, headers and code answer which request, in one table, and what a table cannot tell."""
+"""Status, headers and code for each request, in one table, and cases outside the table."""
 
 import asyncio
 import base64
@@ -209,7 +209,7 @@ CASES = [
         more={"host": "10.0.0.7"},
         web={"health": "/health"},
     ),
-    # ---- who may come
+    # ---- access
     Case("Host of this machine", (), post(*ECHO), 200, more={"host": "localhost:1234"}),
     Case(
         "Host of another",
@@ -702,7 +702,7 @@ def test_names_are_unique():
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-# --------------------------------------------------------------------- what a table cannot tell
+# --------------------------------------------------------------------- cases outside the table
 
 
 def test_id_of_what_cannot_be_used():
@@ -866,7 +866,7 @@ def test_an_expect_header_with_a_large_body_is_rejected():
 
 
 def test_a_silent_client_is_not_awaited():
-    """A body that breaks off is nobody's fault, and nothing to log."""
+    """An incomplete body is not an error of the server, and is not logged."""
 
     async def main():
         async with hosted(kitchen()) as site:

@@ -14,7 +14,7 @@ def run(main):
 
 
 async def settle():
-    """Let every task run until it waits for somebody else."""
+    """Let every task run until it waits for another one."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -75,7 +75,7 @@ def test_waiting_senders_are_served_in_order():
         waiting = [asyncio.create_task(one.send(b"%d" % n)) for n in range(1, 5)]
         await settle()
         assert await other.receive() == b"0"
-        # There is room now, and the first of those who wait has not run yet: a newcomer may not overtake.
+        # There is room now, and the first waiter has not run yet: a newcomer may not overtake.
         late = asyncio.create_task(one.send(b"5"))
         assert [await other.receive() for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
         await asyncio.gather(*waiting, late)
@@ -198,7 +198,7 @@ def test_a_second_receiver_is_refused():
         with pytest.raises(LocalProtocolError, match="another task is already receiving"):
             await other.receive()
         await one.send(b"1")
-        # The message belongs to the one who waited for it, even if it has not run yet.
+        # The message belongs to its waiter, even if the waiter has not run yet.
         with pytest.raises(LocalProtocolError):
             await other.receive()
         assert await first == b"1"

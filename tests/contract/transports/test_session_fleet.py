@@ -87,7 +87,7 @@ def test_a_session_belongs_to_its_principal_at_all_workers():
 
 
 def test_a_handshake_may_be_completed_at_another_worker():
-    """The worker that has opened the session does not end it for want of what another has heard."""
+    """The worker that opened the session does not end it because of messages that went to another worker."""
 
     async def main():
         async with fleet(handshake=0.05) as (a, b):
@@ -524,7 +524,7 @@ def test_a_session_has_one_reader_on_all_workers():
 
 @pytest.mark.parametrize("second", [0, 1])
 def test_a_message_on_the_general_stream_comes_once(second):
-    """Who comes back without an event id hears what is new, on whichever worker."""
+    """A client that returns without an event id gets new events, on any worker."""
 
     def adds_word(server: Server, stage: Stage) -> None:
         @server.on_notification("notifications/say")

@@ -20,7 +20,7 @@ CALLS = 500
 
 
 async def workers(stack: AsyncExitStack, count: int = 2, key: str = KEY) -> list[Any]:
-    """So many processes with the same key."""
+    """This number of processes with the same key."""
     return [await stack.enter_async_context(victim(key=key)) for _ in range(count)]
 
 

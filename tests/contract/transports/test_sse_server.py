@@ -89,7 +89,7 @@ def test_what_is_posted_has_to_be_a_message():
 
 
 def test_the_two_kinds_of_session_are_kept_apart():
-    """What is posted to the wrong endpoint would be answered where nobody listens."""
+    """A message posted to the wrong endpoint would be answered on a stream without a reader."""
 
     async def main():
         async with talking() as (_, client):

@@ -69,7 +69,7 @@ def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entr
     monkeypatch.delenv("N7_NONE", raising=False)
     filled = mcp_json.expand_variables(entry)
     if url is None:
-        assert filled == entry  # these are no variables
+        assert filled == entry  # these are not variables
     else:
         address = Http.from_target(filled)
         assert (address.url, (address.headers or {}).get("x-key")) == (url, header)

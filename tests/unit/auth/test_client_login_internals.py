@@ -33,7 +33,7 @@ def test_timeouts_are_paused_during_a_login():
     run(visit)
 
 
-# --------------------------------------------------------------------- nobody sees a secret
+# --------------------------------------------------------------------- secrets are not shown
 
 
 @pytest.mark.requirement("AUTH-60", "AUTH-68")

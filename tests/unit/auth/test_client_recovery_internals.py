@@ -268,7 +268,7 @@ def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
     run(visit)
 
 
-# --------------------------------------------------------------------- what nobody waits for
+# --------------------------------------------------------------------- unattended requests
 
 
 class Refusing:

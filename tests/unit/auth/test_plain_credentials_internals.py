@@ -44,7 +44,7 @@ def test_a_custom_object_satisfies_the_protocol():
         async with sites.client(mine):
             pass
         assert mine.told == ["POST", (401, {"x-key": "1"}, True), "POST", {"authorization": "Bearer mine"}]
-        # One that wants to go on for ever is stopped.
+        # An endless one is stopped.
         sites.valid.clear()
         with pytest.raises(TokenRejected):
             await sites.client(mine).connect()

@@ -41,7 +41,7 @@ def test_invented_keys_cause_few_requests_and_block_no_client(monkeypatch):
                 assert (answer.status == 503) == (answer.headers.get("retry-after") == "5")
                 return answer.status
 
-            # Bad tokens are refused as long as that can be found out; then nobody knows whether they are.
+            # Invalid tokens are rejected as long as they can be checked; after that they cannot be judged.
             assert [await invented(f"k{n}") for n in range(8)] == [401] * 5 + [503] * 3
             assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
             assert (await site.post(*listing(good))).status == 200
@@ -90,7 +90,7 @@ def test_keys_may_rotate_under_the_same_name_or_none(kid, monkeypatch):
         issuer.rotate(forget=True)
         assert [await good() for _ in range(3)] == [True] * 3
         assert issuer.request_counts["jwks"] == 2
-        # Anybody can send what nobody has signed: that makes no storm, and is no good in any case.
+        # Anyone can send unsigned tokens: they cause few requests, and are rejected in any case.
         forger = TokenIssuer(ISSUER)
         assert [await good(forger) for _ in range(8)] == [False] * 8
         assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
@@ -137,7 +137,7 @@ def test_an_issuer_that_hangs_holds_up_only_those_whose_keys_are_not_there(monke
         monkeypatch.setattr(keeping, "FETCH_TIMEOUT", 0.01)
         with pytest.raises(RequestFailed):
             await verifier.verify(issuer.token(RESOURCE), RESOURCE)
-        # The question is still open, and has been all the time: it was asked once, and nobody gave it up.
+        # The request is still in flight: it was sent once, and not abandoned.
         fetch = verifier._key_source._fetch_task
         assert fetch is not None
         assert not fetch.done()

@@ -25,7 +25,7 @@ ISSUER = "https://login.example.com"
         ({"sse": "/mcp"}, RESOURCE, {"/mcp", ""}),
         ({"stateless": True}, RESOURCE, {"/mcp", ""}),
         ({"sse": "/old/", "messages": "/m"}, RESOURCE, {"/mcp", "/old", ""}),
-        # The other one is below the resource, or nobody knows what it is called.
+        # The other one is below the resource, or its name is unknown.
         ({"path": "/"}, "https://a.example", {""}),
         ({}, "https://a.example/other", {"/mcp", "/other", ""}),
     ],

@@ -64,7 +64,7 @@ def test_a_lock_follows_no_link(tmp_path):
 
 def test_a_file_of_another_user_is_not_read(tmp_path, caplog):
     if os.geteuid():
-        # Only root can give a file away: the folder is somebody else's then, as shown above.
+        # Only root can give a file away: the folder then belongs to another user, as shown above.
         return
     kept = FileTokens(tmp_path)
     asyncio.run(kept.put("k", "v"))
@@ -113,7 +113,7 @@ def test_a_storage_that_fails_is_reported_and_replaced(caplog):
         with pytest.raises(AuthError, match="token storage Moody failed"):
             await vault.get("k")
         moody.fails = False
-        assert await vault.get("k") == "old"  # it could not be asked what it had: nobody knows what is newer
+        assert await vault.get("k") == "old"  # its contents are unknown, and so is the newer token
         assert await vault.get("l") == "s3cret"
         moody.put("l", "of another program")
         assert await vault.get("l") == "of another program"

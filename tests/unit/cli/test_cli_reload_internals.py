@@ -175,7 +175,7 @@ def test_of_what_is_installed_its_package_is_its_own(loading, tmp_path, monkeypa
 
 
 class Told:
-    """What is told; and nobody is there to read it."""
+    """The output, without a reader."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -196,7 +196,7 @@ class Told:
 
 @asynccontextmanager
 async def reloading(name: str, told: Told) -> AsyncGenerator[Client]:
-    """A client of a server in this process, which is loaded anew."""
+    """A client of a server in this process, which is reloaded."""
     source = ServerSource(name, fresh=True)
     reload = Reloader(source, source.load(), told)
     async with Client(reload.server) as client:

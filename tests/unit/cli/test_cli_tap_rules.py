@@ -1,4 +1,4 @@
-"""What a witness says of a conversation: who answers whom, what was agreed upon, which rules were broken."""
+"""What the inspector reports about a conversation: pairs of messages, negotiated values, violations."""
 
 import json
 
@@ -20,7 +20,7 @@ def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol
 
 
 def hear(witness, *said):
-    """What a witness says of messages: each who said it, and what; a second apart."""
+    """What the inspector reports about messages, each with its sender; one second apart."""
     return [seen for at, (by, data) in enumerate(said) for seen in witness.inspect(by, data, float(at))]
 
 

@@ -133,7 +133,7 @@ space = st.text(st.sampled_from(" \n\t"), max_size=2) | st.sampled_from(["// c\n
 
 @st.composite
 def commented(draw, value):
-    """The text of a value, as somebody may have written it."""
+    """The text of a value, as a user may write it."""
     pad = lambda: draw(space)  # noqa: E731 - three letters in many places
     if isinstance(value, list | dict) and value:
         pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)

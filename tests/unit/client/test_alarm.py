@@ -1,4 +1,4 @@
-"""One timer for all requests of a link: it rings for those that are late, and for nobody else."""
+"""One timer for all requests of a connection: it expires for late requests only."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -29,7 +29,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
-    """An alarm, and those who wait; it is set as a link sets it."""
+    """A timer and its calls; it is set as the dispatcher sets it."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     waiting = [Waiting(now + after) for after in deadlines]

@@ -316,7 +316,7 @@ def test_a_roots_callback_with_invalid_roots_fails():
         answered(RequestCallbacks(roots=lambda: ["https://a.example"]), "roots/list")
 
 
-# --------------------------------------------------------------------- methods of one's own
+# --------------------------------------------------------------------- custom methods
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Homes: a thread with a loop that nothing ends but who leaves it, and the exit of the interpreter."""
+"""Background loops: a thread with a loop that ends only on close, or at the exit of the interpreter."""
 
 import asyncio
 import contextlib

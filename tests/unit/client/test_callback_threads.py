@@ -1,4 +1,4 @@
-"""The threads of a client's callbacks: bounded, its own, and in nobody's way."""
+"""The threads of a client's callbacks: bounded, separate, and without effect on others."""
 
 import asyncio
 import gc

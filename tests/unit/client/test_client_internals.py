@@ -290,7 +290,7 @@ def test_custom_requests_and_notifications_can_be_sent(date):
     run(main())
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 @sessions

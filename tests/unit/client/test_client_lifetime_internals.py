@@ -1,4 +1,4 @@
-"""The life of a client: opened and closed by anybody, in any order, any number of times."""
+"""The lifetime of a client: opened and closed from any task, in any order, any number of times."""
 
 import asyncio
 

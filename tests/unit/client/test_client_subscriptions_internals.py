@@ -69,7 +69,7 @@ def test_a_subscriber_that_is_cancelled_gives_its_listen_up():
             with pytest.raises(asyncio.CancelledError):
                 await subscribing
             await server.until(lambda: server.cancelled)
-            # An acknowledgement that comes too late finds nobody.
+            # A late acknowledgement has no waiter.
             await server.channel.send(_late(ACKNOWLEDGED, server.listens[0].id, notifications={}))
             await client.ping()
 

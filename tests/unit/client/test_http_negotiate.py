@@ -30,7 +30,7 @@ def _forgetful() -> Iterator[None]:
 
 
 def opened(endpoint: Endpoint, fallback: Endpoint | None = None, **options: object) -> tuple[str, ...]:
-    """The era and what was heard, for a client that connects once."""
+    """The era and the received messages, for a client that connects once."""
 
     async def main() -> str:
         async with client_of(endpoint, fallback, **options) as client:
@@ -206,7 +206,7 @@ def test_the_way_is_part_of_what_is_known():
     assert old.heard == [OPENED, OPENED]
     assert opened(server, old, key=KEY, revision=DATES[3]) == ("session",)
     assert len(server.heard) == 1
-    # Without another way there is no detour, whatever was known.
+    # Without a fallback there is no second attempt, whatever was known.
     plain = Endpoint(initialize=WELCOME)
     assert opened(plain, key=KEY) == ("session",)
 

@@ -1,4 +1,4 @@
-"""Messages over the limit: they are dropped, counted, and nobody waits for them."""
+"""Messages over the limit are dropped and counted, and no caller waits for them."""
 
 import asyncio
 from collections.abc import Callable

@@ -224,7 +224,7 @@ def test_a_request_that_could_not_even_be_sent_in_time_may_be_sent_again():
             assert caught.value.retry_safe
             it.channel.writable.set()
             await turns()
-            assert it.channel.raw == []  # the server never heard of it, so there is nothing to cancel
+            assert it.channel.raw == []  # the server never received it, so there is nothing to cancel
 
     run(main(), Clock)
 
@@ -649,7 +649,7 @@ def test_a_server_that_does_not_read_cannot_fill_the_memory():
     run(main())
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 def test_notifications_are_handed_on():

@@ -140,7 +140,7 @@ def test_a_notification_that_is_not_accepted_is_an_error_and_not_the_end():
             it.channel.broken = None
             assert it.link.end_reason is None
             await it.start()
-            assert it.link.cancel(2)  # nobody is told where the channel tells by itself
+            assert it.link.cancel(2)  # no caller is notified where the channel reports immediately
 
     run(main())
 
@@ -225,7 +225,7 @@ def test_requests_of_a_lost_session_hear_their_own_fate():
                 with pytest.raises(SessionLost) as caught:
                     await call
                 fates.append(caught.value.sent)
-            assert fates == [False, False, True]  # nobody has told the third
+            assert fates == [False, False, True]  # the third was not notified
 
     run(main(), Clock)
 

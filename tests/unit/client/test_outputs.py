@@ -92,7 +92,7 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
         with pytest.raises(RemoteProtocolError, match="invalid output schema"):
             outputs(schema).get_check("t")
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 

@@ -1,4 +1,4 @@
-"""A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
+"""A client that reconnects: every transition is reported with its cause, and safe requests are retried."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +31,7 @@ def server(**table: Any) -> Endpoint:
 
 
 class Heard(list[Transition]):
-    """Hears of transitions; on the loop, whose clock is not the world's."""
+    """Records transitions, on the loop, whose clock is simulated."""
 
     async def __call__(self, transition: Transition) -> None:
         self.append(transition)
@@ -86,7 +86,7 @@ def test_a_channel_that_cannot_be_reopened_is_closed_with_its_cause():
     run(main())
 
 
-# --------------------------------------------------------------------- opening anew
+# --------------------------------------------------------------------- reopening
 
 
 def test_it_reconnects_a_few_times_in_the_background_and_then_on_demand():
@@ -165,7 +165,7 @@ def test_a_server_that_rejects_the_client_is_not_reconnected_in_the_background()
             for _ in range(3):
                 with pytest.raises(TokenRejected, match="who are you"):
                     await client.call_tool("t")
-            assert states(heard).count("connecting") == 3  # by itself, then for the first call
+            assert states(heard).count("connecting") == 3  # in the background, then for the first call
 
     run(main(), Clock)
 

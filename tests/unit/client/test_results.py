@@ -120,7 +120,7 @@ def test_text_that_is_not_json_is_not_of_the_type():
     ("content", "data"),
     [
         ([TextContent("words")], "words"),
-        ([TextContent("5")], "5"),  # nobody said that it is JSON
+        ([TextContent("5")], "5"),  # it is not declared as JSON
         ([TextContent("")], ""),
         ([ImageContent("aGk=", "image/png")], None),
         ([], None),

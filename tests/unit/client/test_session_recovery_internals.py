@@ -1,4 +1,4 @@
-"""Sessions that a server forgets: made anew once for everybody, with all that was wished for."""
+"""Sessions that a server forgets: recreated once for all callers, with all subscriptions."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The id of a session is as good as its owner's name: nobody reads it who does not hold the session."""
+"""The id of a session is as good as a login: only the client of the session sees it."""
 
 import asyncio
 import logging

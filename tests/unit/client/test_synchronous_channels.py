@@ -1,4 +1,4 @@
-"""Channels that take a message at once, or tell what comes: a link needs no task for either."""
+"""Channels that send at once, or deliver by callback: the dispatcher needs no task for either."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 
 class QuickChannel(ScriptedChannel):
-    """Takes messages at once while there is room, and tells what comes."""
+    """Sends at once while there is room, and delivers by callback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def test_a_sender_that_waits_for_room_may_time_out_unsent():
 
 
 def test_a_callback_does_not_see_the_context_of_an_unrelated_call():
-    """It may come while a call of ours is being told its answer: what that has set is not for callbacks."""
+    """It may arrive while a response is being delivered: the context of that call is not for callbacks."""
 
     async def main() -> None:
         async with Harness() as it:
@@ -217,7 +217,7 @@ def test_a_message_that_raises_ends_the_connection_and_not_the_sender(caplog, mo
 
 
 def test_a_server_in_this_process_needs_no_task_of_the_client():
-    """An answer is told by whoever sends it; the reader of the client is not woken for any."""
+    """The sender delivers a response; the reader task of the client does not wake up."""
     server = Server("s")
 
     @server.tool

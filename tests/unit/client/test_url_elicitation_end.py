@@ -1,4 +1,4 @@
-"""Pages that a user is sent to: the end of one is told only while it is under way."""
+"""URL elicitations: a completion is reported only while the elicitation is in progress."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def visit(number: str) -> ElicitParams:
 
 
 def heard(call: Any, answers: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
-    """The ids whose end is told, and what was thrown away."""
+    """The ids whose completion is reported, and the discarded messages."""
     told: list[str] = []
 
     async def hear(method: str, params: Any) -> None:
@@ -111,7 +111,7 @@ def test_the_completion_after_a_refusal_is_reported():
     assert known.is_expected(None)
 
 
-def test_what_is_under_way_is_bounded():
+def test_elicitations_in_progress_are_bounded():
     known = incoming.UrlElicitations()
     for number in range(incoming.MAX_URL_ELICITATIONS + 1):
         known.record_request(visit(str(number)))

@@ -662,7 +662,7 @@ def _in_state(revision: Revision, role: Role, state: str) -> Connection:
 
 
 def _early(state: str, method: str) -> bool:
-    """Whether this may be asked in a session: the rule, told once more."""
+    """Return whether a session allows this request: a second implementation of the rule."""
     if state == "ready":
         return method != "initialize"
     return state != "closed" and (method == "ping" or (state, method) == ("new", "initialize"))
@@ -691,7 +691,7 @@ def test_what_we_may_ask_in_each_state(revision, by, row, state):
     if by == CLIENT and state == "greeted":
         return  # a client is never there
     asker = _in_state(revision, by, state)
-    known = by == CLIENT or state not in {"new", "opening"}  # a server that has met nobody cannot ask
+    known = by == CLIENT or state not in {"new", "opening"}  # a server without a peer cannot send requests
     before = list(asker.outgoing)
     if known and _early(state, row.name):
         assert asker.request(row.name, PARAMS[row.name]).id in asker.outgoing
@@ -1453,7 +1453,7 @@ def test_without_a_session_a_log_message_needs_a_request():
     assert Connection(SERVER_PARTY).log("error", "x") is None
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 def _unasked(revision: Revision, by: Role, row: Row) -> bool:
@@ -1611,7 +1611,7 @@ def test_a_malformed_notification_is_dropped(revision):
     assert "notifications/message" in event.error.message
 
 
-# --------------------------------------------------------------------- methods of one's own
+# --------------------------------------------------------------------- custom methods
 
 
 class Weather(Params):

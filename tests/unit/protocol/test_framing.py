@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolpost.errors import InvalidRequest
 from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, frame
 
-# The same examples on every run; a slow machine is no failure.
+# The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
 
 LIMIT = 6

@@ -121,7 +121,7 @@ def judged(data: bytes) -> Verdict:
     """The verdict of a reader that is slow, simple and has nothing in common with ours."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=Members, parse_constant=_no_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no text
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is not text
     except ValueError:
         return NOT_JSON
     if not isinstance(value, Members):
@@ -135,7 +135,7 @@ def judged(data: bytes) -> Verdict:
     if kind is None or len(found) < len(value):
         code = (
             None if reply or kind == "JSONRPCNotification" else INVALID
-        )  # neither an answer nor a notice is answered
+        )  # neither a response nor a notification is answered
         return Verdict("refused", code, reply, type(identity), identity)
     return Verdict(kind, id_type=type(identity), id=identity, method=found.get("method"))
 
@@ -185,7 +185,7 @@ def seen_in_batch(data: bytes) -> list[Verdict]:
 def _verdict(item: JSONRPCMessage | RemoteProtocolError) -> Verdict:
     if isinstance(item, RemoteProtocolError):
         if str(item).startswith("message is not JSON"):
-            return NOT_JSON  # what could be read nevertheless is told elsewhere
+            return NOT_JSON  # the readable parts are reported elsewhere
         return Verdict("refused", code_of(item), item.reply, type(item.id), item.id)
     identity = getattr(item, "id", None)
     method = getattr(item, "method", None)
@@ -823,7 +823,7 @@ def levels(text: bytes) -> int:
 
 
 def nested(count: int, kind: str) -> bytes:
-    """So many levels of arrays, of objects, or of both in turn."""
+    """This number of levels of arrays, of objects, or of both in turn."""
     opening = {"arrays": ["["], "objects": ['{"a":'], "both": ["[", '{"a":']}[kind]
     closing = {"[": "]", '{"a":': "}"}
     opened = [opening[level % len(opening)] for level in range(count)]
@@ -1071,7 +1071,7 @@ def test_batches_are_understood_only_where_the_revision_has_them(revision):
         assert isinstance(refused, InvalidMessageReceived)
         assert refused.data is not None
         assert json.loads(refused.data)["error"]["code"] == INVALID
-    # Before anything is agreed upon there is no revision that has them.
+    # Before the negotiation no revision has them.
     [early] = Connection(party).receive(encode_batch([ping]))
     assert isinstance(early, InvalidMessageReceived)
 

@@ -52,7 +52,7 @@ def test_an_event_moves_on_or_changes_nothing(role, state, event):
 def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state, method):
     lifecycle = Lifecycle(role, state)
     if ASKED[state, method] or (state == "greeted" and method != "initialize"):
-        lifecycle.check_incoming(method)  # who has the answer to its `initialize` may ask, and we may not yet
+        lifecycle.check_incoming(method)  # the client may send requests, and we may not yet
     else:
         with pytest.raises(InvalidRequest):
             lifecycle.check_incoming(method)

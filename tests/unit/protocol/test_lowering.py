@@ -1,4 +1,4 @@
-"""How newer things are told to an older peer; that the outcome fits the schemas is shown in test_emitted."""
+"""How newer content is converted for older peers; test_emitted shows that the outcome fits the schemas."""
 
 import json
 from copy import deepcopy
@@ -66,7 +66,7 @@ USE_TEXT = TextContent('[call 1 of add: {"x":1}]')
 IMAGE_JSON = '{"type":"image","data":"aGk=","mimeType":"image/png"}'
 TOLD_TEXT = TextContent(f"[result of call 2]\nhello\n{IMAGE_JSON}")
 
-# block, as it is told in each revision, oldest first; None: as it is
+# block, as it is sent in each revision, oldest first; None: unchanged
 IN_TOOLS_AND_PROMPTS = [
     (TEXT, [None, None, None, None, None]),
     (IMAGE, [None, None, None, None, None]),
@@ -75,7 +75,7 @@ IN_TOOLS_AND_PROMPTS = [
     (LINK, [LINK_TEXT, LINK_TEXT, None, None, None]),
     (USE, [USE_TEXT] * 5),
     (TOLD, [TOLD_TEXT] * 5),
-    (NEW, [None, None, None, None, None]),  # whoever made it has to know whom it is for
+    (NEW, [None, None, None, None, None]),  # its creator has to know the receiver
 ]
 IN_SAMPLING = [
     (TEXT, [None, None, None, None, None]),
@@ -90,7 +90,7 @@ IN_SAMPLING = [
 
 
 def rows(table):
-    """Each block with each revision, and what is told."""
+    """Each block with each revision, and what is sent."""
     return [
         pytest.param(block, REVISIONS[date], told[at] or block, id=f"{type(block).__name__} {date}")
         for block, told in table
@@ -252,7 +252,7 @@ def test_an_answer_of_several_blocks_stays_as_it_is(revision):
 # --------------------------------------------------------------------- structure
 
 STRUCTURES = [
-    # structured content, what is told of it in each revision: "-" nothing, "+" all
+    # structured content, and what is sent of it in each revision: "-" nothing, "+" all
     ({"a": 1}, "--+++"),
     ({}, "--+++"),
     ([1], "----+"),
@@ -277,7 +277,7 @@ def test_structured_content(structured, told, at):
 @pytest.mark.parametrize("revision", [A, B, C, D])
 @pytest.mark.parametrize("blocks", [[], [IMAGE], [IMAGE, RESOURCE, NEW]], ids=len)
 def test_structured_content_without_text_is_also_sent_as_text(structured, revision, blocks):
-    """Older clients read text; the specification wants it beside what is no object (TOOL-12)."""
+    """Older clients read text; the specification requires it for values that are not objects (TOOL-12)."""
     lowered = downgrade_value(CallToolResult(content=blocks, structured_content=structured), revision)
     assert lowered.content == [*blocks, TextContent(jsonrpc.encode(structured).decode())]
 
@@ -296,7 +296,7 @@ def test_a_stateless_client_reads_any_structure(structured, blocks):
 
 
 TOLD_STRUCTURES = [
-    # what a tool said, what is told of it to a model where structured content is an object
+    # the result of a tool, and what a model gets where structured content is an object
     (ToolResultContent("1", [], [1, 2]), ToolResultContent("1", [TextContent("[1,2]")])),
     (ToolResultContent("1", [], {"a": 1}), ToolResultContent("1", [TextContent('{"a":1}')], {"a": 1})),
     (
@@ -527,17 +527,17 @@ def test_a_url_cannot_be_asked_for_in_older_revisions(revision):
 
 
 class Audible(AudioContent):
-    """A block of somebody else's."""
+    """A block with a foreign type."""
 
 
 class Verdict(CallToolResult):
-    """A result of somebody else's."""
+    """A result with a foreign type."""
 
     score: int = 0
 
 
 class Line(PromptMessage):
-    """A message of somebody else's."""
+    """A message with a foreign type."""
 
     number: int = 0
 

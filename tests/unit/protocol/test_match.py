@@ -167,7 +167,7 @@ AMBIGUITIES = [
     ("x://{a}/{+path}/{b}", "x://1/2", None),
     ("x://{+path}/{a}-{b}", "x://p/1-2-3", {"path": "p", "a": "1-2", "b": "3"}),
     ("x://{a}-{+path}-{b}", "x://1-2-3-4", {"a": "1", "path": "2-3", "b": "4"}),
-    # A literal that is found inside an escape breaks it, and that is no match.
+    # A literal inside an escape breaks the escape, and does not match.
     ("x://{a}20{b}", "x://1%20220", None),
     ("x://{+a}F{b}", "x://1%2F2", None),
     # Only whole segments and no raw "&" where there is a literal query.

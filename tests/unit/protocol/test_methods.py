@@ -139,7 +139,7 @@ def test_only_requests_are_repeatable_and_only_notifications_are_listened_to():
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.needs], ids=repr)
 def test_a_capability_that_a_row_needs_exists(row):
-    """A path that no capabilities have would be declared by nobody, and the method refused for ever."""
+    """A path that capabilities do not have would never be declared, and the method always rejected."""
     receivers = {CLIENT: ServerCapabilities, SERVER: ClientCapabilities}
     senders = {CLIENT: ClientCapabilities, SERVER: ServerCapabilities}
     for role in (CLIENT, SERVER):
@@ -191,7 +191,7 @@ def test_a_span_holds_both_its_ends(span, holds):
 
 @pytest.mark.parametrize("date", ["2025-01-01", "", "2099-01-01", None])
 def test_a_span_knows_only_revisions(date):
-    """Dates are not compared as text: to ask for one that is no revision is a mistake."""
+    """Dates are not compared as text: an unknown revision is a mistake."""
     with pytest.raises(ValueError, match="not in tuple"):
         assert date in ALWAYS
 

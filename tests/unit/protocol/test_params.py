@@ -78,7 +78,7 @@ def test_parameters_without_meta_are_not_touched(params):
 
 
 class Own(WireStruct):
-    """Parameters of an author who did not think of `_meta`."""
+    """Parameters of an author who did not consider `_meta`."""
 
     some_thing: int = 0
 

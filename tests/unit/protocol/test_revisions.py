@@ -193,7 +193,7 @@ def test_an_undefined_reserved_code_is_never_sent(date):
 @pytest.mark.requirement("ERR-2")
 @pytest.mark.parametrize("date", DATES)
 def test_an_old_code_is_never_sent(date):
-    """They may arrive in the session era; whoever passes such an error on must not send the code again."""
+    """They may arrive in the session era; a gateway must not forward the code."""
     assert [
         code for code in LEGACY_ERROR_KINDS if REVISIONS[date].translate_code(code) in LEGACY_ERROR_KINDS
     ] == []

@@ -207,7 +207,7 @@ FAULTS: Final[list[tuple[Callable[[Post], None], int, int, str]]] = [
     (_future, 400, -32022, "Unsupported protocol version: 2999-01-01"),
     (_wrong_method, 400, -32020, "mcp-method: the header is"),
     (_unknown_method, 404, -32601, "Method not found: tools/conjure"),
-    # What headers mirror is compared once the body can be read, so params that cannot are told first.
+    # Mirrored headers are compared once the body can be read, so invalid params are reported first.
     (_wrong_params, 200, -32602, "Invalid params for tools/call"),
     (_wrong_name, 400, -32020, "mcp-name: the header is"),
     (_wrong_argument, 400, -32020, "mcp-param-a: the header is"),
@@ -635,7 +635,7 @@ def test_what_cannot_be_read_elsewhere_is_not_our_business(arguments, said):
 
 
 def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
-    """Verify a call whose arguments, written with %s in them, hold a number that nobody can read."""
+    """Verify a call whose arguments, written with %s in them, contain an unreadable number."""
     post = Post()
     post.params["arguments"] = "here"
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": post.method, "params": post.params})
@@ -659,7 +659,7 @@ def test_without_annotations_the_arguments_are_not_read():
         assert post.walk() == (200, None)
 
 
-# --------------------------------------------------------------------- notices, answers, batches
+# --------------------------------------------------------------------- notifications, responses, batches
 
 
 @pytest.mark.parametrize("sent", [{}, {METHOD: "notifications/cancelled"}])

@@ -1,4 +1,4 @@
-"""Events in, events out, however the stream is cut; and nobody's text can become a field."""
+"""Events in, events out, however the stream is cut; and no text can become a field."""
 
 import tracemalloc
 from itertools import pairwise, repeat
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.sse import MAX_EVENT, EventStreamDecoder, ServerSentEvent, encode_comment, encode_event
 
-# The same examples on every run; a slow machine is no failure.
+# The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
 
 BOM = b"\xef\xbb\xbf"
@@ -148,7 +148,7 @@ TABLE = [
     (b"event: a\n\ndata: 1\n\n", [ServerSentEvent(b"1")]),
     (b"event: a\nevent\ndata: 1\n\n", [ServerSentEvent(b"1")]),
     (b"data: 1\nevent: a\xff\0\n\n", [ServerSentEvent(b"1", "a\ufffd\0")]),
-    # comments and fields that nobody knows
+    # comments and unknown fields
     (b":\n: ping\n:data: 1\n\n", []),
     (b": ping\n\ndata: 1\n: pong\ndata: 2\n\n", [ServerSentEvent(b"1\n2")]),
     (b"Data: 1\n data: 2\ndata : 3\nfoo\nfoo: 4\ndata: 5\n\n", [ServerSentEvent(b"5")]),

@@ -663,7 +663,7 @@ if sys.version_info >= (3, 12):
                 BoundFunction(space["fn"])
 
 
-# --------------------------------------------------------------------- what a model is told
+# --------------------------------------------------------------------- what a model reads
 
 
 @dataclass
@@ -750,7 +750,7 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
         (
             {"part": {"type": "fly"}},
             [
-                'part: expected an object with "ride" as `type` or an object with "walk" as `type` or null, got an object'  # noqa: E501 - as it is told
+                'part: expected an object with "ride" as `type` or an object with "walk" as `type` or null, got an object'  # noqa: E501 - the exact message
             ],
         ),
         ({"legs": [["leg", "x"]]}, ["legs[0][1]: expected an integer, got a string"]),
@@ -759,7 +759,7 @@ GOOD = {"days": 1, "stops": [{"name": "a"}]}
         (
             {"legs": [["fly", 1]]},
             [
-                'legs[0]: expected an array that begins with "leg" or an array that begins with "pause", got an array'  # noqa: E501 - as it is told
+                'legs[0]: expected an array that begins with "leg" or an array that begins with "pause", got an array'  # noqa: E501 - the exact message
             ],
         ),
         (

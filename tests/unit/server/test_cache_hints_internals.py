@@ -1,4 +1,4 @@
-"""How long clients may keep what a server tells them: said for all, by method, and by resource."""
+"""How long clients may cache results: set for all methods, by method, and by resource."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ def test_what_a_result_says_itself_stays():
     assert apply_cache(other, MINUTE) is other
 
 
-# --------------------------------------------------------------------- what clients are told
+# --------------------------------------------------------------------- what clients receive
 
 
 def library(**options: Any) -> Server:

@@ -380,7 +380,7 @@ def test_a_list_is_changed_by_one_at_a_time():
     shelf.catalogue._entries = Watched()
 
     def told(_: str) -> None:
-        assert not lock._is_owned()  # who is told may wait for another thread, which changes the list too
+        assert not lock._is_owned()  # a listener may wait for another thread, which also changes the list
 
     shelf.catalogue._on_changed = told
     shelf.add("a").remove()

@@ -346,7 +346,7 @@ def test_a_function_that_takes_back_its_cancellation_is_harmless(count: int):
 
 
 def test_a_timer_of_an_earlier_call_cancels_no_later_one():
-    """Whoever cancels a task that is done does nothing, so a function may leave such a timer behind."""
+    """Cancelling a finished task has no effect, so a function may leave such a timer behind."""
     fired: list[bool] = []
 
     async def watched() -> str:

@@ -36,7 +36,7 @@ COLOUR = {"type": "string", "enum": ["red", "blue"]}
 
 @dataclass
 class Guest:
-    """Somebody who comes.
+    """A visitor.
 
     Args:
         name: as it is spoken

@@ -1,4 +1,4 @@
-"""Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
+"""Parameters of tools that HTTP headers mirror: the schema, the checks, and which channels are informed."""
 
 import asyncio
 import enum
@@ -218,7 +218,7 @@ def test_a_factory_checks_the_client_it_chose_for(tool, headers, said):
 
         channel = ScriptedChannel()
         factory = Server.factory(choose)
-        assert factory.find_header_parameters("query") is None  # nobody is chosen yet
+        assert factory.find_header_parameters("query") is None  # no server is chosen yet
         request = {"name": tool, "arguments": {"region": "north"}}
         channel.feed(open_pair(LATEST.date).client.request("tools/call", request).data)
         async with factory.hold_lifespan() as lifespan:

@@ -46,7 +46,7 @@ class Kept:
 
 
 class Heeded(BaseModel):
-    """Everything in it is heeded by pydantic, or is no limit."""
+    """pydantic enforces all of it, or it is not a limit."""
 
     x: Annotated[int, at.Ge(1), Meta(description="words")]
     y: Annotated[str, pydantic.Field(min_length=2)] = "yy"

@@ -67,7 +67,7 @@ def test_a_client_that_arrives_during_entry_or_exit_waits():
         seen.entering.set()
         seen.leaving.clear()
         go.set()
-        while inside < 3:  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while inside < 3:  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
         later = [asyncio.create_task(hold()) for _ in range(3)]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The long request on which a stateless client hears of changes."""
+"""The long-lived request that notifies a stateless client of changes."""
 
 import asyncio
 from typing import Any
@@ -106,7 +106,7 @@ def test_a_subscription_ends_with_its_cancellation():
         await talk.listen(ALL)
         talk.channel.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
         async with asyncio.timeout(10):
-            while len(server.log) < 2:  # noqa: ASYNC110 - what is waited for is not ours to tell
+            while len(server.log) < 2:  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0)
         server.notify_resource_updated("a://b")
         await talk.listen({}, 8)

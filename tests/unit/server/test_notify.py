@@ -1,4 +1,4 @@
-"""Who hears of a change, and how often."""
+"""Which subscribers are notified of a change, and how often."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ UPDATED = "notifications/resources/updated"
 
 
 class Ear:
-    """A listener that notes what it hears."""
+    """A listener that records notifications."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str | None]] = []
@@ -26,7 +26,7 @@ class Ear:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop go round until something is so."""
-    while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+    while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0)
 
 
@@ -38,7 +38,7 @@ async def turn() -> None:
 def test_changes_in_one_loop_iteration_are_reported_once():
     async def main() -> None:
         announcer, one, two = ChangeBroadcaster(), Ear(), Ear()
-        announcer.broadcast_list_changed("tools")  # nobody is there yet
+        announcer.broadcast_list_changed("tools")  # no server is listening
         announcer.add_subscriber(one)
         announcer.add_subscriber(two)
         for _ in range(100):

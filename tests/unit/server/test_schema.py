@@ -317,7 +317,7 @@ class Case(Struct):
     good: list[tuple[Any, Any]] = []
     bad: list[Any] = []
     unsaid: list[Any] = []
-    """Refused although the schema allows it: formats, and what a class checks by itself."""
+    """Rejected although the schema allows it: formats, and checks of the class."""
     helped: list[tuple[Any, Any]] = []
     """Read although the schema does not allow it: JSON in a string, an item of a set twice, no tag."""
 
@@ -1393,7 +1393,7 @@ class Sibling:
 
 @dataclass
 class Uncle:
-    """Knows the twins only through somebody who is known already."""
+    """Refers to the twins only through another known class."""
 
     friend: "Friend"
     other: "Friend | Sibling | None" = None

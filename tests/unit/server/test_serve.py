@@ -283,7 +283,7 @@ def test_undeclared_notifications_are_not_sent():
 
 
 def test_a_call_from_another_loop_leaves_ours_alone():
-    """A mistake, but nobody else has to suffer from it: tasks of a loop are entered where it runs."""
+    """A mistake that affects no other client: tasks of a loop are entered where it runs."""
     server = Server("x")
     seen: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
+"""`Server` beyond the decorators: custom schemas, names, `Handler`."""
 
 import asyncio
 from typing import Any

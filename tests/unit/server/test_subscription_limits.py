@@ -1,4 +1,4 @@
-"""What one client may have of a server at one time: resources that it watches, notices being served."""
+"""Limits of one client: resources that it watches, notifications being served."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ def test_a_session_watches_so_many_resources(monkeypatch, name, most, uris):
         server.go.set()
         talk = Talk(server)
         await talk.greet()
-        for uri in [*uris, uris[0]]:  # the same again is no other
+        for uri in [*uris, uris[0]]:  # the same one again does not count
             assert "result" in await talk.ask("resources/subscribe", {"uri": uri})
         server.watched.remove(uris[0])
         refused = await talk.ask("resources/subscribe", {"uri": "a://9"})
@@ -194,5 +194,5 @@ def test_the_rates_that_are_remembered_are_bounded(monkeypatch):
     with pytest.raises(RateLimited):
         rate._take("client 99")
     now[0] += 10
-    rate._take("client 99")  # whoever may have all again is forgotten
+    rate._take("client 99")  # a client whose limit is full again is forgotten
     assert [*rate._buckets_by_key] == ["client 99"]

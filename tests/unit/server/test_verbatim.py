@@ -157,7 +157,7 @@ def test_a_reference_to_the_network_is_refused_and_not_even_tried(register, sche
         with pytest.raises(ValueError, match=r"127\.0\.0\.1"):
             register(schema)
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 

@@ -37,7 +37,7 @@ def run(main):
 
 
 async def dead_port() -> int:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -46,7 +46,7 @@ async def dead_port() -> int:
 
 
 def exchange(engine, script, then, *, method="POST", headers=None, body=b"{}"):
-    """What `then` makes of the response, and what the server heard."""
+    """The result of `then` for the response, and the request that the server received."""
 
     async def main():
         backend = open_backend(engine)
@@ -471,7 +471,7 @@ def test_what_the_user_has_closed_cannot_be_used():
 
 
 class Mine:
-    """A backend of somebody else."""
+    """A custom backend."""
 
     closed = False
 

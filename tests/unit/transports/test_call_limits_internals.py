@@ -1,4 +1,4 @@
-"""How many calls, subscriptions and streams there may be, of one client and of all; what is told beyond."""
+"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -63,7 +63,7 @@ def test_calls_of_all_clients_are_bounded_whatever_their_era():
                 refused = await site.post(headers, body)
                 assert (refused.status, refused.headers["retry-after"]) == (503, "1")
                 assert "max_calls=" in refused.text
-            # What ends a call is no new one, nor is what belongs to one.
+            # A message that ends or continues a call is not a new call.
             note = message("notifications/cancelled", {"requestId": 1})
             assert (await site.post(legacy(session), note)).status == 202
             assert (await one.answer()).status == 202
@@ -115,7 +115,7 @@ def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
             assert (refused.status, refused.headers["retry-after"]) == (429, "5")
             assert refused.json["id"] == 1
             assert (refused.code, "max_in_flight=" in refused.text) == (-32603, True)
-            # A client of the session era may take a status that is no success for the end of its session.
+            # A client of the session era may take an error status for the end of its session.
             told = await site.post({**legacy(one), **alice}, message("tools/call", call("quiet"), 2))
             assert (told.status, told.json["id"], "max_in_flight=" in told.text) == (200, 2, True)
             await begin(site, {**QUIET[0], **bob}, QUIET[1])

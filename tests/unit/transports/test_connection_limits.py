@@ -1,4 +1,4 @@
-"""Connections that give nothing or take nothing, or do so byte by byte: each ends in time, and nobody waits.
+"""Connections that send or read nothing, or byte by byte: each ends in time, and no other client waits.
 
 Time is that of a loop in which it passes only when there is nothing else to do.
 """

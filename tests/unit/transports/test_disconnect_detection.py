@@ -37,7 +37,7 @@ class Peer:
     """An ASGI server with one request.
 
     Args:
-        tells: whether it tells when the client goes; None if it knows no such thing.
+        tells: whether it reports a disconnect; None if it does not support that.
     """
 
     def __init__(self, *, tells: bool | None = None) -> None:

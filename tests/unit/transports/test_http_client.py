@@ -58,7 +58,7 @@ OPENING = request(0, "initialize", {"protocolVersion": VERSION})
 
 
 class Lost:
-    """What the channel tells of requests that were lost."""
+    """The lost requests that the channel reports."""
 
     def __init__(self, channel):
         self.told = asyncio.Queue()
@@ -682,7 +682,7 @@ def test_the_404_of_an_older_session_does_not_end_the_new_one():
     run(main)
 
 
-# --------------------------------------------------------------------- notices and answers
+# --------------------------------------------------------------------- notifications and responses
 
 
 @pytest.mark.parametrize("status", [400, 500])

@@ -89,7 +89,7 @@ def legacy(script=None, get=None):
 
 @contextlib.asynccontextmanager
 async def talking(script, *, session=False, **options):
-    """A channel to a server, maybe with a session, and what it tells to be lost."""
+    """A channel to a server, maybe with a session, and the requests that it reports as lost."""
     async with scripted(script) as server:
         channel = HttpChannel(Http(server.url, **options))
         lost = asyncio.Queue()

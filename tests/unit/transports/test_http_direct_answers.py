@@ -109,7 +109,7 @@ def test_a_disconnect_before_the_response_frees_the_slot():
             await stage.begun.wait()
             gone.cancel()
             await asyncio.wait([gone])
-            assert load_of(site).calls == 1  # in a session nobody is cancelled because of that
+            assert load_of(site).calls == 1  # in a session no call is cancelled because of that
             stage.go.set()
             await until(lambda: load_of(site).calls == 0)
             answer = await site.post(legacy(session), tool("add", 1, a=1, b=2))

@@ -146,7 +146,7 @@ def test_nothing_stays_when_it_ends_with_sessions_open():
 
 @asynccontextmanager
 async def announced(capfd: pytest.CaptureFixture[str], **web: Any):
-    """`serve_http` in a task, and what it has told a person."""
+    """`serve_http` in a task, and its output on stderr."""
     stage = Stage()
     server = kitchen(stage)
     task = asyncio.create_task(server.serve_http("127.0.0.1:0", **web))

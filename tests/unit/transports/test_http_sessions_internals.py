@@ -1,4 +1,4 @@
-"""Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
+"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
 
 from typing import Any
 
@@ -212,7 +212,7 @@ def test_a_session_lives_while_it_is_listened_to_or_works(clock):
 
 
 def test_a_session_whose_client_never_comes_back_ends(clock):
-    """What it has asked for goes on without it, but not for ever."""
+    """Its work continues after a disconnect, but not without limit."""
 
     async def main():
         stage = Stage()

@@ -1,4 +1,4 @@
-"""What is taken at once and told as it comes: the short ways through memory, pipes and HTTP."""
+"""Immediate delivery: the short paths through memory, pipes and HTTP."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def test_a_current_listener_is_notified_and_nothing_is_stored():
     box.on_oversized = told.append
     box.put(b"1")
     box.on_message = told.append
-    box.put(b"2")  # behind what nobody has read yet
+    box.put(b"2")  # behind unread messages
     assert told == []
     assert list(box.arrived) == [b"1", b"2"]
     box.arrived.clear()
@@ -64,7 +64,7 @@ def test_memory_takes_what_there_is_room_for():
         waiting = asyncio.create_task(one.send(b"3"))
         await asyncio.sleep(0)
         assert await other.receive() == b"1"
-        assert not one.offer(b"4")  # somebody was there before
+        assert not one.offer(b"4")  # another sender came first
         await waiting
         assert [await other.receive() for _ in "23"] == [b"2", b"3"]
         told: list[bytes] = []

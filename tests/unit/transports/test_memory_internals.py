@@ -14,7 +14,7 @@ def run(main):
 
 
 async def settle():
-    """Let every task run until it waits for somebody else."""
+    """Let every task run until it waits for another one."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -59,7 +59,7 @@ def test_a_cancelled_send_sends_nothing_and_makes_way(turns, victim):
 
 
 class Schedule:
-    """Sends, receives and cancels as told, and remembers what must arrive."""
+    """Sends, receives and cancels as instructed, and records what must arrive."""
 
     def __init__(self):
         self.one, self.other = memory_pair(limit=2)

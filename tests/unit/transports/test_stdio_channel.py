@@ -117,7 +117,7 @@ def test_a_line_that_is_too_long_is_dropped_alone_and_reported(options, said):
     assert said in err
 
 
-# --------------------------------------------------------------------- everybody else's output
+# --------------------------------------------------------------------- output of other code
 
 
 @pytest.mark.requirement("STDIO-2")

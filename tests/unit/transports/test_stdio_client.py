@@ -149,7 +149,7 @@ def test_a_message_that_is_too_long_is_dropped_alone_and_reported(caplog):
                     channel.on_oversized(lost.append)
                 await send_all(channel, [b"1", b"x" * 11, b"2"])
                 assert await channel.receive() == b"1"
-                assert len(lost) == (not told)  # it is told in its turn
+                assert len(lost) == (not told)  # it is delivered in order
                 assert await channel.receive() == b"2"
         assert lost == [OversizedLine(11, 10, b"x" * 10, b"x" * 10)]
         assert caplog.messages == ["cat: dropped a message: message too long: 11 bytes (limit: 10)"]
@@ -251,7 +251,7 @@ def test_only_one_task_may_receive():
     run(main)
 
 
-# --------------------------------------------------------------------- how it ends by itself
+# --------------------------------------------------------------------- how the process ends
 
 TRACEBACK = "import sys; print('loading', file=sys.stderr); raise ValueError('no such flag')"
 
@@ -391,7 +391,7 @@ def test_a_server_that_closes_stderr_goes_on():
 )
 def test_closing_ends_a_server_with_as_much_force_as_it_takes(code, fate):
     async def main():
-        # Whoever leaves by itself or cleans up gets the time for it.
+        # A process that exits or cleans up gets the time for it.
         patient = {"stdin_wait": 0.05 if fate else 20, "term_wait": 20 if fate == 4 else 0.05}
         async with opened(python(code, **patient)) as channel:
             assert await channel.receive() == b"1"
@@ -410,7 +410,7 @@ def test_closing_ends_a_server_with_as_much_force_as_it_takes(code, fate):
 @pytest.mark.parametrize("manner", [[], ["stubborn"], ["leave"], ["leave", "stubborn"]], ids=str)
 def test_closing_ends_the_grandchildren_as_well(manner):
     async def main():
-        # Without a manner it ends by itself, however busy the machine is.
+        # Without a handler it ends immediately, however busy the machine is.
         patience = NOW if manner else {"stdin_wait": 30.0}
         async with opened(program("family", *manner, **patience)) as channel:
             grandchild = int(await channel.receive())

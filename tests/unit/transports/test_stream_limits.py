@@ -1,4 +1,4 @@
-"""What is kept of streams, and who reads them: one reader each, and a bound for all that is said."""
+"""Stored streams and their readers: one reader each, and a limit on the data."""
 
 import asyncio
 from typing import Any

@@ -196,7 +196,7 @@ def test_a_result_that_was_made_here_has_no_bytes():
 
 
 def test_a_copy_of_a_result_has_no_bytes():
-    """Whoever changes a result changes a copy, and the bytes would still tell the old one."""
+    """Code that changes a result changes a copy, and the bytes would still be those of the original."""
     assert copy(CALL.read_result(Raw(RESULTS[0]), "complete")).raw is None
 
 

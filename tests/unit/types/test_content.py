@@ -1,4 +1,4 @@
-"""Content blocks: each kind is read as its struct, and one that nobody knows yet survives."""
+"""Content blocks: each type is decoded as its struct, and unknown types survive."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_each_kind_is_written_and_read_again(kind, data):
     assert JSONReader(Content)(jsonrpc.encode(block)) == block
 
 
-# --------------------------------------------------------------------- what nobody knows yet
+# --------------------------------------------------------------------- unknown types
 
 RESULT = {"type": "tool_result", "toolUseId": "1", "content": [HELLO, NEW, HELLO]}
 PLACES = [
@@ -130,7 +130,7 @@ def test_one_block_or_several():
     assert many.content == [TextContent("hello")]
 
 
-# --------------------------------------------------------------------- what is no content
+# --------------------------------------------------------------------- invalid content
 
 WRONG = [
     # kind, JSON, what the error names

@@ -213,7 +213,7 @@ INHERITED: dict[type, set[str]] = {
         "cacheScope",
     },  # the schema names them in each list, and not in what lists share
     types.TaskParams: {"_meta"},  # every request may carry it, these definitions do not say so
-    types.ElicitationCompleteParams: {"_meta"},  # every notice may
+    types.ElicitationCompleteParams: {"_meta"},  # every notification may
 }
 
 
@@ -238,7 +238,7 @@ def test_words_are_those_of_the_schema(officials, date):
 
 @pytest.mark.parametrize("date", DATES)
 def test_samples_are_what_the_schema_allows(officials, date):
-    """The test of the test below: it would prove nothing with values that nobody may send."""
+    """A test of the test below: it would prove nothing with values that cannot be sent."""
     official = officials[date]
     for name in official.definitions:
         for sample in official.samples(name):

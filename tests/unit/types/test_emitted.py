@@ -449,7 +449,7 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
     return Raw(jsonrpc.encode(downgrade_value(answer, REVISIONS[date])))
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 @pytest.mark.requirement("MSG-20")
@@ -498,7 +498,7 @@ def test_notifications_of_a_server(officials, date, method, data):
 
 
 def heard(connection: Connection, sent: bytes, params: Any) -> None:
-    """What arrives is what was said; cancellations and progress of requests that nobody made are dropped."""
+    """The received message equals the sent one; messages about unknown requests are dropped."""
     [event] = connection.receive(sent)
     if isinstance(event, NotificationReceived):
         again = event.params

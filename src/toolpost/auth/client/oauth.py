@@ -1,6 +1,6 @@
-"""`OAuth`: a person logs in with their browser, and the client gets tokens in their name.
+"""`OAuth`: a user logs in with their browser, and the client gets tokens on their behalf.
 
-Registers the client at each authorization server (by hand, by a metadata document, or dynamically; AUTH-20).
+Registers the client at each authorization server (manually, by a metadata document, or dynamically; AUTH-20).
 The login page and its redirect are in `login`, the use of tokens in `grant`.
 """
 
@@ -34,7 +34,7 @@ from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 from toolpost.protocol.urls import is_loopback_host
 
-LOGIN_TIMEOUT: Final = 300.0  # seconds for a person to log in, which may need a second device
+LOGIN_TIMEOUT: Final = 300.0  # seconds for a user to log in, which may need a second device
 
 _REGISTRATION_ENDPOINT: Final = "the registration endpoint"
 
