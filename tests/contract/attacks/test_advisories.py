@@ -182,7 +182,7 @@ ATTACKS = [
         f"{BEST_PRACTICES}, Session Hijacking; MCP specification, cancellation",
         (
             f"{MESSAGES}a_client_cannot_act_in_another_session",
-            f"{SERVER}what_was_not_asked_for_changes_nothing",
+            f"{SERVER}an_unsolicited_response_changes_nothing",
             "unit/client/test_url_elicitation_end.py::test_a_completion_is_reported_once_and_only_while_the_elicitation_is_in_progress",
         ),
     ),
@@ -263,8 +263,8 @@ ATTACKS = [
         "secrets of our environment end up with a server",
         f"{BEST_PRACTICES}, Local MCP Server Compromise",
         (
-            f"{CONFIG}what_is_in_our_environment_stays_there",
-            "unit/transports/test_stdio_client.py::test_a_server_gets_only_what_is_harmless_and_what_it_is_given",
+            f"{CONFIG}our_environment_is_not_passed_on",
+            "unit/transports/test_stdio_client.py::test_a_server_gets_only_harmless_and_given_variables",
         ),
     ),
     Attack(
@@ -276,7 +276,7 @@ ATTACKS = [
         "terminal escapes in what people are shown",
         "CWE-150; mcpsafe.io, MCP-083",
         (
-            "contract/client/test_prompting.py::test_what_a_server_says_is_never_obeyed_by_the_terminal",
+            "contract/client/test_prompting.py::test_text_of_a_server_is_escaped_for_the_terminal",
             "contract/client/test_prompting.py::test_a_long_line_cannot_look_like_one_of_ours",
             f"{HTTP}a_response_that_is_none_fails_its_call_alone",
         ),
@@ -287,7 +287,7 @@ ATTACKS = [
         (
             "contract/client/test_prompting.py::test_a_url_that_is_not_a_web_page_is_not_opened",
             "contract/server/test_url_elicitation.py::test_an_invalid_url_is_rejected_before_it_is_sent",
-            "unit/protocol/test_icons.py::test_whatever_a_server_says_only_two_schemes_pass",
+            "unit/protocol/test_icons.py::test_only_two_schemes_are_safe",
         ),
     ),
     # ----------------------------------------------------------------- against clients, to go elsewhere
@@ -321,8 +321,8 @@ ATTACKS = [
         "CWE-770",
         (
             f"{HTTP}a_response_without_end_is_not_read_to_its_end",
-            f"{HTTP}what_never_comes_to_the_point_ends_with_the_time",
-            f"{PROCESS}what_is_written_without_end_fills_no_memory",
+            f"{HTTP}an_endless_response_ends_with_the_timeout",
+            f"{PROCESS}an_endless_line_fills_no_memory",
             f"{PROCESS}a_line_over_the_limit_fails_its_call_and_the_next_is_read",
             f"{SERVER}the_limit_is_small_enough_to_be_met",
         ),
@@ -369,7 +369,7 @@ ATTACKS = [
         (
             f"{PROCESS}a_process_that_ends_in_a_call_says_how",
             f"{PROCESS}a_process_that_ends_before_it_speaks_cannot_be_connected_to",
-            f"{PROCESS}what_a_process_prints_before_it_serves_is_skipped",
+            f"{PROCESS}output_before_the_first_message_is_skipped",
         ),
     ),
     Attack(
@@ -390,8 +390,8 @@ ATTACKS = [
         "escapes in what a server says of itself take over a terminal",
         "CWE-150",
         (
-            f"{PAST}what_a_process_says_at_its_end_cannot_move_the_cursor",
-            f"{PAST}what_a_server_calls_itself_cannot_move_the_cursor_or_fill_the_screen",
+            f"{PAST}the_last_stderr_of_a_process_cannot_move_the_cursor",
+            f"{PAST}the_name_of_a_server_cannot_move_the_cursor_or_fill_the_screen",
         ),
     ),
     Attack(

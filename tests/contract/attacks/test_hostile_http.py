@@ -215,7 +215,7 @@ def for_ever() -> dict[str, Endless]:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", list(for_ever()))
-def test_what_never_comes_to_the_point_ends_with_the_time(library, name):
+def test_an_endless_response_ends_with_the_timeout(library, name):
     async def main():
         table = for_ever()
         special = by_name(table, lambda heard, row, _: row.play(heard))

@@ -165,7 +165,7 @@ def test_a_process_that_does_not_mind_the_end_of_stdin_is_ended(ignored):
     ],
     ids=["words", "bytes", "mark", "JSON", "colours"],
 )
-def test_what_a_process_prints_before_it_serves_is_skipped(code):
+def test_output_before_the_first_message_is_skipped(code):
     async def main():
         async with Client(odd(code), revision=REVISIONS["session"], timeout=10) as client:
             assert (await client.call_tool("good")).text == "ok"
@@ -211,7 +211,7 @@ def test_a_line_over_the_limit_fails_its_call_and_the_next_is_read():
         "stderr lines",
     ],
 )
-def test_what_is_written_without_end_fills_no_memory(code):
+def test_an_endless_line_fills_no_memory(code):
     async def main():
         target = child(term_wait=0.05, stdin_wait=0.05, stderr="discard")
         async with Client(target, revision=REVISIONS["session"], on_notification=lambda *_: None) as client:

@@ -240,7 +240,7 @@ STRAY = {
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "body" not in way])
-def test_what_was_not_asked_for_changes_nothing(way):
+def test_an_unsolicited_response_changes_nothing(way):
     async def main():
         async with meeting(way, timeout=10, on_notification=lambda *_: None) as client:
             calls = [client.call_tool("say", said(*stray, whole())) for stray in STRAY.values()]

@@ -128,7 +128,7 @@ def test_without_the_extra_the_error_says_what_to_install():
 # --------------------------------------------------------------------- workload identity
 
 
-def test_a_workload_shows_what_its_platform_gave_it():
+def test_a_workload_sends_the_jwt_of_its_platform():
     async def visit(sites: AuthSites) -> None:
         async with sites.client(WorkloadIdentity("the.jwt", scopes=["a"])) as mcp:
             await mcp.call_tool("anything")

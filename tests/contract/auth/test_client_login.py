@@ -227,7 +227,7 @@ def test_the_redirect_may_lead_to_a_custom_page():
         ("http://[", "cannot be parsed|a different URL"),
     ],
 )
-def test_what_a_user_comes_back_with_has_to_make_sense(said, match):
+def test_the_redirect_of_a_login_is_validated(said, match):
     async def visit(sites: AuthSites) -> None:
         async def open_url(_: str) -> str:
             return said
@@ -369,7 +369,7 @@ def test_a_server_that_thinks_of_ever_new_scopes_is_given_up():
     run(visit)
 
 
-def test_a_server_that_refuses_what_it_asked_for_is_given_up_at_once():
+def test_ungranted_scopes_are_requested_only_once():
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("read",)
         issue = sites.issue
@@ -604,7 +604,7 @@ def test_a_custom_object_may_store_tokens():
     run(visit)
 
 
-def test_a_server_that_repeats_what_it_was_sent_is_not_quoted(caplog):
+def test_echoed_secrets_are_not_quoted(caplog):
     async def visit(sites: AuthSites) -> None:
         def echo(heard) -> bytes:
             return answer(

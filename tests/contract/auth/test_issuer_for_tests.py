@@ -79,7 +79,7 @@ def json(answer: Answer) -> Any:
 
 @pytest.mark.requirement("AS-3", "AS-4", "AS-6")
 @pytest.mark.parametrize("path", ["", "/tenant"])
-def test_what_it_publishes(path):
+def test_the_published_metadata(path):
     async def main() -> None:
         async with AuthorizationServer.serve(path, scopes=["read"]) as issuer:
             browser = Browser(issuer)
@@ -311,7 +311,7 @@ def test_without_a_socket_it_is_an_application_like_any_other():
     run(main)
 
 
-def test_what_testing_offers():
+def test_the_public_names_of_testing():
     assert toolpost.testing.TokenIssuer is TokenIssuer
     with pytest.raises(AttributeError, match="Nothing"):
         _ = toolpost.testing.Nothing  # pyright: ignore[reportAttributeAccessIssue] - that is the test

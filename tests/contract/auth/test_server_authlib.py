@@ -87,7 +87,7 @@ def test_a_code_with_pkce_becomes_a_token_that_is_good():
 
 
 @pytest.mark.requirement("AUTH-45", "AUTH-48")
-def test_its_keys_rotate_and_what_it_withdraws_is_good_no_longer():
+def test_its_keys_rotate_and_withdrawn_ones_are_invalid():
     async def main() -> None:
         async with both() as (theirs, authlib, ours):
             before = await token_of(theirs)

@@ -136,7 +136,7 @@ META = "/.well-known/oauth-authorization-server"
         ({META: (302, b"")}, "publishes no metadata"),
     ],
 )
-def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
+def test_the_metadata_of_an_issuer_is_validated(answers, says, caplog):
     async def main() -> None:
         verifier = Jwt(ISSUER, http=scripted(answers))
         with pytest.raises(RequestFailed, match="cannot be fetched"):

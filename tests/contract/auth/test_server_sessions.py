@@ -132,7 +132,7 @@ def test_messages_of_http_sse_need_the_principal_of_the_stream():
 
 
 @pytest.mark.requirement("SEC-9", "SEC-10")
-def test_what_is_kept_without_a_session_is_kept_for_its_principal():
+def test_state_without_a_session_belongs_to_its_principal():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             counted = []

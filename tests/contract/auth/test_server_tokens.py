@@ -65,7 +65,7 @@ def test_a_good_token_is_let_in(changes):
         ({"Authorization": "bearer abc"}, 401, "invalid_token"),
     ],
 )
-def test_what_is_missing_and_what_is_malformed(sent, status, error):
+def test_missing_and_malformed_credentials(sent, status, error):
     async def main() -> None:
         async with guarded() as (site, _, _):
             headers, body = modern("tools/list")
@@ -123,7 +123,7 @@ def test_every_verb_on_every_path_wants_a_token_before_anything_is_read(method, 
     run(main)
 
 
-def test_health_and_what_is_not_there_need_no_token():
+def test_health_checks_and_unknown_paths_need_no_token():
     async def main() -> None:
         async with guarded(web={"health": "/health"}) as (site, _, _):
             assert (await site.ask("GET", "/health")).status == 200
@@ -132,7 +132,7 @@ def test_health_and_what_is_not_there_need_no_token():
     run(main)
 
 
-def test_a_browser_asks_what_it_may_send_without_a_token_and_may_read_the_challenge():
+def test_preflight_requests_need_no_token_and_browsers_may_read_the_challenge():
     async def main() -> None:
         async with guarded(web={"cors": ["https://app.example.com"]}) as (site, _, _):
             page = {"Origin": "https://app.example.com"}
@@ -230,7 +230,7 @@ def test_a_custom_verifier_is_asked_each_time():
         ("a-secret-text", "the verifier raised RuntimeError, in check ("),
     ],
 )
-def test_what_a_verifier_raises_is_logged_unless_it_may_hold_the_token(token, logged, caplog):
+def test_an_exception_of_a_verifier_is_logged_unless_it_may_contain_the_token(token, logged, caplog):
     def check(token: str) -> None:
         raise RuntimeError("no such token" if token == "broken" else f"what is {token[3:]}?")
 

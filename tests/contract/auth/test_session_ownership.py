@@ -57,7 +57,7 @@ class NotificationRecorder:
 
 @pytest.mark.requirement("SEC-8", "SEC-5")
 @pytest.mark.parametrize("method", ["notifications/roots/list_changed", "notifications/own"])
-def test_a_notification_may_do_what_its_own_token_allows(method):
+def test_a_notification_uses_the_scopes_of_its_own_token(method):
     async def main() -> None:
         server = Server("notes", auth=guard())
         recorder = NotificationRecorder(server)

@@ -152,7 +152,7 @@ def test_a_secret_that_is_sent_as_a_header_is_not_repeated(caplog, part):
 
 @pytest.mark.parametrize("field", ["code", "code_verifier"])
 @pytest.mark.parametrize("cut", [None, 12])
-def test_what_was_sent_in_a_form_is_not_repeated(field, cut):
+def test_form_values_are_not_repeated(field, cut):
     sent: list[str] = []
 
     def part(form: dict[str, str]) -> dict[str, str]:
@@ -336,7 +336,7 @@ def test_every_setting_is_used_or_refused_wherever_it_is_given(place, value):
     asyncio.run(visit())
 
 
-def test_what_is_usual_is_used():
+def test_the_default_paths_are_used():
     async def visit() -> None:
         site = Place({})
         auth = OAuth(storage=MemoryTokens(), http=site, open_url=returned, timeout=5.0)
@@ -386,7 +386,7 @@ def test_a_code_alone_does_not_name_its_issuer():
     run(visit)
 
 
-def test_where_there_is_no_browser_the_error_says_what_to_do(monkeypatch):
+def test_without_a_browser_the_error_says_what_to_do(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("webbrowser.open", lambda *_, **__: False)  # as it is without any

@@ -80,7 +80,7 @@ async def test_a_file_in_a_prompt_has_a_uri_a_kind_and_text_or_blob(link):
         "{name} {0} %s ${name} {{name}}",
     ],
 )
-async def test_what_stands_in_an_argument_stays_text_of_one_message(link, hostile):
+async def test_the_text_of_an_argument_stays_in_one_message(link, hostile):
     client = await link("library")
     heard = client.stats.notifications
     [message] = (await client.get_prompt("greet", {"name": hostile})).messages
@@ -200,7 +200,7 @@ async def test_completion_discloses_nothing_that_is_hidden_or_broken(link):
         {"ref": {"type": "ref/prompt"}, "argument": {"name": "who", "value": ""}},
     ],
 )
-async def test_completion_reads_nothing_but_what_is_well_formed(link, params):
+async def test_completion_accepts_only_well_formed_params(link, params):
     client = await link.fresh(Vault().part)
     with pytest.raises(InvalidParams):
         await client.request("completion/complete", params)

@@ -220,7 +220,7 @@ BROKEN = """
 
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("tool", ["raises", "raises_sync"])
-async def test_whatever_a_tool_raises_stays_with_its_call(link, tool):
+async def test_an_exception_of_a_tool_affects_only_its_call(link, tool):
     client = await link()
     assert await text_error(client, tool, {"what": "ToolError"}) == "the oven is cold"
     for what in BROKEN.split():
@@ -249,7 +249,7 @@ async def test_an_rpc_error_is_that_error(link):
 
 @pytest.mark.requirement("TOOL-13")
 @pytest.mark.parametrize("tool", ["lies", "unwritable", "endless", "recursion", "surrogate"])
-async def test_what_cannot_be_sent_is_an_error_of_the_tool(link, tool):
+async def test_an_unencodable_result_is_an_error_of_the_tool(link, tool):
     client = await link()
     assert "failed" in await text_error(client, tool)
     assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"

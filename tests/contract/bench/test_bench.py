@@ -195,7 +195,7 @@ def test_without_the_official_sdk_there_is_no_bench(monkeypatch, capsys):
 # --------------------------------------------------------------------- the report
 
 
-def test_what_failed_is_recorded_without_the_words_of_the_program():
+def test_failures_are_recorded_without_the_output_of_the_program():
     made = row(ours=[1.0])
     made.failed[OFFICIAL] = "it fell over in a folder of ours"
     assert made.plain()["failed"] == [OFFICIAL]

@@ -84,7 +84,7 @@ def test_a_tool_explains_itself_and_does_nothing(tool):
         (publish, ["nonsense"], "unrecognized arguments: nonsense"),
     ],
 )
-def test_what_a_tool_does_not_know_is_refused(tool, words, said, monkeypatch, capsys):
+def test_unknown_arguments_of_a_tool_are_rejected(tool, words, said, monkeypatch, capsys):
     told(monkeypatch, *words)
     with pytest.raises(SystemExit) as refused:
         tool.main()
@@ -209,7 +209,7 @@ def test_chosen_steps_stand_beside_bare_msgspec(words, names, monkeypatch, capsy
 # --------------------------------------------------------------------- instructions
 
 
-def test_counting_says_what_it_does_and_what_its_columns_are(monkeypatch, capsys):
+def test_counting_describes_its_columns(monkeypatch, capsys):
     told(monkeypatch, "stateless", "session-context")
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(instructions, "per_call", lambda _: 1100)
@@ -274,7 +274,7 @@ def test_few_requests_have_counts_and_no_time(monkeypatch, capsys):
     assert "    1.00        –           –  toolpost/" in out
 
 
-def test_what_c_does_for_the_bench_is_its_own(tmp_path):
+def test_c_calls_of_the_bench_count_as_its_own(tmp_path):
     space = {}
     for name, file in (("bench", contenders.TARGETS / "one.py"), ("other", Path("/lib/python3.11/two.py"))):
         exec(compile(f"def {name}(): len(''); len('')", str(file), "exec"), space)
@@ -331,7 +331,7 @@ run (run.py:1);read (toolpost/mould.py:3) 1"""
     assert profile.leaves(stacks) == {"send (a b.py:2)": 3, "read (toolpost/mould.py:3)": 1}
 
 
-def test_what_py_spy_saw_is_printed_without_its_words(tmp_path, monkeypatch, capfd):
+def test_the_samples_of_py_spy_are_printed_without_its_messages(tmp_path, monkeypatch, capfd):
     write = "printf 'run (a.py:1);wait (threading.py:331) 9\\nrun (a.py:1);send (b.py:2) 9\\n' > $9"
     monkeypatch.setattr(profile, "spy", lambda: program(tmp_path / "py-spy", write, 'echo "Wrote $9"'))
     monkeypatch.setattr(profile, "SECONDS", -0.9)  # and so the load lasts for an instant

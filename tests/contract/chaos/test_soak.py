@@ -44,7 +44,7 @@ def ledger(*memory: int, descriptors: int = 10) -> Ledger:
         (Ledger(), False),
     ],
 )
-def test_it_sees_what_has_grown_and_that_nothing_was_done(seen, good):
+def test_it_detects_growth_and_idle_runs(seen, good):
     assert seen.good is good
     assert good is ("Grown: nothing" in seen.report() and seen.calls.total() > 0)
 

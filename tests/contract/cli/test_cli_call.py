@@ -18,7 +18,7 @@ def called():
         yield lambda *words, **options: toolpost("call", url, *words, **options)
 
 
-def test_words_become_what_the_schema_says(called):
+def test_words_are_converted_to_the_types_of_the_schema(called):
     words = [
         *("--text", "a b"),
         "--no-flag",

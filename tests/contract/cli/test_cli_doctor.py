@@ -351,7 +351,7 @@ def test_violations_of_a_server_are_reported(answers, name, verdict, says):
     assert says in report.says(name)
 
 
-def test_capabilities_are_held_against_what_answers():
+def test_capabilities_are_compared_with_the_responses():
     hello = {
         "protocolVersion": DATES[3],
         "capabilities": {"resources": {}, "prompts": {}, "logging": {}},
@@ -546,7 +546,7 @@ ISSUER = {
         (None, None, "issuer", "warn", "publishes no metadata (RFC 8414)"),
     ],
 )
-def test_what_a_login_needs_is_looked_at(resource, issuer, name, verdict, says):
+def test_the_metadata_for_a_login_is_checked(resource, issuer, name, verdict, says):
     with site_with_login(resource, issuer) as origin:
         report = examined(f"{origin}/mcp")
     assert report.code == 4

@@ -233,7 +233,7 @@ def spawned(words: list[str]) -> pexpect.spawn:
     )
 
 
-def test_what_is_missing_is_asked_for(line):
+def test_missing_arguments_are_prompted_for(line):
     with spawned(line("call", "get-sum", "--a", "2")) as terminal:
         terminal.expect_exact("b (number): ")
         terminal.sendline("3")

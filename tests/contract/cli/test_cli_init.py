@@ -103,7 +103,7 @@ def test_a_name_that_cannot_be_is_explained(here, name, told):
     assert [*here.iterdir()] == []
 
 
-def test_what_to_do_next_can_be_pasted(here, capsys):
+def test_the_next_steps_can_be_pasted(here, capsys):
     make("my work/my-notes")
     assert "  cd 'my work/my-notes'\n" in capsys.readouterr().out
 

@@ -83,7 +83,7 @@ def test_changes_are_shown_on_every_revision(revision):
     run(main)
 
 
-def test_a_person_reads_what_has_changed_until_ctrl_c():
+def test_changes_are_printed_until_ctrl_c():
     async def main() -> None:
         async with running(SHOP[-1]) as server, listening("--resources", "--tools", server.url) as process:
             async with Client(server.url) as client:

@@ -159,7 +159,7 @@ def test_an_address_that_is_taken_is_reported(weather: Path):
     assert "Traceback" not in done.stderr.decode()
 
 
-def test_at_a_terminal_it_says_what_it_is_for(weather: Path):
+def test_on_a_terminal_it_explains_itself(weather: Path):
     child = pexpect.spawn(RUN[0], [*RUN[1:], str(weather)], timeout=PATIENCE, encoding="utf-8")
     try:
         child.expect("weather is serving MCP over stdio")

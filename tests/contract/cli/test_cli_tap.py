@@ -76,7 +76,7 @@ def test_bytes_pass_unchanged(said):
     assert b"words\n" in ended.stderr
 
 
-def test_what_is_too_long_is_passed_on_and_not_looked_at(tmp_path):
+def test_oversized_messages_are_forwarded_without_inspection(tmp_path):
     long = b'{"jsonrpc":"2.0","id":5,"method":"x","params":{"data":"' + b"y" * (MAX_LINE + 1) + b'"}}\n'
     ended = tapped("--record", str(tmp_path / "talk.jsonl"), *python(ECHO), said=long)
     assert ended.stdout == long
@@ -206,7 +206,7 @@ async def _talk(target, date=None):
         return str(told.content[0])
 
 
-def test_what_breaks_a_rule_is_marked():
+def test_violations_are_marked():
     source = (
         "import sys\n"
         "print('Starting…', flush=True)\n"

@@ -136,7 +136,7 @@ def test_it_says_in_json_where_it_is(kitchen):
 # --------------------------------------------------------------------- what passes
 
 
-def test_what_is_asked_and_answered_passes_as_it_is():
+def test_messages_are_forwarded_unchanged():
     asked: list[Asked] = []
 
     def answer(request):
@@ -176,7 +176,7 @@ def test_a_query_of_the_target_is_sent_and_not_printed():
     assert paths == ["/mcp?key=tiger"]
 
 
-def test_what_leads_to_the_server_leads_to_the_tap():
+def test_urls_of_the_server_are_rewritten_to_the_tap():
     def answer(request):
         own = f"http://{request.headers['host']}"
         if request.verb == "GET":

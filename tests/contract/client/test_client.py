@@ -134,7 +134,7 @@ def test_the_data_of_a_tool_that_returns_text_is_the_text(date):
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_what_fastmcp_wraps_is_unwrapped_once_its_schema_is_known(listed):
+def test_results_wrapped_by_fastmcp_are_unwrapped_once_the_schema_is_known(listed):
     schema = {"type": "object", "x-fastmcp-wrap-result": True}
 
     async def tools(_: Asked) -> Result:
@@ -340,7 +340,7 @@ async def chatter(asked: Asked) -> Result:
 
 
 @every_revision
-def test_what_arrived_before_the_client_closes_is_received(date):
+def test_messages_before_the_close_are_delivered(date):
     heard: list[Any] = []
 
     def on_log(line: LogParams) -> None:  # in a thread, so that the callback does not run at once
@@ -396,7 +396,7 @@ def test_a_level_that_does_not_exist_fails_at_once():
 
 
 @every_revision
-def test_what_the_server_did_not_declare_fails_locally(date):
+def test_undeclared_capabilities_fail_locally(date):
     async def main() -> None:
         server = RawServer(capabilities=ServerCapabilities())
         async with Client(server, revision=date) as client:
@@ -637,7 +637,7 @@ def test_a_request_of_a_stateless_server_is_dropped_and_counted():
 
 
 @sessions
-def test_what_was_not_declared_is_refused(date):
+def test_undeclared_server_requests_are_rejected(date):
     async def call(asked: Asked) -> Result:
         # A server that does not look at what was declared.
         await asked.server.channel.send(b'{"jsonrpc":"2.0","id":77,"method":"roots/list"}')

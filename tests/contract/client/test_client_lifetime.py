@@ -80,7 +80,7 @@ def test_connecting_and_closing_twice_is_fine():
     run(main())
 
 
-def test_what_is_known_stays_known_and_before_that_there_is_nothing():
+def test_server_facts_are_none_before_the_first_connection_and_kept_afterwards():
     async def main() -> None:
         client = Client(RawServer())
         for attribute in (

@@ -90,7 +90,7 @@ def test_where_nothing_is_mirrored_nothing_is_wrong_with_it():
     run(main())
 
 
-def test_what_is_known_belongs_to_a_connection():
+def test_header_parameters_belong_to_a_connection():
     async def main() -> None:
         it = server(tools__list=listing(tool("a", "Region")))
         client = client_of(it)

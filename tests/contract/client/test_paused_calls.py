@@ -91,7 +91,7 @@ def paused_call() -> PausedCall:
     return paused
 
 
-def test_what_is_written_is_read():
+def test_encoding_and_decoding_round_trip():
     paused = paused_call()
     again = PausedCall.from_json(paused.to_json())
     assert again == paused
@@ -159,7 +159,7 @@ def test_invalid_answers_are_reported_and_nothing_is_sent(answers, error, text):
     assert script.seen == []
 
 
-def test_a_callback_answers_what_was_left_out():
+def test_a_callback_answers_the_omitted_questions():
     script = Script(DONE)
 
     async def main() -> None:
@@ -237,7 +237,7 @@ def test_the_options_of_a_call_are_kept():
         ({}, ClientCapabilities(sampling=SamplingCapability()), {"sampling": {}}),
     ],
 )
-def test_a_call_declares_what_it_can_be_asked(options, given, expected):
+def test_a_call_declares_its_capabilities(options, given, expected):
     script = Script(DONE, DONE, DONE)
 
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_a_call_declares_what_it_can_be_asked(options, given, expected):
         assert declared(script, 2) == {}  # other calls are as they were
 
 
-def test_what_a_call_did_not_declare_may_not_be_asked():
+def test_undeclared_questions_are_an_error():
     async def main() -> None:
         script = Script(wants("q"))
         async with Client(RawServer({"tools/call": script})) as client:

@@ -106,7 +106,7 @@ FIELDS = {
 
 
 @pytest.mark.requirement("ELIC-4", "ELIC-5", "ELIC-15", "ELIC-42")
-def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
+def test_a_form_is_asked_field_by_field_and_invalid_values_are_asked_again():
     typed = [
         "",
         "A",
@@ -163,7 +163,7 @@ def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
 
 
 @pytest.mark.requirement("ELIC-5")
-def test_what_was_filled_in_can_be_changed_before_it_is_sent():
+def test_values_can_be_changed_before_they_are_sent():
     fields = {
         "a": {"type": "string"},
         "b": {"type": "array", "items": {"enum": ["x", "y"]}, "default": ["x"]},
@@ -202,7 +202,7 @@ def test_a_form_without_fields_is_a_question_all_the_same():
     assert played("n\n", json.dumps({"message": "?"})).result == {"action": "decline"}
 
 
-def test_what_a_server_says_is_never_obeyed_by_the_terminal():
+def test_text_of_a_server_is_escaped_for_the_terminal():
     evil = "\x1b[2J\x1b]0;bank\x07\u202e\r\x9b1m\nYour answer: sent"
     fields = {
         f"f{evil}": {"type": "string", "enum": [evil], "title": evil, "description": evil, "default": evil}

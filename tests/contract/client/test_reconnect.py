@@ -263,7 +263,7 @@ def test_closing_says_nothing_of_a_connection_that_was_opened_meanwhile():
 # --------------------------------------------------------------------- once more
 
 
-def test_what_was_not_sent_is_sent_once_more():
+def test_an_unsent_request_is_sent_again():
     async def main() -> None:
         it = server(tools__call=[RequestFailed("refused", sent=False), {"content": []}])
         async with client_of(it, revision=SESSION) as client:
@@ -310,7 +310,7 @@ def test_a_call_is_repeated_only_where_that_does_no_harm(tool, retry, times):
 
 
 @pytest.mark.parametrize("lost", [RequestFailed("cut off"), RequestFailed("bad gateway", status=502)])
-def test_what_only_reads_is_repeated(lost):
+def test_read_only_requests_are_repeated(lost):
     async def main() -> None:
         read: dict[str, Any] = {"contents": []}
         it = server(resources__read=[lost, lost, read], tools__list=[lost, {"tools": []}])

@@ -99,7 +99,7 @@ def test_all_requests_in_flight_stand_still_and_one_that_was_answered_does_not_m
     run(main(), Clock)
 
 
-def test_what_a_callback_asks_itself_has_its_own_time():
+def test_a_request_inside_a_callback_has_its_own_timeout():
     async def main() -> None:
         async def never(_: Asked) -> Result:
             await asyncio.Event().wait()

@@ -91,7 +91,7 @@ def test_a_resource_is_kept_by_its_uri():
 
 @pytest.mark.requirement("CACHE-10", "CACHE-11")
 @pytest.mark.parametrize("ttl", [None, 0, -5])
-def test_what_is_not_fresh_at_all_is_not_kept(ttl):
+def test_results_without_a_ttl_are_not_cached(ttl):
     async def main() -> None:
         page = {**COMPLETE, "tools": []} if ttl is None else {**COMPLETE, "tools": [], "ttlMs": ttl}
         it = server(tools__list=page)

@@ -36,7 +36,7 @@ def test_there_are_more_than_three_hundred_requests_and_each_revision_has_them()
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_well_formed_request_is_what_a_proper_client_sends(revision):
+def test_a_well_formed_request_equals_that_of_a_real_client(revision):
     probe = next(one for one in probes(revision) if one.name == "tools/call: well-formed")
     head, _, body = probe.wire(80, "s1", probe.body).partition(b"\r\n\r\n")
     told = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])
@@ -77,7 +77,7 @@ def test_a_header_can_be_omitted_changed_and_repeated():
         ({}, {"{key}": 1, "more": 2}, None),
     ],
 )
-def test_a_retry_brings_what_the_first_round_has_named(result, responses, state):
+def test_a_retry_answers_the_questions_of_the_first_round(result, responses, state):
     first = Reply(200, {"content-type": "application/json"}, json.dumps({"id": 1, "result": result}).encode())
     body = {"params": {"inputResponses": {"{key}": 1, "more": 2}, "requestState": "{state}"}}
     params = json.loads(filled(json.dumps(body).encode(), first))["params"]
@@ -85,7 +85,7 @@ def test_a_retry_brings_what_the_first_round_has_named(result, responses, state)
     assert params.get("requestState") == state
 
 
-def test_what_is_odd_about_a_retry_stays_so():
+def test_the_changes_of_a_retry_are_kept():
     body = {"params": {"inputResponses": "yes", "requestState": "forged"}}
     assert json.loads(filled(json.dumps(body).encode(), Reply())) == body
 
@@ -157,7 +157,7 @@ def error(code: int, **more: object) -> dict[str, object]:
         (stream({"jsonrpc": "2.0", "method": "m"}), "200 tells m"),
     ],
 )
-def test_the_normal_form_says_what_matters(reply, said):
+def test_the_normal_form_contains_the_compared_parts(reply, said):
     assert normal(reply, REQUEST).said == said
 
 
@@ -311,7 +311,7 @@ def difference(name: str, revision: str = "2025-06-18") -> Difference:
 ONE = [difference("one"), difference("one", "2026-07-28")]
 
 
-def test_answers_differ_by_what_they_say_and_errors_by_their_ids_too():
+def test_responses_differ_by_content_and_errors_also_by_id():
     key = ("one", "2025-06-18")
     ours: dict[tuple[str, str], Answer] = {key: Answer("400 error 1", "same")}
     told = {

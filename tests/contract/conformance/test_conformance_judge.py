@@ -61,7 +61,7 @@ def test_all_that_has_to_pass_stands_in_a_leg_and_no_leg_is_empty():
     assert not [run for run in own if run.scenario.startswith(("tasks-", "sep-2640-"))]
 
 
-def test_the_list_of_what_may_wait_is_in_order_and_has_not_grown():
+def test_the_list_of_pending_scenarios_is_sorted_and_has_not_grown():
     waiting = Waiting.load()
     assert waiting.faults(Owed.load()) == []
     assert len(waiting.runs) <= MOST
@@ -120,7 +120,7 @@ def test_a_line_that_is_not_a_run():
         Waiting("# a comment\nauth/two\n")
 
 
-def test_what_waits_stands_in_a_leg_of_its_own():
+def test_pending_scenarios_have_their_own_leg():
     owed = owing(client_0728=["one", "auth/two"], server_extension=["tasks"])
     waiting = Waiting("client 2026-07-28 auth/two\nserver extension tasks")
     legs = {leg.name: [run.scenario for run in leg.runs] for leg in plan(owed, waiting.runs)}
@@ -157,7 +157,7 @@ def test_a_leg_that_ended_badly_is_red_though_its_scenarios_are_fine():
 
 
 @pytest.mark.parametrize(("checks", "counts"), [([], False), ([GOOD], True)])
-def test_what_waits_counts_only_if_it_passes(checks, counts):
+def test_pending_scenarios_count_only_if_they_pass(checks, counts):
     [row] = judged(Leg("auth", [ONE]), {ONE: Ran(checks)}, "", owing(client_0728=["one"]))
     assert row.faults
     assert row.counts is counts
@@ -205,7 +205,7 @@ def test_the_exit_code_shows_whether_all_passed(scenario, code, capsys):
 
 
 @pytest.mark.usefixtures("program")
-def test_what_waits_does_not_fail_the_run_until_it_passes(capsys):
+def test_pending_scenarios_do_not_fail_the_run_until_they_pass(capsys):
     owed = owing(client_0618=["auth/a.wrong", "auth/fine"])
     assert asyncio.run(judge([], Waiting("client 2025-06-18 auth/a.wrong"), owed)) == 0
     assert asyncio.run(judge(["auth"], Waiting("client 2025-06-18 auth/fine"), owed)) == 1
@@ -244,7 +244,7 @@ UNSHOWN = {
 """Checks that no implementation can pass."""
 
 
-def test_all_that_is_owed_is_a_success_but_for_what_is_named():
+def test_all_required_checks_succeed_except_the_named_ones():
     """A file that was loosened by hand would let a scenario pass that shows nothing."""
     owed = json.loads(FILE.read_bytes())["checks"]
     least = {

@@ -349,7 +349,7 @@ def test_the_sizes_are_printed_by_package(tmp_path, capsys):
     ]
 
 
-def test_a_contract_test_imports_what_a_public_module_lists(tmp_path):
+def test_a_contract_test_imports_listed_names(tmp_path):
     code = "from toolpost import Client, connect\nfrom toolpost import *\n"
     tree = house.Tree(plant(tmp_path, {TOP: '__all__ = ["Client"]\n', CONTRACT: code}))
     assert [finding.line for finding in house.contract_imports(tree)] == [1, 2]

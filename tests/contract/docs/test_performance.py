@@ -33,7 +33,7 @@ def test_the_contents_of_the_page_name_every_section():
     assert re.findall(r"\]\(#([^)]*)\)", head) == anchors
 
 
-def test_what_stands_between_two_marks_is_replaced_and_nothing_else():
+def test_only_the_text_between_two_marks_is_replaced():
     page = "before\n<!-- bench: Goals -->\nold\n<!-- bench: end -->\nafter\n"
     filled = "before\n<!-- bench: Goals -->\n\n| a goal |\n\n<!-- bench: end -->\nafter\n"
     assert published(page, TOLD) == filled

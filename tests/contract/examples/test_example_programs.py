@@ -97,7 +97,7 @@ def test_one_client_uses_several_servers():
     assert "\n".join(lines) + "\n" == SEVERAL
 
 
-def test_an_application_and_its_server_share_what_they_sell():
+def test_an_application_and_its_server_share_their_data():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     words = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_app:app", "--port", str(port)]

@@ -49,7 +49,7 @@ def test_weather_returns_structured_data(way):
     tour("weather.py", way, visit, on_log=log)
 
 
-def test_weather_says_what_is_wrong_with_a_call():
+def test_weather_explains_invalid_calls():
     async def visit(mcp: Client) -> None:
         with pytest.raises(ToolError, match=r"No forecast for Atlantis\. Choose one of Bergen, Cairo"):
             await mcp.call_tool("forecast", {"city": "Atlantis"})
@@ -150,7 +150,7 @@ def test_nothing_is_paid_without_approval(answer):
 
 
 @by_every_way
-def test_files_shows_what_is_open_and_nothing_else(way, tmp_path):
+def test_files_shows_only_the_roots(way, tmp_path):
     book = tmp_path / "my book"
     (book / "parts").mkdir(parents=True)
     (book / "plan.md").write_text("First the end.")

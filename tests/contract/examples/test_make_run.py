@@ -98,7 +98,7 @@ def shown(copy: Path, env: dict[str, str]) -> Iterator[pexpect.spawn]:
 
 
 @pytest.mark.timeout(600)
-def test_make_run_does_what_it_says(shown, copy, env):
+def test_make_run_works_as_described(shown, copy, env):
     told = (shown.before or "").replace("\r\n", "\n")
     url = re.search(r"http://127\.0\.0\.1:\d+/mcp", told)
     assert url is not None

@@ -72,7 +72,7 @@ def runner():
 
 
 @pytest.mark.parametrize("leave", [child, zombie, thread, descriptor, file, task])
-def test_what_is_left_is_found_and_named(leave, runner, monkeypatch):
+def test_leaks_are_found_and_named(leave, runner, monkeypatch):
     before = Holdings()
     with leave(runner) as name:
         assert leak_check.describe_leaks(Holdings() - before) == [name]
@@ -83,7 +83,7 @@ def test_what_is_left_is_found_and_named(leave, runner, monkeypatch):
 
 
 @pytest.mark.parametrize("leave", [child, zombie, thread, descriptor, file, task])
-def test_what_is_held_on_purpose_is_not_left(leave, runner):
+def test_deliberately_held_resources_are_not_leaks(leave, runner):
     before = Holdings()
     with ExitStack() as stack:
         with before.on_purpose():

@@ -165,11 +165,11 @@ def test_why_a_seal_broke_is_not_in_the_text():
     assert "wrong key" not in repr(error)
 
 
-def test_what_was_not_declared():
+def test_an_undeclared_capability():
     assert CapabilityNotDeclared("tools.list_changed", "m").capability == "tools.list_changed"
 
 
-def test_what_a_stateless_client_did_not_declare_is_undeclared_for_both_sides():
+def test_an_undeclared_capability_of_a_stateless_client_has_one_class_on_both_sides():
     error = ClientCapabilityNotDeclared(
         "elicitation.url", "m", {"requiredCapabilities": {"elicitation": {"url": {}}}}
     )
@@ -199,7 +199,7 @@ def test_where_a_user_has_to_go_first(data, elicitations):
     assert UrlElicitationRequired("m", data).elicitations == elicitations
 
 
-def test_what_the_peer_did_wrong():
+def test_violations_of_the_peer():
     answer = ParseError("no JSON")
     error = RemoteProtocolError("it was no JSON", answer=answer, id=5, reply=True, hint="h", peer="p")
     assert (error.answer, error.id, error.reply) == (answer, 5, True)
@@ -233,7 +233,7 @@ SAFE = {
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_what_is_safe_to_try_again(kind):
+def test_errors_that_are_safe_to_retry(kind):
     """Only what certainly was not done: it never left, or it was refused at the door."""
     assert make(kind).retry_safe is (kind.__name__ in SAFE)
 
@@ -263,10 +263,10 @@ SENT = [
 
 
 @pytest.mark.parametrize(("kind", "sent", "safe", "told"), SENT)
-def test_what_never_left_is_safe_to_send_again(kind, sent, safe, told):
+def test_an_unsent_request_is_safe_to_retry(kind, sent, safe, told):
     error = kind("m", sent=sent, retry_safe=safe)
     assert (error.sent, error.retry_safe) == told
 
 
-def test_what_we_did_not_send_is_safe():
+def test_an_error_before_sending_is_safe_to_retry():
     assert LocalProtocolError("m").retry_safe

@@ -88,7 +88,7 @@ def test_a_function_finds_out_or_lets_the_user_be_asked(revision, is_async):
 
 
 @BOTH
-def test_what_is_needed_twice_is_found_out_once_in_a_run(revision):
+def test_a_shared_resolver_runs_once_per_run(revision):
     server = Server("s")
     runs: list[str] = []
 

@@ -84,7 +84,7 @@ def test_clients_may_get_selections_of_one_server(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
+def test_the_chosen_server_presents_its_own_name(revision):
     """Also when the chosen server serves others directly, and its pages are kept as bytes."""
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_concurrent_requests_get_the_same_server():
 
 
 @pytest.mark.requirement("ERR-10")
-def test_what_the_chosen_does_not_offer_is_not_found():
+def test_entries_that_the_chosen_server_lacks_are_not_found():
     async def main() -> None:
         house = House()
         channel = ScriptedChannel()
@@ -286,7 +286,7 @@ def test_a_factory_may_serve_again():
 
 
 @pytest.mark.parametrize("chosen", [None, "none", Server])
-def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
+def test_an_invalid_choice_is_logged(chosen, caplog):
     async def choose(*facts: Any) -> Any:
         return chosen
 

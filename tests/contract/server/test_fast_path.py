@@ -130,7 +130,7 @@ def test_a_waiting_request_can_be_cancelled():
     run(main)
 
 
-def test_what_one_call_sets_is_not_seen_by_the_next():
+def test_context_variables_of_one_call_are_not_visible_in_the_next():
     server = Server("s")
 
     @server.tool
@@ -221,7 +221,7 @@ def test_a_custom_call_handler_is_used():
 
 
 @pytest.mark.parametrize("gives", ["task", "value"])
-def test_what_only_looks_like_a_coroutine_function_is_served(gives: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_lookalike_of_a_coroutine_function_is_served(gives: str, monkeypatch: pytest.MonkeyPatch):
     """Since Python 3.12 a function may be marked as one."""
     monkeypatch.setattr("inspect.iscoroutinefunction", lambda _: True)
     server = Server("s")
@@ -240,7 +240,7 @@ def test_what_only_looks_like_a_coroutine_function_is_served(gives: str, monkeyp
     run(main)
 
 
-def test_what_a_function_raises_is_let_go():
+def test_exceptions_of_a_function_are_released():
     """With all that its frames hold, and without a collector that looks for it."""
     server = Server("s")
 

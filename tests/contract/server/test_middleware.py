@@ -82,7 +82,7 @@ def test_middleware_may_answer_and_refuse():
         asyncio.run(called(kitchen(refuse), "echo"))
 
 
-def test_a_time_out_ends_what_takes_too_long():
+def test_a_timeout_cancels_slow_calls():
     with pytest.raises(InternalError, match="timed out"):
         asyncio.run(called(kitchen(Timeout(0.01)), "forever"))
     assert asyncio.run(called(kitchen(Timeout(5)), "echo", {"text": "x"})) == "x"
@@ -476,7 +476,7 @@ def test_the_protocols_own_bookkeeping_passes_no_middleware():
     asyncio.run(main())
 
 
-def test_shipped_middleware_leaves_alone_what_clients_do_not_ask_for():
+def test_included_middleware_ignores_outgoing_messages():
     """A question may take longer than a call, and must not wait for the place of the call that asks."""
 
     async def main() -> None:
@@ -503,7 +503,7 @@ def test_shipped_middleware_leaves_alone_what_clients_do_not_ask_for():
     asyncio.run(main())
 
 
-def test_what_goes_out_is_logged_with_an_arrow(caplog):
+def test_outgoing_messages_are_logged_with_an_arrow(caplog):
     with caplog.at_level(logging.INFO, "toolpost.calls"):
         asyncio.run(talked(talker(Logging()), "2025-11-25", Heard()))
     lines = [line.rpartition(" in ")[0] for line in caplog.messages]

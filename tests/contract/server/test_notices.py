@@ -176,7 +176,7 @@ def test_a_function_that_cannot_take_a_context_is_refused(fn):
 @pytest.mark.parametrize(
     "fn", [lambda ctx: None, lambda ctx, params=None: None, lambda *given: None, Listening()]
 )
-def test_a_function_stays_what_it_is(fn):
+def test_a_decorated_function_stays_callable(fn):
     assert Server("s").on_notification("example/x")(fn) is fn
 
 

@@ -91,7 +91,7 @@ def test_a_custom_tool_is_validated(tool, error, said):
 
 @pytest.mark.parametrize("given", [{"name": 5}, {"title": 5}, {"description": 5}])
 @pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])
-def test_what_is_shown_has_to_be_text(kind, given):
+def test_displayed_fields_must_be_strings(kind, given):
     server = Server("s")
     offers: Any = {
         "tool": server.tool,
@@ -165,7 +165,7 @@ def test_a_time_has_to_be_one(timeout, error, said):
         Timeout(timeout)
 
 
-def test_what_is_counted_has_to_be_a_number():
+def test_counts_must_be_integers():
     with pytest.raises(ValueError, match="page_size must be at least 1"):
         Server("s", page_size=0)
     with pytest.raises(ValueError, match="limit must be at least 1"):
@@ -176,7 +176,7 @@ def test_what_is_counted_has_to_be_a_number():
         RateLimit(1, 0)
 
 
-def test_what_can_work_is_taken():
+def test_valid_arguments_are_accepted():
     server = Server(
         "s",
         timeout=0.5,

@@ -107,7 +107,7 @@ def test_a_key_is_rotated_without_a_loss():
     assert asyncio.run(main()) == "Hello, Ann!"
 
 
-def test_what_counts_once_needs_its_state():
+def test_a_single_use_state_needs_the_state():
     async def main() -> Any:
         async with Talk(made(answer_once=True)) as talk:
             answer = {"action": "accept", "content": {"name": "Ann"}}

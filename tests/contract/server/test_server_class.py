@@ -125,7 +125,7 @@ class Plain(Handler):
 
 @pytest.mark.requirement("TOOL-1", "LIFE-15")
 @pytest.mark.parametrize("revision", Server("s").revisions)
-def test_capabilities_follow_from_what_is_overridden(revision):
+def test_capabilities_follow_from_overridden_methods(revision):
     async def main() -> None:
         async with Client(Plain("plain"), revision=revision) as client:
             assert [tool.name for tool in await client.list_tools()] == ["echo"]

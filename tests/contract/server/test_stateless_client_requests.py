@@ -145,7 +145,7 @@ def test_prompts_and_resources_ask_too(revision):
 
 
 @BOTH
-def test_what_does_not_fit_is_asked_again_with_the_reason(revision):
+def test_invalid_answers_are_asked_again_with_the_reason(revision):
     server = Server("s")
 
     @server.tool
@@ -314,7 +314,7 @@ def test_a_long_journal_stays_in_the_store(revision):
     assert result.text == "100000"
 
 
-def test_a_step_that_gives_what_json_cannot_hold_is_an_error():
+def test_a_step_whose_result_is_not_json_is_an_error():
     server = Server("s", debug=True)
 
     @server.tool

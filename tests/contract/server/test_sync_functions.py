@@ -208,7 +208,7 @@ def test_work_that_is_cancelled_with_the_loop_gets_an_error():
     leak_check.cut_off.clear()
 
 
-def test_an_error_of_what_was_asked_is_the_functions():
+def test_an_error_of_a_context_method_is_raised_in_the_function():
     server = Server("s")
 
     @server.tool

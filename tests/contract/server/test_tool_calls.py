@@ -59,7 +59,7 @@ def listed(server: Server, revision: str | None = None) -> list[Tool]:
     return asyncio.run(main())
 
 
-def test_what_a_list_shows_can_be_changed_and_what_is_not_given_stays():
+def test_listed_fields_can_be_updated_and_others_stay():
     server = Server("s")
 
     @server.tool(title="one", icons=SAFE, meta={"com.example/a": 1})
@@ -162,7 +162,7 @@ class WordlessRefusal(Wordless, ToolError):
 
 
 @pytest.mark.requirement("TOOL-18")
-def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
+def test_an_exception_without_a_message_affects_only_its_call():
     said = "(no message: its __str__ raised KeyError)"
     result = called(refusing(Wordless(), debug=True), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(f"Wordless: {said}")])

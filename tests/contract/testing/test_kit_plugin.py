@@ -141,7 +141,7 @@ def bare(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.P
     return pytester
 
 
-def test_what_becomes_of_tests(bare: pytest.Pytester):
+def test_the_outcome_of_tests_with_the_plugin(bare: pytest.Pytester):
     bare.makepyfile(TESTS)
     result = bare.runpytest_subprocess("-p", "toolpost.testing.plugin")
     result.assert_outcomes(passed=2, failed=4, errors=1)
@@ -182,7 +182,7 @@ def test_a_client_of_the_users_own_stays_theirs(bare: pytest.Pytester):
     bare.runpytest_subprocess("-p", "toolpost.testing.plugin").assert_outcomes(passed=2)
 
 
-def test_anyio_runs_what_is_marked_for_it(bare: pytest.Pytester):
+def test_anyio_runs_its_marked_tests(bare: pytest.Pytester):
     bare.makepyfile(
         """
         import pytest

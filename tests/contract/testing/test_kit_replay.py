@@ -165,7 +165,7 @@ def test_garbage_is_not_answered(tape):
         assert mcp.call_tool("add", {"a": 1, "b": 2}).data == 3
 
 
-def test_what_was_recorded_and_not_asked_is_known(tape):
+def test_unplayed_requests_are_listed(tape):
     again = replay(tape)
     with SyncClient(again) as mcp:
         mcp.call_tool("add", {"a": 10, "b": 20})

@@ -76,7 +76,7 @@ def test_it_begins_with_the_lifespan_or_with_the_first_request(lifespan):
     run(main)
 
 
-def test_functions_find_what_the_lifespan_gave():
+def test_functions_get_the_value_of_the_lifespan():
     server = Server("life", lifespan=alive([]))
 
     @server.tool
@@ -313,7 +313,7 @@ def test_it_may_begin_again():
     run(main)
 
 
-def test_serve_http_raises_what_the_lifespan_raises(capfd):
+def test_serve_http_raises_the_exception_of_the_lifespan(capfd):
     async def main():
         server = kitchen(lifespan=alive([], [True]))
         with pytest.raises(RuntimeError, match="no database"):
@@ -423,7 +423,7 @@ def test_a_process_ends_in_order_with_streams_open(number):
     run(main)
 
 
-def test_a_process_gives_up_what_does_not_end():
+def test_a_process_abandons_work_that_does_not_end():
     async def main():
         async with process(drain=0.1) as child, wired(child.port) as wire:
             await wire.ask("POST", "/mcp", *tool("stuck"))

@@ -705,7 +705,7 @@ def test_names_are_unique():
 # --------------------------------------------------------------------- cases outside the table
 
 
-def test_id_of_what_cannot_be_used():
+def test_the_id_of_an_unusable_message():
     """An error repeats the id if it could be read, and has none otherwise; it is never null."""
 
     async def main():

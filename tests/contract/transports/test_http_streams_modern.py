@@ -192,7 +192,7 @@ def test_a_handler_that_raises_cancelled_error_is_answered():
 
 
 @pytest.mark.requirement("SUB-2", "SUB-3", "SUB-4", "SUB-6", "SUB-1")
-def test_a_subscription_begins_with_what_is_honoured():
+def test_a_subscription_starts_with_the_accepted_filter():
     async def main():
         async with hosted(kitchen()) as site:
             wishes = {
@@ -215,7 +215,7 @@ def test_a_subscription_begins_with_what_is_honoured():
 
 
 @pytest.mark.requirement("SUB-1", "SUB-6", "SUB-10")
-def test_a_subscription_receives_what_it_asked_for():
+def test_a_subscription_receives_the_requested_changes():
     async def main():
         server = kitchen()
         async with hosted(server) as site:

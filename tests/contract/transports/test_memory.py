@@ -129,7 +129,7 @@ def test_a_receive_that_timed_out_is_simply_tried_again():
     run(main)
 
 
-def test_the_other_end_reads_what_was_sent_before_and_then_learns_of_the_end():
+def test_the_other_end_reads_earlier_messages_before_the_end():
     async def main():
         one, other = memory_pair()
         await one.send(b"1")

@@ -74,7 +74,7 @@ def test_cancelled_calls_say_nothing_more():
     run(main)
 
 
-def test_what_is_posted_has_to_be_a_message():
+def test_a_post_must_contain_a_message():
     async def main():
         async with talking() as (_, client):
             await client.greet()

@@ -53,7 +53,7 @@ def talk(*chunks, count, limit=MAX_LINE):
 @pytest.mark.requirement("LIFE-1")
 @pytest.mark.parametrize("date", DATES[:-1])
 @pytest.mark.parametrize("size", [None, 1, 100])
-def test_what_is_sent_behind_the_handshake_is_answered_in_order(date, size):
+def test_messages_after_the_handshake_are_answered_in_order(date, size):
     data = wire(*hello(date), PING)
     chunks = [data] if size is None else [data[at : at + size] for at in range(0, len(data), size)]
     answers, _ = talk(*chunks, count=4)

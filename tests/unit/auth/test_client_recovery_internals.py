@@ -187,7 +187,7 @@ def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
     run(visit)
 
 
-def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
+def test_refused_scopes_may_be_requested_again_later(monkeypatch):
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("write",)
         issue, granted = sites.issue, ("read",)

@@ -207,7 +207,7 @@ def test_a_reopened_listen_is_unattended():
     run(visit)
 
 
-def test_what_is_unattended_ends_with_its_block():
+def test_the_unattended_mark_ends_with_its_block():
     with mark_unattended():
         assert is_unattended()
         with mark_unattended(False):

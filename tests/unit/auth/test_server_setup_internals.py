@@ -30,7 +30,7 @@ ISSUER = "https://login.example.com"
         ({}, "https://a.example/other", {"/mcp", "/other", ""}),
     ],
 )
-def test_what_is_published_where(web, resource, places):
+def test_the_published_paths(web, resource, places):
     app: Any = kitchen(Auth(ISSUER, resource=resource, verifier=lambda _: "ann")).asgi(**web)
     published = app._authenticator.metadata_documents
     assert set(published) == {f"{RESOURCE_METADATA_PATH}{place}" for place in places}

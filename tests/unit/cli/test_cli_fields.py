@@ -155,7 +155,7 @@ NEEDED = schema("a", "b", "x", a=TEXT, b={**TEXT, "default": "there"}, x=ADDRESS
         ({"a": "1", "x": "no object"}, []),
     ],
 )
-def test_what_is_missing_is_named(arguments, gone):
+def test_missing_arguments_are_named(arguments, gone):
     given = {**arguments}
     assert [each.name for each in find_missing(extract_fields(NEEDED), given)] == gone
     assert given == {**arguments, "b": "there"}

@@ -158,7 +158,7 @@ def test_nothing_is_left_of_code_that_was_replaced(loading, tmp_path):
         ("far_alone", {"far_alone.py"}),
     ],
 )
-def test_of_what_is_installed_its_package_is_its_own(loading, tmp_path, monkeypatch, name, files):
+def test_of_an_installed_module_its_package_is_watched(loading, tmp_path, monkeypatch, name, files):
     there = tmp_path / "site-packages"
     (there / "far_package").mkdir(parents=True)
     for file in ("far_package/__init__.py", "far_package/inside.py", "far_alone.py"):

@@ -118,7 +118,7 @@ def test_an_oversized_line_is_identified_by_its_ends():
     assert witness.inspect(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0)[0].duration is None
 
 
-def test_what_waits_for_an_answer_is_bounded():
+def test_pending_requests_are_bounded():
     witness = session()
     for number in range(MAX_PENDING + 5):
         witness.inspect(CLIENT, say("tools/list", {"_meta": {"progressToken": number}}, number), 0)
@@ -179,7 +179,7 @@ def test_violations_in_a_session_are_reported(by, said, wrong):
         (CLIENT, say("notifications/cancelled")),
     ],
 )
-def test_what_breaks_no_rule_is_left_alone(by, said):
+def test_valid_messages_have_no_violations(by, said):
     assert hear(session(), (by, said))[0].violations == []
 
 
@@ -381,7 +381,7 @@ def test_a_server_without_a_session_asks_by_returning():
         ({}, None, "input is required, but there are no input requests"),
     ],
 )
-def test_what_a_result_asks_for_is_looked_at(declared, asks, wrong):
+def test_input_requests_in_a_result_are_checked(declared, asks, wrong):
     asked = stateless("tools/call", {"name": "x"}, **{CLIENT_CAPABILITIES: declared})
     answer = {"resultType": "input_required", **({} if asks is None else {"inputRequests": asks})}
     _, seen = hear(MessageInspector(), (CLIENT, asked), (SERVER, say(id=1, result=answer)))

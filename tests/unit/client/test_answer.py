@@ -117,7 +117,7 @@ def test_a_callback_declares_its_capability(options, declared):
         ({"roots": ["https://a.example"]}, "file:// URI"),
     ],
 )
-def test_what_cannot_work_fails_when_the_client_is_made(options, text):
+def test_invalid_callbacks_fail_in_the_constructor(options, text):
     with pytest.raises(ValueError, match=text):
         RequestCallbacks(**options)
 
@@ -232,7 +232,7 @@ def test_an_elicitation_callback_that_returns_nonsense_is_reported():
         ({"properties": {"a": {"default": 1}, "b": {"default": 1}, "c": {}, "d": 7}}, {"a": 1, "b": 2}),
     ],
 )
-def test_what_the_user_left_out_has_its_default(schema, content):
+def test_omitted_fields_get_their_defaults(schema, content):
     params = ElicitParams(message="?", requested_schema=schema)
     result = answered(RequestCallbacks(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
     assert result.content == content
@@ -399,7 +399,7 @@ def test_answers_may_be_given_as_callbacks_return_them():
     assert list(responses) == ["a", "b", "c"]
 
 
-def test_callbacks_answer_what_was_left_out():
+def test_callbacks_answer_the_omitted_questions():
     responses = responded(
         RequestCallbacks(roots=["file:///r"]), ALL, {"a": "hello", "b": {"n": 1}}, EVERYTHING
     )

@@ -41,7 +41,7 @@ def home():
 
 
 @pytest.mark.parametrize("error", [LookupError, SystemExit, KeyboardInterrupt])
-def test_whatever_work_raises_is_raised_where_it_is_waited_for(home, error):
+def test_exceptions_of_work_are_raised_in_the_waiting_caller(home, error):
     async def fail() -> None:
         raise error
 

@@ -59,7 +59,7 @@ def test_an_async_callback_runs_on_the_loop_and_a_sync_one_does_not(crew):
 
 
 @pytest.mark.parametrize("error", [LookupError("oops"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_is_raised_belongs_to_the_caller(crew, error):
+def test_exceptions_belong_to_the_caller(crew, error):
     def fail() -> None:
         raise error
 

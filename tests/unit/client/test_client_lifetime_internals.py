@@ -11,7 +11,7 @@ from toolpost.errors import ChannelClosed
 from toolpost.types import Result
 
 
-def test_a_closed_client_forgets_what_belonged_to_its_connection():
+def test_a_closed_client_forgets_the_facts_of_its_connection():
     async def main() -> None:
         levels: list[object] = []
 

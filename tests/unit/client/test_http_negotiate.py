@@ -113,7 +113,7 @@ def test_a_failed_fallback_is_reported_too():
 
 
 @pytest.mark.parametrize("status", [401, 403, 407, 429, 500, 502, 503])
-def test_what_says_nothing_about_the_era_is_an_error(status):
+def test_a_status_that_says_nothing_about_the_era_is_an_error(status):
     server = Endpoint(server__discover=status, initialize=WELCOME)
     with pytest.raises(ConnectFailed, match=f"the server answered {status}") as caught:
         opened(server, Endpoint(initialize=WELCOME))
@@ -187,7 +187,7 @@ def test_where_only_sessions_are_held_nothing_is_probed():
 
 
 @pytest.mark.requirement("VER-7")
-def test_the_next_client_of_the_same_url_knows_what_the_first_found_out():
+def test_the_revision_is_remembered_for_the_next_client_of_a_url():
     server = Endpoint(server__discover=404, initialize=WELCOME)
     for _ in range(2):
         assert opened(server, key=KEY) == ("session",)

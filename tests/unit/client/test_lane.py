@@ -72,7 +72,7 @@ def test_too_much_work_is_refused():
     run(main())
 
 
-def test_what_waits_can_be_dropped():
+def test_queued_callbacks_can_be_dropped():
     async def main() -> None:
         lane = CallbackQueue(asyncio.create_task)
         done: list[str] = []

@@ -145,7 +145,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_request_alone():
 
 
 @pytest.mark.requirement("LIFE-15")
-def test_what_the_server_did_not_declare_fails_at_once():
+def test_undeclared_capabilities_fail_at_once():
     async def main() -> None:
         async with Harness(capabilities=ServerCapabilities()) as it:
             with pytest.raises(CapabilityNotDeclared) as caught:
@@ -158,7 +158,7 @@ def test_what_the_server_did_not_declare_fails_at_once():
 
 
 @pytest.mark.requirement("LIFE-14")
-def test_what_the_revision_does_not_have_fails_at_once():
+def test_unsupported_methods_fail_at_once():
     async def main() -> None:
         async with Harness(LATEST) as it:
             with pytest.raises(LocalProtocolError, match="ping"):

@@ -122,7 +122,7 @@ def test_a_pattern_cannot_take_exponential_time():
         check(result({"a": "a" * 5000 + "!"}))
 
 
-def test_what_is_not_known_is_not_checked():
+def test_unknown_tools_are_not_checked():
     known = outputs(NUMBER)
     assert known.get_check("other") is None
     assert known.get_check("never heard of") is None

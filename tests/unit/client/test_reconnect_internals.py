@@ -292,7 +292,7 @@ def test_the_wait_for_a_connection_counts_as_well():
     run(main(), Clock)
 
 
-def test_what_is_known_to_do_no_harm_is_known_on_the_next_connection_too():
+def test_retry_hints_survive_a_reconnect():
     async def main() -> None:
         tool = {"name": "t", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
         it = server(tools__list={"tools": [tool]})

@@ -161,7 +161,7 @@ def test_a_mark_on_something_else_means_nothing(meta, value):
 
 
 @pytest.mark.parametrize("meta", UNMARKED)
-def test_an_object_without_a_mark_stays_what_it_is(meta):
+def test_an_object_without_a_mark_is_not_unwrapped(meta):
     result = wrapping({"result": [1]}, meta)
     assert make_tool_result("t", result, None).data == {"result": [1]}
     assert make_tool_result("t", result, dict).data == {"result": [1]}

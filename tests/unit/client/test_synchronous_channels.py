@@ -93,7 +93,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_a_channel_offers_is_found_by_its_methods():
+def test_optional_features_of_a_channel_are_detected_by_their_methods():
     channel = QuickChannel()
     assert hasattr(channel, "send_request")
     assert hasattr(channel, "on_message")

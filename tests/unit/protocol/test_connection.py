@@ -213,7 +213,7 @@ def test_params_that_do_not_fit_are_refused(revision):
     assert server.incoming == {}
 
 
-def test_a_request_keeps_what_its_type_does_not_know():
+def test_a_request_keeps_unknown_members():
     server = Connection(SERVER_PARTY)
     params = marked({"name": "add", "new": 1}, {"com.example/x": [1]})
     incoming = one(server.receive(message(id=1, method="tools/call", params=params)), InboundRequest)
@@ -225,7 +225,7 @@ def test_a_request_keeps_what_its_type_does_not_know():
     assert ping.meta == {}
 
 
-def test_a_result_keeps_what_its_type_does_not_know():
+def test_a_result_keeps_unknown_members():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     result = {"content": [], "resultType": "complete", "new": 1}
@@ -671,7 +671,7 @@ def _early(state: str, method: str) -> bool:
 @pytest.mark.requirement("LIFE-1", "LIFE-5", "LIFE-6")
 @cases(requests, lambda revision, _by, _row: not revision.stateless)
 @pytest.mark.parametrize("state", SERVER_STATES)
-def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
+def test_received_requests_in_each_state(revision, by, row, state):
     if by == SERVER and state == "greeted":
         return  # a client is never there
     asked = _in_state(revision, other(by), state)
@@ -687,7 +687,7 @@ def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
 @pytest.mark.requirement("LIFE-5", "LIFE-6")
 @cases(requests, lambda revision, _by, _row: not revision.stateless)
 @pytest.mark.parametrize("state", SERVER_STATES)
-def test_what_we_may_ask_in_each_state(revision, by, row, state):
+def test_allowed_requests_in_each_state(revision, by, row, state):
     if by == CLIENT and state == "greeted":
         return  # a client is never there
     asker = _in_state(revision, by, state)
@@ -819,7 +819,7 @@ def test_a_server_agrees_or_names_its_newest(offered, supported, agreed):
 @pytest.mark.requirement("LIFE-14")
 @pytest.mark.parametrize("offered", SESSIONS, ids=str)
 @pytest.mark.parametrize("answered", SESSIONS, ids=str)
-def test_a_client_speaks_what_the_server_answered(offered, answered):
+def test_a_client_uses_the_revision_of_the_server(offered, answered):
     conversation = Conversation(offered, server=party(SERVER_CAN, supported=[answered.date])).open()
     assert conversation.client.revision is conversation.server.revision is answered
     outgoing, _ = conversation.ask("tools/call")
@@ -827,7 +827,7 @@ def test_a_client_speaks_what_the_server_answered(offered, answered):
 
 
 @pytest.mark.parametrize("answered", [NEWEST, "1999-01-01", "", R_2025_03_26])
-def test_a_client_does_not_speak_what_it_cannot(answered):
+def test_a_client_rejects_an_unsupported_revision(answered):
     client = Connection(party(CLIENT_CAN, supported=[OLDEST, NEWEST]), revision=REVISIONS[OLDEST])
     opening = SESSION_ERA.open(client)
     result = {
@@ -869,7 +869,7 @@ def test_a_handshake_that_is_marked_stateless_does_not_exist():
     ("versions", "spoken"),
     [([NEWEST], LATEST), (["2099-01-01", NEWEST], LATEST), ([OLDEST], None), ([], None)],
 )
-def test_a_client_discovers_what_a_server_speaks(versions, spoken):
+def test_a_client_discovers_the_revisions_of_a_server(versions, spoken):
     client = Connection(CLIENT_PARTY)
     opening = STATELESS_ERA.open(client)
     result = {"supportedVersions": versions, "capabilities": {"tools": {}}}
@@ -929,7 +929,7 @@ def test_adopting_a_revision_forgets_the_peer():
         client.request("tools/list")
 
 
-def test_what_was_asked_before_is_read_as_it_was_asked():
+def test_responses_are_decoded_in_the_revision_of_their_request():
     client = Connection(CLIENT_PARTY)
     asked = client.request("tools/call", CALL)
     client.switch_revision(LATEST_SESSION)
@@ -1013,7 +1013,7 @@ def _less(role: Role, path: str):
 
 @pytest.mark.requirement("LIFE-15", "ERR-10")
 @cases(requests, _needs)
-def test_what_we_did_not_declare_is_not_found(revision, by, row):
+def test_undeclared_methods_are_not_found(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asked = conversation.end(other(by))
     refused = one(asked.receive(told(revision, row.name, id="x")), InvalidMessageReceived)
@@ -1027,7 +1027,7 @@ def test_what_we_did_not_declare_is_not_found(revision, by, row):
 
 @pytest.mark.requirement("LIFE-15")
 @cases(requests, _needs)
-def test_what_the_peer_did_not_declare_is_not_asked(revision, by, row):
+def test_undeclared_methods_are_not_requested(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asker = conversation.end(by)
     with pytest.raises(CapabilityNotDeclared) as refused:
@@ -1041,7 +1041,7 @@ def test_what_the_peer_did_not_declare_is_not_asked(revision, by, row):
 
 @pytest.mark.requirement("LIFE-15")
 @cases(notices, _needs)
-def test_what_we_did_not_declare_is_not_sent(revision, by, row):
+def test_undeclared_notifications_are_not_sent(revision, by, row):
     conversation = talk(revision, **{by: _less(by, row.needs)})
     to = None
     if by == SERVER and revision.stateless:
@@ -1390,7 +1390,7 @@ def test_a_session_receives_its_level_and_above(revision, wanted):
 
 @pytest.mark.requirement("LOG-6", "LOG-7")
 @pytest.mark.parametrize("wanted", [None, *GRAVITY])
-def test_a_stateless_request_receives_what_it_asked_for(wanted):
+def test_a_stateless_request_receives_its_log_level(wanted):
     server = talk(LATEST_SESSION).server
     server.log_level = "debug"  # of the session next door
     meta = {} if wanted is None else {LOG_LEVEL: wanted}

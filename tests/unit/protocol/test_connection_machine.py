@@ -469,7 +469,7 @@ def _in_flight(role: Role, revision: Revision, until: str) -> Connection:
 @pytest.mark.parametrize("revision", [LATEST, LATEST_SESSION], ids=str)
 @given(data=st.binary(max_size=40) | envelopes.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=60)
-def test_whatever_comes_is_an_event(role, until, revision, data):
+def test_every_input_is_an_event(role, until, revision, data):
     end = _in_flight(role, revision, until)
     before = {**end.dropped_counts}
     incoming, outgoing = dict(end.incoming), dict(end.outgoing)

@@ -257,7 +257,7 @@ def test_a_revision_that_was_not_chosen_is_refused():
     assert error["data"] == {"supported": [OLDEST], "requested": NEWEST}
 
 
-def test_a_stateless_peer_is_what_its_request_says():
+def test_a_stateless_peer_is_described_by_its_request():
     server = Connection(SERVER_PARTY)
     params = marked(
         meta={CLIENT_INFO: {"name": "n", "version": "v"}, LOG_LEVEL: "error"}, capabilities={"roots": {}}
@@ -521,7 +521,7 @@ def test_a_session_asks_with_a_request(revision, method):
 
 @pytest.mark.requirement("LIFE-15")
 @pytest.mark.parametrize("method", sorted(ASKS))
-def test_a_session_asks_only_what_the_client_declared(method):
+def test_a_session_sends_only_declared_requests(method):
     needs = LATEST_SESSION.requests[SERVER][method].needs
     assert needs
     conversation = talk(LATEST_SESSION, client=party(without(CLIENT_CAN, needs)))
@@ -548,7 +548,7 @@ def test_a_stateless_server_asks_with_a_part_of_its_result(method):
 
 @pytest.mark.requirement("META-12", "META-13", "MRTR-6")
 @pytest.mark.parametrize("method", sorted(ASKS))
-def test_a_stateless_server_asks_only_what_the_request_declared(method):
+def test_a_stateless_server_sends_only_requests_declared_by_the_client(method):
     server = Connection(SERVER_PARTY)
     incoming = _call(server)
     needs = LATEST.input_requests[method].needs

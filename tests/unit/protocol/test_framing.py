@@ -148,7 +148,7 @@ def test_a_long_stream_gives_the_same_lines_in_any_pieces(stream, points):
 
 @steady
 @given(st.lists(st.binary(max_size=20).filter(lambda message: message.strip(b" \t\r\n"))))
-def test_what_is_framed_comes_back(messages):
+def test_framed_messages_come_back(messages):
     flat = [message.replace(b"\r", b" ").replace(b"\n", b" ") for message in messages]
     assert run([b"".join(map(frame, messages))]) == (flat, None)
 

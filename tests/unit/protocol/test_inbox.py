@@ -77,7 +77,7 @@ def test_an_input_required_result_without_questions_is_invalid(questions):
 
 
 @every_revision
-def test_an_error_keeps_its_code_whatever_it_carries(revision):
+def test_an_error_keeps_its_code_with_any_data(revision):
     client = talk(revision).client
     outgoing = client.request("tools/list")
     head = b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32602,"message":"m","data":' % int(outgoing.id)
@@ -137,7 +137,7 @@ def test_a_notification_that_breaks_a_rule_is_counted_and_not_answered(revision,
 
 
 @every_session
-def test_what_a_peer_sends_does_not_come_back_in_full(revision):
+def test_input_of_a_peer_is_not_echoed_in_full(revision):
     long = "x" * 100_000
     fresh = Connection(SERVER_PARTY)
     ready = talk(revision).server

@@ -557,7 +557,7 @@ NO_JSON = [
 @pytest.mark.requirement("MSG-2")
 @everywhere
 @pytest.mark.parametrize("piece", NO_JSON)
-def test_what_is_not_json_is_a_parse_error_wherever_it_stands(around, piece):
+def test_invalid_json_is_a_parse_error_at_any_position(around, piece):
     error = refusal(around % piece)
     assert str(error).startswith("message is not JSON: ")
     assert error.id in (None, 7)
@@ -630,7 +630,7 @@ def test_an_error_may_say_much(text, ascii_only):
         pytest.param(b'{"jsonrpc":tru}', "invalid character (byte 15)", id="malformed"),
     ],
 )
-def test_a_parse_error_says_what_and_where(text, why):
+def test_a_parse_error_names_the_fault_and_its_position(text, why):
     error = refusal(text)
     assert why in str(error)
     assert error.answer is not None
@@ -1175,7 +1175,7 @@ def test_a_reader_gives_a_typed_value():
         pytest.param(str, b'"\xff"', "", id="not UTF-8"),
     ],
 )
-def test_what_does_not_fit_the_type_is_unfit(kind, text, why):
+def test_values_of_another_type_are_invalid(kind, text, why):
     with pytest.raises(InvalidJSONValue) as caught:
         JSONReader(kind)(text)
     assert why in str(caught.value)
@@ -1285,7 +1285,7 @@ IDS = st.integers() | TEXTS
 
 
 @given(identity=IDS, method=TEXTS, value=JSON_VALUES, code=st.integers(), message=TEXTS)
-def test_what_is_written_is_read_back(identity, method, value, code, message):
+def test_encoding_and_decoding_round_trip(identity, method, value, code, message):
     raw = Raw(encode(value))
     assert json.loads(bytes(raw)) == value
     params = UNSET if value is None else raw
@@ -1360,7 +1360,7 @@ def tower() -> list[Any]:
         pytest.param(tower, "nested too deeply", id="a hundred thousand levels"),
     ],
 )
-def test_what_json_cannot_say_is_an_error_of_ours(make, why):
+def test_unencodable_values_are_local_errors(make, why):
     value = make()
     for write in (
         lambda: encode(value),

@@ -83,7 +83,7 @@ def test_a_refusal_says_why(state: LifecycleState, method, why):
     assert forbidden.value.message == why
 
 
-def test_what_is_asked_of_a_closed_connection_was_not_sent():
+def test_a_request_on_a_closed_connection_was_not_sent():
     with pytest.raises(ChannelClosed) as closed:
         Lifecycle(CLIENT, "closed").check_outgoing("ping")
     assert closed.value.sent is False

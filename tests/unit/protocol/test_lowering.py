@@ -591,7 +591,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("value", UNCHANGED, ids=lambda value: type(value).__name__)
-def test_what_does_not_change_is_the_same_object(value):
+def test_unchanged_content_is_the_same_object(value):
     assert [
         revision for revision in REVISIONS.values() if downgrade_value(value, revision) is not value
     ] == []

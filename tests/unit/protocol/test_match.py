@@ -206,7 +206,7 @@ def test_ambiguous_uris_are_read_by_rule(template, text, expected):
         ("x://{#a}{?b}", "'a'", "the query or fragment is not at the end"),
     ],
 )
-def test_what_cannot_be_matched_says_why(template, names, reason):
+def test_an_unmatchable_template_explains_why(template, names, reason):
     parsed = UriTemplate(template)
     assert parsed.unmatchable is not None
     assert f"{template!r} can be expanded but not matched: {names}: {reason}" in parsed.unmatchable
@@ -456,7 +456,7 @@ def templates_and_values(draw):
 
 @given(templates_and_values())
 @example(("x://{l0}{/w*}{?q*}{#f}", {"l0": "%2F", "w": ["a b", "é"], "q": {"&": "="}, "f": "#/?"}))
-def test_what_was_expanded_is_matched(case):
+def test_expanded_uris_match(case):
     template, values = case
     parsed = UriTemplate(template)
     assert parsed.unmatchable is None
@@ -467,7 +467,7 @@ def test_what_was_expanded_is_matched(case):
     st.sampled_from([row[0] for row in [*MATCHES, *AMBIGUITIES] if not re.search("{[+#]", row[0])]),
     st.text("x:/ab12.-;=&?#,%41@é", max_size=20),
 )
-def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
+def test_matched_values_expand_to_an_equivalent_uri(template, tail):
     parsed = UriTemplate(template)
     found = parsed.match(template.partition("{")[0] + tail)
     if found is not None:
@@ -496,7 +496,7 @@ def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
         ("x://{+a}{?b}", {"a": "1?b=2"}, {"a": "1", "b": "2"}),
     ],
 )
-def test_what_does_not_come_back(template, values, expected):
+def test_values_that_do_not_round_trip(template, values, expected):
     parsed = UriTemplate(template)
     assert parsed.match(uritemplate.expand(template, values)) == expected
 

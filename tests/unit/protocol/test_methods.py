@@ -123,7 +123,7 @@ def test_names_that_http_mirrors():
     assert {row.name: row.member for row in ROWS if row.member} == mirrored
 
 
-def test_what_may_be_sent_before_the_handshake_is_complete():
+def test_methods_allowed_before_the_handshake_completes():
     notifications = {"initialized", "cancelled", "progress", "message"}
     assert {"initialize", "ping"} == EARLY_REQUESTS
     assert {row.name for row in ROWS if row.early} == EARLY_REQUESTS | {

@@ -79,7 +79,7 @@ def test_every_message_that_a_connection_accepts_is_recorded(heard):
         ({"method": "x/unknown", "params": []}, object),
     ],
 )
-def test_what_is_not_accepted_is_not_judged(heard, data, event):
+def test_rejected_messages_are_not_validated(heard, data, event):
     server = open_pair("2025-11-25").server
     heard()
     [got] = server.receive(json.dumps({"jsonrpc": "2.0", **data}).encode())

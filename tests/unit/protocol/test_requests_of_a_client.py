@@ -64,7 +64,7 @@ def _usual(revision, by, row):
 
 @cases(lambda revision, by: revision.requests[by], _usual)
 @pytest.mark.parametrize("progress", [True, False])
-def test_a_request_like_one_before_is_what_it_would_be_anyway(revision, by, row, progress):
+def test_a_templated_request_equals_an_ordinary_one(revision, by, row, progress):
     client = talk(revision).end(by)
     params = row.read_params(json.dumps(PARAMS[row.name]).encode())
     client.request(row.name, params)
@@ -186,7 +186,7 @@ def test_a_task_request_is_validated(revision):
 
 
 @every_revision
-def test_what_stands_in_meta_is_looked_at(revision):
+def test_meta_is_validated(revision):
     client = called(revision).client
     with pytest.raises(LocalProtocolError, match="_meta"):
         client.request("tools/call", ADD, meta={"not/a/key": 1})

@@ -617,7 +617,7 @@ UNREADABLE: Final = "1e400"
         pytest.param("%s", {}, "the arguments cannot be read", id="all of them"),
     ],
 )
-def test_what_cannot_be_read_does_not_keep_the_headers_from_being_compared(arguments, said, complaint):
+def test_unreadable_params_do_not_prevent_the_comparison_of_headers(arguments, said, complaint):
     with pytest.raises(HeaderMismatch, match=re.escape(complaint)):
         verify_raw(arguments, said)
 
@@ -820,7 +820,7 @@ def test_a_session_id_that_no_server_gave_is_refused(session, message):
 @pytest.mark.parametrize(
     "supported", [tuple(REVISIONS), (LEGACY[-1],), (MODERN,)], ids=["all", "one", "modern"]
 )
-def test_initialize_opens_a_session_whatever_legacy_version_the_header_names(supported, version):
+def test_initialize_opens_a_session_with_any_legacy_version_header(supported, version):
     sent = {} if version is None else {VERSION: version}
     route = classify(sent, request("initialize", OPENING), server(*supported).local_peer)
     assert route == SessionRoute(REVISIONS[version or "2025-03-26"], None, is_initialize=True)
@@ -906,7 +906,7 @@ def test_every_request_carries_its_version_and_its_method(method):
 
 
 @pytest.mark.requirement("HTTPM-15")
-def test_the_version_header_repeats_what_the_body_says():
+def test_the_version_header_repeats_the_version_of_the_body():
     params = Raw(json.dumps({"_meta": {PROTOCOL_VERSION: "2999-01-01"}}).encode())
     assert mirror_headers(JSONRPCRequest(1, "tools/list", params))[VERSION] == "2999-01-01"
     assert mirror_headers(JSONRPCNotification("notifications/cancelled", params))[VERSION] == "2999-01-01"
@@ -1060,7 +1060,7 @@ def calls(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     call=calls(),
     white=st.sampled_from(["", " ", "\t", " \t "]),
 )
-def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
+def test_headers_of_a_client_pass_the_verification_of_a_server(kind, name, call, white):
     method, member = kind
     schema, arguments = call
     params: dict[str, Any] = {member: name}

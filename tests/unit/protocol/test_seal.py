@@ -48,7 +48,7 @@ def without_cryptography(monkeypatch):
 
 
 @given(rings, st.binary(max_size=300), texts, bindings, st.none() | times)
-def test_what_was_sealed_is_opened(ring, payload, audience, binding, expires):
+def test_sealed_values_can_be_opened(ring, payload, audience, binding, expires):
     sealed = ring.seal(payload, audience=audience, binding=binding, expires=expires)
     now = 2**70 if expires is None else expires - 1
     assert set(sealed) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -132,7 +132,7 @@ def test_a_string_opens_for_its_own_audience_and_binding_only(ring, mine, yours)
 
 
 @pytest.mark.parametrize(("audience", "binding"), [("cursor", ["a"]), ("cursor", []), ("curso", [])])
-def test_what_was_bound_cannot_become_payload(audience, binding):
+def test_binding_and_payload_cannot_be_confused(audience, binding):
     raw = raw_of(PLAIN.seal(b"", audience="cursor", binding=["ab"]))
     for payload in (b"b", b"ab", b"r", b"rab"):
         assert "forged" in refusal(PLAIN, text_of(raw[:13] + payload + raw[13:]), audience, binding)
@@ -286,7 +286,7 @@ def test_keys_that_share_an_id_are_both_tried(encrypt):
     assert KeyRing(TWINS).open(sealed, audience="cursor", now=0) == b"x"
 
 
-def test_each_form_opens_whatever_the_ring_seals():
+def test_any_ring_opens_both_forms():
     for ring in (PLAIN, SECRET):
         for other in (PLAIN, SECRET):
             assert other.open(ring.seal(b"x", audience="cursor"), audience="cursor", now=0) == b"x"

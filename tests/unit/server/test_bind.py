@@ -263,7 +263,7 @@ def two_names(a: Annotated[int, pydantic.Field(alias="b")], b: int):
         (two_names, "`two_names`: two parameters have the same name on the wire"),
     ],
 )
-def test_what_cannot_be_called_with_named_arguments_is_refused(fn, said):
+def test_parameters_that_cannot_be_passed_by_name_are_rejected(fn, said):
     with pytest.raises(SignatureError) as refused:
         BoundFunction(fn, context_types=CONTEXTS)
     assert refused.value.message.startswith(said)
@@ -497,7 +497,7 @@ def test_a_method_without_its_object_is_refused(fn, name):
         BoundFunction(fn)
 
 
-def test_what_only_looks_like_a_method_is_none():
+def test_a_lookalike_of_a_method_is_a_function():
     def of_no_class(self):
         return self
 
@@ -939,7 +939,7 @@ def strings(
         ({"person": '{"name": "a", "age": 3}'}, {"person": Person(name="a", age=3)}),
     ],
 )
-def test_strings_become_what_the_type_wants(values, result):
+def test_strings_are_converted_to_the_type(values, result):
     bound = BoundFunction(strings)
     got = bound.call(bound.read_strings(values))
     assert got == {"level": 1, "mode": Mode.BUS, **result}
@@ -1092,7 +1092,7 @@ def taking(kinds: list[Any]) -> BoundFunction:
 
 
 @given(st.data(), st.lists(ALL_TYPES, min_size=3, max_size=3))
-def test_what_is_written_as_json_is_read_as_it_was(data, types):
+def test_encoded_values_are_decoded_unchanged(data, types):
     values = tuple(data.draw(values) for _, values in types)
     bound = taking([kind for kind, _ in types])
     raw = ENCODER.encode(dict(zip("abc", values, strict=True)))
@@ -1116,7 +1116,7 @@ def mutated(value: Any, draw: Any) -> Any:
 @pytest.mark.requirement("TOOL-19")
 @hypothesis.settings(max_examples=300)
 @given(st.data(), TYPES)
-def test_exactly_what_the_schema_allows_is_read(data, it):
+def test_exactly_the_values_of_the_schema_are_accepted(data, it):
     kind, values = it
     bound = taking([kind])
     value = mutated(json.loads(ENCODER.encode(data.draw(values))), data.draw)
@@ -1133,7 +1133,7 @@ def test_exactly_what_the_schema_allows_is_read(data, it):
 
 
 @given(JSON, TYPES)
-def test_whatever_does_not_fit_is_explained(value, it):
+def test_every_mismatch_is_explained(value, it):
     bound = taking([it[0]])
     told: tuple[ValidationIssue, ...] = (ValidationIssue("a", "fits"),)
     try:

@@ -57,7 +57,7 @@ def test_one_for_all_or_some_by_method(cache, found):
     assert server.cache_for("tools/call") is None
 
 
-def test_what_a_result_says_itself_stays():
+def test_cache_hints_of_a_result_are_kept():
     own = ReadResourceResult(contents=[], ttl_ms=1)
     assert apply_cache(own, MINUTE) is own
     shared = ReadResourceResult(contents=[], cache_scope="public")
@@ -159,7 +159,7 @@ def test_clients_of_the_session_era_are_not(revision):
 
 
 @pytest.mark.requirement("CACHE-4")
-def test_a_selection_is_private_whatever_the_whole_is():
+def test_a_selection_is_always_private():
     server = library(cache=SHARED)
     part = server.select(lambda _: True)
     assert told(part) == said((5000, "private"), (5000, "private"))

@@ -67,7 +67,7 @@ def test_work_runs_in_one_task_from_its_beginning():
     run(main)
 
 
-def test_what_work_raises_before_it_waits_is_raised():
+def test_an_exception_before_the_first_wait_is_raised():
     async def work() -> None:
         raise ValueError("no")
 
@@ -219,7 +219,7 @@ def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int, wait: Any)
 
 
 @pytest.mark.parametrize("later", [0, 1])
-def test_a_cancellation_reaches_what_the_work_awaits(later: int):
+def test_a_cancellation_reaches_the_innermost_await(later: int):
     """As with every task: what is awaited is cancelled first, and may end in its own way."""
 
     async def main():

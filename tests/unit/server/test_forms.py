@@ -201,7 +201,7 @@ class Rated:
     ],
     ids=tell,
 )
-def test_what_is_not_flat_is_refused_by_name(kind, said):
+def test_nested_fields_are_rejected_by_name(kind, said):
     with pytest.raises(SignatureError) as refused:
         ElicitationForm(kind)
     assert said in str(refused.value)

@@ -182,7 +182,7 @@ def test_a_class_without_headers_is_still_referred_to():
         ([Chain], ["parameter `a`", "it is under `$defs`"]),
     ],
 )
-def test_what_no_header_can_mirror_is_refused(kinds, said):
+def test_parameters_that_headers_cannot_mirror_are_rejected(kinds, said):
     with pytest.raises(SignatureError) as refused:
         bound(*kinds, name="query")
     for words in ("`query`: ", *said):

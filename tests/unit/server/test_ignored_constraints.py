@@ -55,7 +55,7 @@ class Heeded(BaseModel):
     size: Size = Size(1)
 
 
-def test_what_pydantic_heeds_is_not_refused():
+def test_constraints_that_pydantic_enforces_are_accepted():
     server = Server("s")
 
     @server.tool

@@ -49,7 +49,7 @@ def test_a_flood_is_throttled_and_its_last_message_is_sent(date):
     run(main(), Clock)
 
 
-def test_time_gives_back_what_was_taken_up_to_the_whole():
+def test_tokens_are_refilled_up_to_the_burst():
     async def main() -> None:
         measure = TokenBucket(BURST, RATE, asyncio.get_running_loop().time)
         assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]

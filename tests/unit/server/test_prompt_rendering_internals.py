@@ -41,7 +41,7 @@ def model(content: str) -> PromptMessage:
     ],
     ids=range(11),
 )
-def test_what_a_function_returns_becomes_messages(value, messages):
+def test_return_values_become_messages(value, messages):
     result = to_prompt_result(value, "what it is for")
     assert (result.messages, result.description) == (messages, "what it is for")
 

@@ -52,7 +52,7 @@ OWN = ResourceContents("other:c", text="own")
     ],
     ids=range(14),
 )
-def test_what_a_function_returns_becomes_contents(value, contents):
+def test_return_values_become_contents(value, contents):
     result = to_read_result(value, URI, None)
     if contents is None:  # not all are parts, so it is one array of JSON
         [one] = result.contents

@@ -198,7 +198,7 @@ def test_without_a_promise_the_value_decides(annotation, value, content):
     [([], []), (["a", "b"], [text("a"), text("b")]), (("a", Image(PNG)), [text("a"), PICTURE])],
     ids=tell,
 )
-def test_a_list_of_blocks_is_one_whatever_is_in_it(annotation, value, content):
+def test_a_list_with_blocks_is_a_list_of_content(annotation, value, content):
     assert sent(returning(annotation).convert(value)) == {"content": content}
 
 
@@ -261,7 +261,7 @@ def test_content_has_no_schema(annotation):
     assert sent(returns.convert(Image(PNG))) == {"content": [PICTURE]}
 
 
-def test_a_block_of_content_stays_what_it_is():
+def test_a_content_block_is_unchanged():
     link = ResourceLink(uri="a:b", name="c")
     assert returning().convert(link).content == [link]
     assert returning().convert([link, "ü"]).content == [link, TextContent("ü")]
@@ -531,7 +531,7 @@ HALF = "\ud800"  # of a character: Python has it, JSON does not
     ids=lambda value: tell(ascii(value)),
 )
 @pytest.mark.parametrize("annotation", [..., str, CallToolResult])
-def test_what_cannot_be_written_is_an_error_of_the_tool(annotation, value):
+def test_unencodable_values_are_errors_of_the_tool(annotation, value):
     with pytest.raises(OutputError, match="cannot be sent"):
         returning(annotation).convert(value)
 
@@ -549,7 +549,7 @@ class Odd:
         ("Missing", "return value: the annotation 'Missing' cannot be evaluated"),
     ],
 )
-def test_what_cannot_be_returned_is_refused_at_registration(annotation, said):
+def test_unsupported_return_types_are_rejected_at_registration(annotation, said):
     with pytest.raises(SignatureError) as refused:
         returning(annotation)
     assert said in str(refused.value)

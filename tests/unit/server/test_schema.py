@@ -1351,7 +1351,7 @@ def test_a_class_has_a_definition(case):
 
 @pytest.mark.requirement("TOOL-16", "TOOL-19")
 @pytest.mark.parametrize("case", PLAIN + CLASSES + GUESTS, ids=identify)
-def test_what_the_schema_says_is_what_is_read(case):
+def test_the_schema_and_the_decoder_agree(case):
     bound = bound_to(case.kind)
     allows = jsonschema_rs.validator_for(bound.input_schema).is_valid
     for value, expected in case.good + case.helped:
@@ -1483,7 +1483,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "said", "hint"), REFUSED, ids=tell)
-def test_what_cannot_work_is_refused_with_the_parameter_and_the_reason(kind, said, hint):
+def test_unsupported_parameters_are_rejected_with_the_reason(kind, said, hint):
     with pytest.raises(SignatureError) as refused:
         bound_to(kind)
     assert refused.value.message.startswith("`take`: parameter `it`: ")

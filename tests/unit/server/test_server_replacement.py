@@ -397,7 +397,7 @@ def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
     run(main)
 
 
-def test_what_surrounds_all_of_them_is_entered_once() -> None:
+def test_the_outer_lifespan_is_entered_once() -> None:
     lives: list[Any] = []
 
     @asynccontextmanager

@@ -70,7 +70,7 @@ def test_params_that_are_not_an_object_are_not_a_call(raw):
         behind(NUMBERS).read(Raw(raw))
 
 
-def test_what_a_caller_sends_does_not_come_back_in_full():
+def test_input_of_a_caller_is_not_echoed_in_full():
     assert problems(b'{"ns":[],"of":"%s"}' % (b"x" * 100_000)) == [
         "of: the value is longer than 3 characters"
     ]

@@ -241,7 +241,7 @@ def test_a_body_over_the_limit_is_refused_also_if_it_is_packed(library, packed):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_what_is_packed_is_unpacked_and_what_cannot_be_is_an_error(library):
+def test_compressed_bodies_are_decompressed_and_corrupt_ones_are_errors(library):
     async def then(response):
         return await response.read()
 
@@ -437,7 +437,7 @@ def test_a_host_may_be_exempt_from_the_proxy(library, monkeypatch):
 # --------------------------------------------------------------------- what a user may give
 
 
-def test_what_the_user_has_configured_is_used_and_not_closed():
+def test_a_configured_session_is_used_and_not_closed():
     async def main():
         async with (
             scripted(lambda heard: heard.write(answer(404))) as server,
@@ -456,7 +456,7 @@ def test_what_the_user_has_configured_is_used_and_not_closed():
     run(main)
 
 
-def test_what_the_user_has_closed_cannot_be_used():
+def test_a_closed_session_cannot_be_used():
     async def main():
         session, client = aiohttp.ClientSession(), httpx2.AsyncClient()
         await session.close()
@@ -509,7 +509,7 @@ def test_a_backend_that_cannot_be_closed_is_harmless(caplog):
 
 
 @pytest.mark.parametrize("wrong", [1, "requests", Mine, httpx.Client(), httpx2.Client(), httpx.AsyncClient()])
-def test_what_carries_no_requests_is_refused_with_what_does(wrong):
+def test_objects_that_cannot_send_requests_are_rejected_with_the_alternatives(wrong):
     with pytest.raises(ConnectFailed, match=r"httpx2\.AsyncClient"):
         open_backend(wrong)
 

@@ -53,7 +53,7 @@ async def begin(site: Any, headers: dict[str, str], body: bytes, count: int = 1)
 # --------------------------------------------------------------------- calls
 
 
-def test_calls_of_all_clients_are_bounded_whatever_their_era():
+def test_calls_of_all_clients_are_bounded_in_every_era():
     async def main():
         async with stage_and_site(max_calls=2) as (stage, site):
             session = await site.open()
@@ -91,7 +91,7 @@ def test_calls_of_a_session_that_come_all_at_once_are_bounded_too():
     run(main)
 
 
-def test_a_session_that_ends_gives_back_what_it_had():
+def test_a_session_that_ends_releases_its_slots():
     async def main():
         async with stage_and_site(max_calls=1) as (_, site):
             session = await site.open()

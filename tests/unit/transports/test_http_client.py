@@ -182,7 +182,7 @@ def test_the_annotated_parameters_of_a_tool_are_mirrored():
 @pytest.mark.parametrize(
     "params", [{"name": "t", "arguments": {"n": 1.5}}, {"name": "t", "arguments": {"n": 2**60}}, {}]
 )
-def test_what_no_header_can_carry_is_not_sent(params):
+def test_values_that_headers_cannot_carry_are_not_sent(params):
     async def main():
         async with talking(nothing) as (channel, _, __):
             channel.find_header_parameters = lambda _: {"mcp-param-n": ("n",)}
@@ -214,7 +214,7 @@ def test_any_number_of_requests_is_under_way_at_once():
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
 @pytest.mark.parametrize("key", [1, None, ..., "server-error"])
-def test_an_error_is_passed_on_whatever_the_status_with_the_id_of_the_request(status, key):
+def test_an_error_is_raised_with_any_status_and_with_the_id_of_the_request(status, key):
     async def main():
         body = failure(key, -32022, "too new", data={"supported": []})
         script = lambda heard: heard.write(answer(status, body))  # noqa: E731 - one line says it all

@@ -134,7 +134,7 @@ def test_the_end_of_a_session_ends_the_wait_for_its_answers():
     run(main)
 
 
-def test_what_cannot_be_served_is_refused_at_once():
+def test_an_invalid_request_is_answered_at_once():
     async def main():
         async with hosted(adding()) as site:
             session = await site.open()

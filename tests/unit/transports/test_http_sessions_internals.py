@@ -115,7 +115,7 @@ def test_nothing_is_kept_for_a_request_that_is_over():
     run(main)
 
 
-def test_what_was_streamed_is_kept_for_a_moment_only():
+def test_events_of_finished_streams_are_kept_only_briefly():
     now = [0.0]
     store = MemoryStore(clock=lambda: now[0])
 
@@ -281,7 +281,7 @@ def test_an_answer_is_json_unless_something_comes_before(revision):
 
 
 @pytest.mark.requirement("HTTPL-16", "HTTPL-17", "HTTPL-13", "HTTPL-14", "HTTPL-8")
-def test_what_belongs_to_a_call_comes_on_its_stream_only():
+def test_messages_of_a_call_come_only_on_its_stream():
     async def main():
         async with stage_and_site() as (stage, site):
             session, other = await site.open(), await site.open()

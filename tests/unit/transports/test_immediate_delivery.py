@@ -55,7 +55,7 @@ def test_a_current_listener_is_notified_and_nothing_is_stored():
     assert not box.arrived
 
 
-def test_memory_takes_what_there_is_room_for():
+def test_memory_accepts_messages_while_there_is_room():
     async def main():
         one, other = memory_pair(limit=2)
         assert one.offer(b"1")
@@ -77,7 +77,7 @@ def test_memory_takes_what_there_is_room_for():
     run(main)
 
 
-def test_a_pipe_takes_what_there_is_room_for():
+def test_a_pipe_accepts_messages_while_there_is_room():
     async def main():
         ours, theirs = os.pipe()
         os.set_blocking(theirs, False)

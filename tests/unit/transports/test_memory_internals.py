@@ -98,7 +98,7 @@ class Schedule:
 
 
 @given(st.lists(st.sampled_from(["send", "receive", "stop_sending", "stop_receiving", "turn"]), max_size=60))
-def test_whatever_is_cancelled_the_rest_arrives_in_order(steps):
+def test_after_any_cancellation_the_rest_arrives_in_order(steps):
     async def main():
         schedule = Schedule()
         for step in steps:

@@ -98,7 +98,7 @@ def test_single_bytes_make_messages_as_well():
         {"PYTHONUNBUFFERED": "1"},
     ],
 )
-def test_bytes_stay_what_they_are_whatever_the_locale(locale):
+def test_bytes_are_unchanged_in_any_locale(locale):
     messages = ['"grüße ☃ \U0001f600"'.encode(), b'"\xff\xfe"', "\u2028\x85".encode()]
     out, err, code = talk("echo", messages=messages, env=locale)
     assert (out, err, code) == (b"".join(line + b"\n" for line in messages), EOF, 0)
@@ -513,7 +513,7 @@ def test_a_reader_that_is_not_taken_from_stops_reading(mode):
 
 
 @BOTH
-def test_what_is_discarded_is_still_read(mode):
+def test_discarded_output_is_still_read(mode):
     async def main(loop):
         with pipe(1) as (theirs, ours):
             box, ended = MessageQueue(), loop.create_future()

@@ -443,7 +443,7 @@ def test_a_server_that_is_stuck_in_a_write_can_still_leave():
     run(main)
 
 
-def test_what_was_sent_before_closing_still_arrives(tmp_path):
+def test_messages_sent_before_closing_still_arrive(tmp_path):
     async def main():
         target = tmp_path / "sent"
         channel = await open_child(python(f"{LATE}open({str(target)!r}, 'w').write(sys.stdin.read())"))
@@ -708,7 +708,7 @@ def environment_of(**options):
     return eval(run(main))  # plain strings in JSON are plain strings in Python
 
 
-def test_a_server_gets_only_what_is_harmless_and_what_it_is_given(monkeypatch):
+def test_a_server_gets_only_harmless_and_given_variables(monkeypatch):
     monkeypatch.setenv("API_KEY", "hush")
     monkeypatch.setenv("LC_TIME", "C")
     monkeypatch.setenv("TERM", "() { run me; }")

@@ -76,7 +76,7 @@ def test_names_are_camel_case_on_the_wire():
         (Prompt(name="p"), {"name": "p"}),
     ],
 )
-def test_what_is_absent_is_not_written(value, written):
+def test_unset_fields_are_not_encoded(value, written):
     assert json.loads(jsonrpc.encode(value)) == written
 
 
@@ -92,7 +92,7 @@ def test_what_is_absent_is_not_written(value, written):
         (ServerCapabilities(logging={}), "logging"),
     ],
 )
-def test_what_is_empty_is_written(value, member):
+def test_empty_fields_are_encoded(value, member):
     assert member in json.loads(jsonrpc.encode(value))
 
 
@@ -115,7 +115,7 @@ def test_a_log_message_may_hold_any_json(data):
 @pytest.mark.parametrize(
     "number", ["1", "0", "-1", "0.5", "1e300", "9007199254740993", "18446744073709551616"]
 )
-def test_numbers_stay_what_they_are(number):
+def test_numbers_keep_their_type(number):
     data = b'{"progressToken":1,"progress":%s}' % number.encode()
     written = again(ProgressParams, data)["progress"]
     assert (type(written), written) == (type(json.loads(number)), json.loads(number))

@@ -114,7 +114,7 @@ def test_an_unknown_block_keeps_its_type():
     assert repr(block) == f"UnknownContent({NEW!r})"
 
 
-def test_unknown_blocks_are_equal_by_what_they_hold():
+def test_unknown_blocks_are_equal_if_their_members_are():
     assert UnknownContent({"type": "a"}) == UnknownContent({"type": "a"})
     assert UnknownContent({"type": "a"}) != UnknownContent({"type": "b"})
     assert UnknownContent({"type": "a"}) != {"type": "a"}
@@ -170,7 +170,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "value", "named"), WRONG)
-def test_an_error_names_what_is_wrong_and_where(kind, value, named):
+def test_an_error_names_the_fault_and_its_position(kind, value, named):
     with pytest.raises(InvalidJSONValue) as caught:
         JSONReader(kind)(json.dumps(value).encode())
     said = str(caught.value)

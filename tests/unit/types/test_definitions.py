@@ -237,7 +237,7 @@ def test_words_are_those_of_the_schema(officials, date):
 
 
 @pytest.mark.parametrize("date", DATES)
-def test_samples_are_what_the_schema_allows(officials, date):
+def test_samples_are_valid_in_the_schema(officials, date):
     """A test of the test below: it would prove nothing with values that cannot be sent."""
     official = officials[date]
     for name in official.definitions:
@@ -246,7 +246,7 @@ def test_samples_are_what_the_schema_allows(officials, date):
 
 
 @pytest.mark.parametrize("date", DATES)
-def test_whatever_the_schema_allows_is_read_and_written_again(officials, date):
+def test_every_valid_value_survives_a_round_trip(officials, date):
     """With all members, with the required ones, with each alternative: no field, type or word is missing."""
     official = officials[date]
     changed = [

@@ -205,7 +205,7 @@ def stripped(params: Any) -> Any:
 @pytest.mark.parametrize("date", DATES)
 @searching
 @given(result=struct_values.of(types.CallToolResult))
-def test_structured_content_is_only_what_the_revision_has(date, result):
+def test_structured_content_fits_the_revision(date, result):
     pair = open_pair(date)
     _, incoming = pair.ask("tools/call", types.CallToolParams(name="t"))
     answer = pair.server.reply(incoming.id, result)
