@@ -133,7 +133,7 @@ class _SessionSubscription:
 
 
 class ChangeStream:
-    """The changes on a server, one after the other: `async for change in client.listen(…):`.
+    """The changes on a server, in order: `async for change in client.listen(…):`.
 
     As a context manager it subscribes at the beginning of the block, so that no change of a list that is read
     inside goes unnoticed. It serves one loop.

@@ -47,7 +47,7 @@ class OAuth(Grant):
 
     Args:
         scopes: the scopes to request, besides those that the server asks for.
-        client_id: the id of this client at the authorization server, if it was registered by hand.
+        client_id: the id of this client at the authorization server, if it was registered manually.
         client_secret: its secret, if it has one.
         issuer: the authorization server where it was registered. The secret is sent to no other; by default
             that is the first one that a server names.

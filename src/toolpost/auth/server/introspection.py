@@ -36,7 +36,7 @@ MAX_CONCURRENT_REQUESTS: Final = 32
 """Invented tokens must not flood the authorization server. Tokens that were valid before have as many
 requests of their own, so that they do not wait behind invented ones."""
 MAX_WAITING_REQUESTS: Final = 128  # clients would give up before more are answered
-KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was valid uses the other requests
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was valid uses its own requests
 
 # In lower case. Other tokens of the same issuer, such as ID tokens, are refused.
 _ACCESS_TOKEN_TYPES: Final = frozenset(

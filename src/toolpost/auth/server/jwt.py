@@ -328,7 +328,7 @@ def _import_pem(jwk: Any, text: str | bytes) -> Any:
 class KeySource:
     """The keys of an issuer, fetched when they are first needed and again when they rotate.
 
-    One fetch runs at a time. It goes on when its callers are cancelled, which a `SingleFlight` would not.
+    One fetch runs at a time. It continues when its callers are cancelled, unlike a `SingleFlight`.
     """
 
     def __init__(self, load: Callable[[], Awaitable[list[VerificationKey]]]) -> None:

@@ -120,7 +120,7 @@ class Handshake:
             known = error.peer in {None, self._name}
             why = error.message if known else f"{error.peer}: {error.message}"
             raise ConnectFailed(f"could not connect: {why}", hint=hint, peer=self._name) from error
-        except BaseException:  # also a time-out from outside: nothing may stay open
+        except BaseException:  # also a timeout from outside: nothing may stay open
             self.process_report = self._describe_process()  # now, because we end it
             await self._close()
             raise

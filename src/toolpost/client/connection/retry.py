@@ -80,7 +80,7 @@ def _is_unserved(error: MCPError) -> bool:
 
 
 class CircuitBreaker:
-    """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
+    """Stops requests to a server that cannot be reached, and lets one through after each pause."""
 
     def __init__(self) -> None:
         self._backoff = Backoff()

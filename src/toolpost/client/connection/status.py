@@ -104,7 +104,7 @@ class ConnectionState:
         await asyncio.shield(self._next_transition)
 
     async def wait_callbacks(self) -> None:
-        """Wait until all callbacks have run, up to a time-out."""
+        """Wait until all callbacks have run, up to a timeout."""
         if not self._callback_queue.is_in_callback:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STATE_CALLBACK_TIMEOUT):
