@@ -166,19 +166,19 @@ def scripted(**answers):
 # --------------------------------------------------------------------- a command
 
 
-def test_a_file_of_ours_is_well():
+def test_a_toolpost_file_has_no_failures():
     report = examined(str(EXAMPLES / "notes.py"))
     assert report.code == 0
     assert set(report.verdicts().values()) <= {"ok", "warn"}
     names = "file answer capabilities tools resources templates prompts ping revisions stdout messages"
     assert [*report.checks] == names.split()
     assert report.says("revisions").strip() == ", ".join(DATES)
-    assert "in 2026-07-28 (stateless era)" in report.says("answer")
+    assert "revision 2026-07-28 (stateless)" in report.says("answer")
 
 
 def test_a_revision_can_be_named():
     report = examined("--revision", DATES[1], "--", sys.executable, str(EXAMPLES / "hello.py"))
-    assert f"in {DATES[1]} (session era)" in report.says("answer")
+    assert f"revision {DATES[1]} (session)" in report.says("answer")
     assert "revisions" not in report.checks
 
 
