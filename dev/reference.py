@@ -77,7 +77,7 @@ MEMBERS: Final = {
 MODULES: Final = {
     "toolpost.errors": "all exceptions",
     "toolpost.types": "all types of the protocol",
-    "toolpost.server.middleware": "middleware that is included",
+    "toolpost.server.middleware": "built-in middleware",
     "toolpost.prompting": "callbacks that ask the user",
     "toolpost.testing": "tools for your tests: [testing](testing.md)",
 }

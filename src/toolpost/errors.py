@@ -410,7 +410,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class CapabilityNotDeclared(LocalProtocolError):
-    """The peer or we did not declare the `capability` that this needs.
+    """A required `capability` was not declared, by the peer or by us.
 
     Examples:
         >>> CapabilityNotDeclared("prompts", "the server has no prompts").capability

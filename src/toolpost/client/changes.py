@@ -46,12 +46,12 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class Change(NamedTuple):
-    """Something on the server that has changed, so that it is worth reading again.
+    """A change on the server: a list or a resource may have new contents.
 
     Attributes:
         kind: the list of "tools", "prompts" or "resources" (and templates), or a "resource".
         uri: which resource; None for a list.
-        missed: whether it may or may not have changed: the connection or the stream was lost for a while.
+        missed: True if it is not known whether it changed: the connection or the stream was lost for a while.
 
     Examples:
         >>> change = Change("resource", "config://shop")
@@ -133,7 +133,7 @@ class _SessionSubscription:
 
 
 class ChangeStream:
-    """The changes on a server, one after the other: `async for change in client.listen(…):`.
+    """The changes on a server, in order: `async for change in client.listen(…):`.
 
     As a context manager it subscribes at the beginning of the block, so that no change of a list that is read
     inside goes unnoticed. It serves one loop.

@@ -107,7 +107,7 @@ class ServerFacts:
 
     @property
     def stats(self) -> Stats:
-        """Statistics so far: requests, time-outs, notifications, discarded messages and more."""
+        """Statistics so far: requests, timeouts, notifications, discarded messages and more."""
         return self._session.stats
 
 
@@ -134,7 +134,7 @@ class Client(ServerFacts, ToolMethods):
         timeout: seconds to wait for an answer, None without limit. Progress restarts it; it is paused while a
             callback answers the server.
         max_timeout: seconds to wait in all, whatever the progress and in how many rounds; 300 if there is a
-            time-out.
+            timeout.
         connect_timeout: seconds to reach the server and to negotiate with it.
         probe_timeout: seconds to wait for the answer to the first request, which old servers may not send.
         heartbeat: seconds between two pings; without an answer within the same time, the connection counts as

@@ -140,7 +140,7 @@ class ClientOptions:
 
     @property
     def effective_probe_timeout(self) -> float:
-        """The time-out of the probe, shortened where that is needed to leave time for the handshake."""
+        """The timeout of the probe, shortened where that is needed to leave time for the handshake."""
         wait = self.connect_timeout
         return self.probe_timeout if wait is None else min(self.probe_timeout, wait / 2)
 
@@ -152,15 +152,15 @@ class ClientOptions:
         *,
         extendable: bool,
     ) -> CallLimits:
-        """Return the limits of a request with this time-out and progress callback."""
+        """Return the limits of a request with this timeout and progress callback."""
         check_seconds("timeout", timeout)
         wait = self.timeout if timeout is None else timeout
         cap = self.max_timeout
         if cap is UNSET:
-            cap = DEFAULT_MAX_TIMEOUT  # a time-out of None is not capped by this
+            cap = DEFAULT_MAX_TIMEOUT  # a timeout of None is not capped by this
         elif timeout is None and cap is not None:
             wait = cap if wait is None else min(wait, cap)
-        if wait is not None and cap is not None:  # only the time-out of one call exceeds a cap of the user
+        if wait is not None and cap is not None:  # only the timeout of one call exceeds a cap of the user
             cap = max(wait, cap)
         return CallLimits(
             timeout=None if wait == inf else wait,

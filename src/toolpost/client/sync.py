@@ -258,7 +258,7 @@ class SyncChangeStream(Iterator[Change]):
 
 
 class SyncClient(ServerFacts):
-    """A client for code that is not async. Takes what `Client` takes.
+    """A client for synchronous code. Takes the arguments of `Client`.
 
     Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
     from any thread. A callback that is not async may call the client; an async one may not, for it runs in

@@ -44,11 +44,10 @@ class ToolResult(Struct, Generic[T], frozen=True):
     """The result of a tool.
 
     Attributes:
-        data: the value that the tool returned, the same in every revision with structured content: a value
-            such as a list is taken out of `{"result": …}`, in which most servers send it, if the output
-            schema says so, or the text is the value alone. Without structured content it is `text`, or None
-            without text. With `result_type=` it is of that type, parsed from the JSON in the text if there is
-            nothing else.
+        data: the value that the tool returned. Servers wrap other values than objects, such as lists, in
+            `{"result": …}`; `data` is the value itself. Without structured content it is `text`, or None if
+            there is no text. With `result_type=` it has that type; if there is only text, it is parsed as
+            JSON.
         content: the blocks: text, images, audio, resources.
         structured_content: the structured result as received; `UNSET` if there is none.
         is_error: whether the tool reports a failure; only with `raise_on_error=False`.
@@ -216,7 +215,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
                 raise
             result = await self.settle(await self.send())
         if not isinstance(result, types.CallToolResult):
-            assert isinstance(result, types.InputRequiredResult), "the row says so"
+            assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
             return self._pause(self.params, result)
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
@@ -300,7 +299,7 @@ class ToolMethods:
                 callback takes to answer the server is not counted.
             progress: receives the progress of the call; all of it before this returns.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema. That needs the extra
                 `toolpost[schema]`, and that the tools have been listed on this connection.
             on_input: answers the questions of this call, all of a round at once: receives the `PausedCall`
@@ -308,8 +307,8 @@ class ToolMethods:
                 the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
                 elicitation by form.
-            retry: whether to send it again although the server may have received it; by default only a
-                listed tool that is described as read-only or idempotent.
+            retry: whether to retry the call although the server may have received it. By default only
+                calls of listed tools with a read-only or idempotent hint are retried.
 
         Raises:
             TypeError: the arguments are not a mapping.
@@ -361,7 +360,7 @@ class ToolMethods:
             timeout: seconds to wait, instead of the client's; likewise.
             progress: receives the progress of the call; likewise.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema.
             capabilities: what the call declares: by default what the client declares, and elicitation by
                 form, whether there is a callback for it or not.
@@ -409,7 +408,7 @@ class ToolMethods:
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
-                hint="connect with the revision of the paused client",
+                hint="resume it with a client of the stateless era",
             )
         params = types.CallToolParams(name=paused.name, arguments=paused.encoded_arguments)
         party = self._build_local_peer(paused.capabilities)

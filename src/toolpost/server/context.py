@@ -45,10 +45,10 @@ def _make_limiter(rate: float) -> TokenBucket:
 
 
 class Context(ClientRequests):
-    """One request, as the function that serves it sees it.
+    """The context of one request: progress, logging, state, and requests to the client.
 
-    A parameter annotated with it gets it, under any name: `async def forecast(city: str, ctx: Context)`.
-    Notifications, in both directions, have a context too; it belongs to no request.
+    Annotate a parameter to receive it, under any name: `async def forecast(city: str, ctx: Context)`.
+    Notifications, in both directions, have a context too, which belongs to no request.
 
     Examples:
         >>> server = Server("shop")
@@ -291,13 +291,13 @@ class Context(ClientRequests):
         return self.client_connection.identity if self.principal is None else self.principal.key
 
     def require(self, *scopes: str | Iterable[str]) -> None:
-        """Raise unless the request has these scopes, or lists of scopes.
+        """Raise `MissingScopes` unless the token of the request has all these scopes, or lists of scopes.
 
         Over HTTP the response names the scopes, so that the client can get them. That works only before
-        anything else was sent, so call this first. Clients over stdin and in memory have all scopes.
+        anything else was sent, so call this first. Clients over stdio and in memory have all scopes.
 
         Raises:
-            MissingScopes: the request does not have them.
+            MissingScopes: a scope is missing.
             TypeError: a scope is not a string.
             ValueError: a scope has characters that are not allowed.
         """

@@ -1,4 +1,4 @@
-"""`Handler`: the explicit form of a server. Subclass it, and override only the methods that you serve.
+"""`Handler`: the low-level server. Subclass it, and override only the methods that you serve.
 
 Capabilities follow from the overridden methods. `routes` maps a protocol method to the function that serves
 it. Transports are in `serving`, which has the methods that run a server.
@@ -54,12 +54,12 @@ R = TypeVar("R")
 
 
 class Handler(ServeMethods):
-    """A server in its explicit form.
+    """A low-level server: subclass it, and override the methods that you serve.
 
     Args:
         name: the name of the server; that of the class by default.
         version: the version of the server, not of the protocol.
-        title: a name for people.
+        title: the name to display.
         description: a description for people.
         instructions: how to use the server as a whole, for the model.
         icons: for user interfaces.
@@ -70,20 +70,21 @@ class Handler(ServeMethods):
         revisions: the supported protocol revisions; all of them by default.
         declares: lists to declare although they are empty, such as ["tools"]: a client that connects before
             the first tool is registered is notified of it only if tools were declared.
-        max_in_flight: the most requests of one client to serve at once.
-        threads: the most functions that are not async to run at once.
-        notification_rate: the most log messages of one request in each second, and progress notifications;
-            five times as many at once. Others are dropped: the client gets one message that says so.
+        max_in_flight: the maximum number of concurrent requests of one client.
+        threads: the maximum number of plain functions (not async) that run at once.
+        notification_rate: the maximum number of log messages that one request sends per second, and of
+            progress notifications; bursts may be five times as large. Others are dropped, and one log message
+            says so.
         extensions: the protocol extensions that the server supports.
         store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
         keys: seal the data that clients carry, such as request states. Random by default, or shared by all
             servers that share a store. Workers that share clients share keys.
         answer_timeout: seconds that a stateless client has to return with answers.
-        answer_once: whether a client may send the same state only once. The store remembers; a client whose
-            response was lost cannot retry.
+        answer_once: whether each state is accepted only once. The store records it; a client whose response
+            was lost has to start again.
         observers: each is called with the context of a request when it begins, in its task, and may return a
             function that is called with its `Outcome`. Unlike middleware, they change nothing.
-        auth: how to authenticate clients over HTTP: each of their requests needs a token then.
+        auth: how to authenticate clients over HTTP. Every request then needs a token.
 
     Raises:
         TypeError: an argument has the wrong type; the message names it.

@@ -194,7 +194,7 @@ def check_default(given: HttpOptions, wanted: str) -> None:
     """Raise TypeError if an option was given that has no effect without another argument."""
     changed = [name for name in given.__struct_fields__ if getattr(given, name) != getattr(HTTP, name)]
     if changed:
-        raise TypeError(f"{', '.join(changed)} only apply with {wanted}=")
+        raise TypeError(f"only valid with {wanted}=: {', '.join(changed)}")
 
 
 def parse_middleware(middleware: Any) -> list[Middleware]:

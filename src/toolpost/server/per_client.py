@@ -54,7 +54,7 @@ class PerClientServer(Handler):
         name: the name of the factory, until a server is chosen.
         version: the version of the factory.
         revisions: the supported protocol revisions; a chosen server must support that of its client.
-        max_in_flight: the most requests of one client to serve at once before a server is chosen.
+        max_in_flight: the maximum number of concurrent requests of a client before a server is chosen.
         extensions: the extensions of the chosen servers, for stateless clients.
         auth: how to authenticate clients over HTTP; the `auth` of a chosen server has no effect.
     """

@@ -205,7 +205,7 @@ class Server(RegistryServer):
         Args:
             fn: the function, async or not.
             name: the name of the tool; that of the function by default.
-            title: a name for people.
+            title: the name to display.
             description: a description for the model; that of the docstring by default.
             annotations: hints about the effects of a call.
             icons: for user interfaces.

@@ -168,7 +168,7 @@ class ServeMethods:
                 messages.
             stateless: serve clients of the session era without sessions; they cannot be asked anything then.
             max_body: the largest request, in bytes.
-            max_calls: the most requests to serve at once, of all clients.
+            max_calls: the maximum number of concurrent requests of all clients.
             max_streams: the most open streams for notifications, of all clients.
             handshake: seconds that a client has to complete the handshake.
             idle: seconds after which an unused session ends.

@@ -287,7 +287,7 @@ class HttpSender:
     async def _renew_credentials(
         self, authorizer: Authorizer, request: OutgoingRequest, rejection: CredentialsRejection
     ) -> bool:
-        """Return whether there are other credentials; time-outs are paused if a person may be asked."""
+        """Return whether there are other credentials; timeouts are paused if a person may be asked."""
         with _wrap_auth_errors(authorizer):
             if request.unattended:
                 return await authorizer.on_rejected(request, rejection)

@@ -1,4 +1,4 @@
-"""Messages that a hostile client sends to a server: bombs, confused ids, spoofed notices, odd URIs.
+"""Messages that a hostile client sends to a server: bombs, confused ids, spoofed notifications, odd URIs.
 
 Over HTTP on real sockets and, for what is about one stream, to a real process; `test_advisories` has the
 sources.
@@ -61,7 +61,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_bomb_is_refused_and_everybody_else_is_served(era):
+def test_a_bomb_is_rejected_and_other_clients_are_served(era):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -195,7 +195,7 @@ def test_keys_and_quotes_in_values_are_no_duplicates():
 
 
 @pytest.mark.parametrize("key", ["true", "false", "1.5", "1.0", "1e0", "[]", "{}", "[1]", "null", "NaN"])
-def test_what_is_no_id_reaches_no_tool(key):
+def test_an_invalid_id_reaches_no_tool(key):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -212,7 +212,7 @@ def test_what_is_no_id_reaches_no_tool(key):
     run(main)
 
 
-def test_a_number_and_its_digits_are_two_calls():
+def test_a_number_and_its_digits_are_different_ids():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -245,7 +245,7 @@ def test_a_number_and_its_digits_are_two_calls():
     run(main)
 
 
-# --------------------------------------------------------------------- notices of others
+# --------------------------------------------------------------------- notifications of other clients
 
 SPOOFED = [
     ("notifications/cancelled", {"requestId": "w", "reason": "spoofed"}),
@@ -259,7 +259,7 @@ SPOOFED = [
 ]
 
 
-def test_nobody_speaks_for_another_session():
+def test_a_client_cannot_act_in_another_session():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -279,7 +279,7 @@ def test_nobody_speaks_for_another_session():
                         assert answer.status in {202, 400}
                 headers = modern("notifications/cancelled")[0]
                 await site.post(headers, message("notifications/cancelled", {"requestId": "w"}))
-                # The list of their own session may be told; of ours nothing is said by them.
+                # The list of their own session may be reported; nothing of ours is sent to them.
                 assert (await site.ask("DELETE", "/mcp", legacy(theirs))).status == 200
                 assert not waiting.done()
                 server.go.set()
@@ -324,7 +324,7 @@ OUT = [
 
 
 @pytest.mark.parametrize("template", ["files://all/{}", "tree://all/{}", "deep://all/{}"])
-def test_no_uri_leads_a_function_out_of_its_folder(template, tmp_path):
+def test_no_uri_escapes_the_folder_of_a_function(template, tmp_path):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -359,7 +359,7 @@ def test_no_uri_leads_a_function_out_of_its_folder(template, tmp_path):
     ],
     ids=["parts", "commas", "pairs", "values", "names", "slashes", "letters", "escapes"],
 )
-def test_a_uri_that_nearly_fits_costs_no_more_than_its_length(uri):
+def test_matching_a_nearly_fitting_uri_takes_linear_time(uri):
     async def main():
         async with attacked() as site:
             session = await site.open()

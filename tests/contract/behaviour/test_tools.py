@@ -79,7 +79,7 @@ async def test_typed_results_are_structured(link):
 
 @needs("structured output")
 @pytest.mark.requirement("TOOL-13", "TOOL-14")
-async def test_values_that_are_no_objects_come_in_one(link):
+async def test_non_object_results_are_wrapped(link):
     client = await link()
     tools = {tool.name: tool for tool in await client.list_tools()}
     for name, arguments, value in (
@@ -138,7 +138,7 @@ async def test_a_whole_result_passes(link):
     assert result.meta["com.example/x"] == 1
 
 
-async def test_a_context_knows_who_asks(link, revision, transport):
+async def test_a_context_knows_its_client(link, revision, transport):
     client = await link()
     told = await client.call_tool("who", meta={"com.example/trace": "1"}, result_type=dict)
     assert told.data["client"] == "toolpost"
@@ -220,7 +220,7 @@ BROKEN = """
 
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("tool", ["raises", "raises_sync"])
-async def test_whatever_a_tool_raises_stays_with_its_call(link, tool):
+async def test_an_exception_of_a_tool_affects_only_its_call(link, tool):
     client = await link()
     assert await text_error(client, tool, {"what": "ToolError"}) == "the oven is cold"
     for what in BROKEN.split():
@@ -249,7 +249,7 @@ async def test_an_rpc_error_is_that_error(link):
 
 @pytest.mark.requirement("TOOL-13")
 @pytest.mark.parametrize("tool", ["lies", "unwritable", "endless", "recursion", "surrogate"])
-async def test_what_cannot_be_sent_is_an_error_of_the_tool(link, tool):
+async def test_an_unencodable_result_is_an_error_of_the_tool(link, tool):
     client = await link()
     assert "failed" in await text_error(client, tool)
     assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"

@@ -1,4 +1,4 @@
-"""Thousands of sessions that nobody ends, and of calls that nobody wants: what they cost comes back."""
+"""Thousands of abandoned sessions and calls: their memory is released."""
 
 import asyncio
 import random

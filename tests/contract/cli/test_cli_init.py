@@ -124,17 +124,17 @@ def test_a_name_that_cannot_be_is_explained(here, name, told):
     assert [*here.iterdir()] == []
 
 
-def test_what_to_do_next_can_be_pasted(here, capsys):
+def test_the_next_steps_can_be_pasted(here, capsys):
     make("my work/my-notes")
     assert "  cd 'my work/my-notes'\n" in capsys.readouterr().out
 
 
-def test_a_name_that_is_too_long_is_told(here):
+def test_a_name_that_is_too_long_is_reported(here):
     with pytest.raises(Exception, match=r"could not write to .*: File name too long"):
         make("a" * 300)
 
 
-def test_a_file_in_the_way_is_told(here):
+def test_a_file_in_the_way_is_reported(here):
     (here / "notes").write_text("a file")
     with pytest.raises(Exception, match=r"could not write to .*notes: File exists"):
         make("notes")

@@ -70,7 +70,7 @@ class Process(ScriptedChannel):
         (-9, (), "within 30 s; the server process exited with code -9"),
     ],
 )
-def test_a_handshake_that_takes_too_long_tells_what_became_of_the_process(code, words, text):
+def test_a_slow_handshake_reports_the_state_of_the_process(code, words, text):
     async def main() -> None:
         channel = Process()
         channel.returncode, channel.stderr_tail = code, words
@@ -93,7 +93,7 @@ def test_a_handshake_that_takes_too_long_without_a_process_is_just_that():
 SILENT = "import sys; print('no licence yet', file=sys.stderr, flush=True); sys.stdin.read()"
 
 
-def test_a_child_that_prints_instead_of_speaking_is_told_of():
+def test_a_child_that_prints_instead_of_speaking_is_reported():
     async def main() -> None:
         stdio = Stdio(
             sys.executable, ["-IS", "-c", "print('Starting …', flush=True); input(); input(); input()"]

@@ -89,7 +89,7 @@ def test_a_command_that_does_not_exist_is_an_error():
     run(main())
 
 
-def test_a_string_that_is_no_program_is_told_what_else_there_is():
+def test_an_unknown_program_name_lists_the_other_targets():
     async def main() -> None:
         with pytest.raises(ConnectFailed) as caught:
             await Client("nonsense").connect()
@@ -104,7 +104,7 @@ def test_a_string_that_is_no_program_is_told_what_else_there_is():
 
 
 @pytest.mark.parametrize("kind", [str, Path, lambda name: [name]])
-def test_a_script_is_no_program(kind):
+def test_a_script_is_not_a_program(kind):
     async def main() -> None:
         with pytest.raises(ConnectFailed, match=r"with Python: \[sys\.executable, 'hello2\.py'\]"):
             await Client(kind("hello2.py")).connect()
@@ -269,7 +269,7 @@ def test_nonsense_fails_when_the_client_is_made(target):
 
 
 @pytest.mark.parametrize("target", [RawServer, ScriptedChannel, Stdio, str])
-def test_a_class_is_nobody_to_talk_to(target):
+def test_a_class_is_not_a_target(target):
     name = target.__name__
     with pytest.raises(TypeError, match=rf"^{name} is a class; pass an instance: {name}\(…\)"):
         Client(target)

@@ -73,7 +73,7 @@ NEEDLESS = {
     "toolpost.web": "HTTP",
     "urllib": "URLs",
 }
-"""What a server with one tool has not loaded when it has told its tools, and who needs it instead."""
+"""Modules that a server with one tool has not loaded after it has listed its tools, and their users."""
 
 SERVER = """
 from toolpost import Server
@@ -102,7 +102,7 @@ ASKED = (
 )
 
 
-def test_a_server_on_stdio_loads_what_it_needs():
+def test_a_stdio_server_loads_only_the_modules_it_needs():
     """Start to first answer is one of the goals: each module here is a part of it."""
     asked = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in ASKED)
     lines = fresh(SERVER, "print(*sys.modules)", stdin=asked).splitlines()

@@ -27,7 +27,7 @@ SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -86,7 +86,7 @@ def test_clients_may_get_selections_of_one_server(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
+def test_the_chosen_server_presents_its_own_name(revision):
     """Also when the chosen server serves others directly, and its pages are kept as bytes."""
 
     async def main() -> None:
@@ -135,7 +135,7 @@ def test_a_client_may_be_refused(revision, name, kind, text, caplog):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_who_was_refused_may_try_again_in_the_same_conversation(revision):
+def test_a_rejected_client_may_try_again_in_the_same_conversation(revision):
     def hello(name: str, request_id: int) -> dict[str, Any]:
         params = {
             "protocolVersion": revision,
@@ -320,7 +320,7 @@ def test_clients_without_parameter_headers_are_served_without_sessions(revision)
 
 
 @pytest.mark.requirement("ERR-10")
-def test_what_the_chosen_does_not_offer_is_not_found():
+def test_entries_that_the_chosen_server_lacks_are_not_found():
     async def main() -> None:
         house = House()
         channel = ScriptedChannel()
@@ -373,7 +373,7 @@ def test_a_factory_may_serve_again():
 
 
 @pytest.mark.parametrize("chosen", [None, "none", Server])
-def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
+def test_an_invalid_choice_is_logged(chosen, caplog):
     async def choose(*facts: Any) -> Any:
         return chosen
 

@@ -39,7 +39,7 @@ PNG = b"\x89PNG\r\n\x1a\n..."
     ],
     ids=lambda it: it if isinstance(it, str) else None,
 )
-def test_media_know_what_they_are(media, mime_type):
+def test_media_detect_their_type(media, mime_type):
     assert media.mime_type == mime_type
 
 

@@ -178,7 +178,7 @@ def test_a_value_that_is_not_a_function_is_refused(kind):
         ),
     ],
 )
-def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
+def test_a_custom_tool_is_validated(tool, error, said):
     server = Server("s")
     with pytest.raises(error, match=said):
         server.add_tool(tool, lambda arguments: arguments)
@@ -187,7 +187,7 @@ def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
 
 @pytest.mark.parametrize("given", [{"name": 5}, {"title": 5}, {"description": 5}])
 @pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])
-def test_what_is_shown_has_to_be_text(kind, given):
+def test_displayed_fields_must_be_strings(kind, given):
     server = Server("s")
     offers: Any = {
         "tool": server.tool,
@@ -261,7 +261,7 @@ def test_a_time_has_to_be_one(timeout, error, said):
         Timeout(timeout)
 
 
-def test_what_is_counted_has_to_be_a_number():
+def test_counts_must_be_integers():
     with pytest.raises(ValueError, match="page_size must be at least 1"):
         Server("s", page_size=0)
     with pytest.raises(ValueError, match="limit must be at least 1"):
@@ -272,7 +272,7 @@ def test_what_is_counted_has_to_be_a_number():
         RateLimit(1, 0)
 
 
-def test_what_can_work_is_taken():
+def test_valid_arguments_are_accepted():
     server = Server(
         "s",
         timeout=0.5,
@@ -354,7 +354,7 @@ asyncio.run(main())
 """
 
 
-def test_a_server_may_be_served_in_a_loop_of_ones_own():
+def test_a_server_may_be_served_in_a_custom_loop():
     async def main() -> None:
         async with Client([sys.executable, "-c", IN_A_LOOP]) as client:
             assert (await client.call_tool("one")).text == "1"

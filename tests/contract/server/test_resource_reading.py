@@ -54,7 +54,7 @@ def test_a_resource_and_a_template_are_read():
 
 @pytest.mark.requirement("RES-5")
 @pytest.mark.parametrize("uri", ["users://ann/profile", "users://7", "none://x"])
-def test_what_does_not_fit_is_not_there(uri):
+def test_an_invalid_template_variable_is_not_found(uri):
     with pytest.raises(ResourceNotFound, match="Resource not found") as refused:
         asyncio.run(read(made(), uri))
     assert refused.value.data == {"uri": uri}
@@ -65,7 +65,7 @@ def test_contents_that_cannot_be_sent_are_an_error_of_the_server():
         asyncio.run(read(made(), "broken://x"))
 
 
-def test_what_a_list_shows_can_be_changed():
+def test_listed_fields_can_be_updated():
     server = made()
     [config, _] = server.resources
     [profile] = server.templates
@@ -83,7 +83,7 @@ def test_what_a_list_shows_can_be_changed():
 
 
 @pytest.mark.parametrize("name", ["uri", "uri_template", "colour"])
-def test_what_is_no_part_of_it_cannot_be_changed(name):
+def test_unknown_fields_cannot_be_updated(name):
     server = made()
     for handle in (*server.resources, *server.templates):
         with pytest.raises(TypeError, match=f"has no field '{name}' that can be changed"):

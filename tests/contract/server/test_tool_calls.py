@@ -59,7 +59,7 @@ def listed(server: Server, revision: str | None = None) -> list[Tool]:
     return asyncio.run(main())
 
 
-def test_what_a_list_shows_can_be_changed_and_what_is_not_given_stays():
+def test_listed_fields_can_be_updated_and_others_stay():
     server = Server("s")
 
     @server.tool(title="one", icons=SAFE, meta={"com.example/a": 1})
@@ -207,7 +207,7 @@ class WordlessRefusal(Wordless, ToolError):
 
 
 @pytest.mark.requirement("TOOL-18")
-def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
+def test_an_exception_without_a_message_affects_only_its_call():
     said = "(no message: its __str__ raised KeyError)"
     result = called(refusing(Wordless(), debug=True), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(f"Wordless: {said}")])
@@ -219,7 +219,7 @@ def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
 @pytest.mark.parametrize(
     ("said", "told"), [("the oven is cold", "the oven is cold"), ("öfen", "öfen"), (f"a {HALF} b", "a ? b")]
 )
-def test_what_a_tool_says_is_told_as_far_as_it_can_be_sent(said, told):
+def test_a_result_is_converted_as_far_as_possible(said, told):
     result = called(refusing(ToolError(said)), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(told)])
 
@@ -301,7 +301,7 @@ def test_a_call_that_is_cancelled_is_not_answered():
 
 
 def message(revision: str, **members: Any) -> dict[str, Any]:
-    """A request or a notice as a client of this revision writes it."""
+    """A request or a notification as a client of this revision encodes it."""
     params = members.setdefault("params", {})
     if REVISIONS[revision].stateless and "id" in members:
         params["_meta"] = params.get("_meta", {}) | {

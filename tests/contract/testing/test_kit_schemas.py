@@ -29,7 +29,7 @@ def test_tools_that_were_listed():
     )
 
 
-def test_there_is_no_such_tool():
+def test_an_unknown_tool_is_reported():
     with pytest.raises(AssertionError, match="no tool named 'sub'; available: add, login, sign"):
         assert_tool_schema(calculator(), "sub")
     with pytest.raises(AssertionError, match="available: none"):

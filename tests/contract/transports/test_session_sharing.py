@@ -21,7 +21,7 @@ CALLS = 500
 
 
 async def workers(stack: AsyncExitStack, count: int = 2, key: str = KEY) -> list[Any]:
-    """So many processes with the same key."""
+    """This number of processes with the same key."""
     return [await stack.enter_async_context(victim(key=key)) for _ in range(count)]
 
 
@@ -85,7 +85,7 @@ def test_event_streams_come_from_either_process():
 
 
 @pytest.mark.requirement("HTTPL-27")
-def test_without_a_store_a_session_ends_at_the_process_that_is_told():
+def test_without_a_shared_store_a_session_ends_only_in_one_process():
     """Processes that share a key only do not hear of each other: the others serve on."""
 
     async def main():

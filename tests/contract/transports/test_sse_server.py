@@ -30,7 +30,7 @@ def test_a_conversation(revision):
     run(main)
 
 
-def test_notices_and_questions_come_on_the_one_stream():
+def test_notifications_and_questions_come_on_the_same_stream():
     async def main():
         async with talking() as (_, client):
             await client.greet(OLD, {"elicitation": {}})
@@ -74,7 +74,7 @@ def test_cancelled_calls_say_nothing_more():
     run(main)
 
 
-def test_what_is_posted_has_to_be_a_message():
+def test_a_post_must_contain_a_message():
     async def main():
         async with talking() as (_, client):
             await client.greet()
@@ -89,7 +89,7 @@ def test_what_is_posted_has_to_be_a_message():
 
 
 def test_the_two_kinds_of_session_are_kept_apart():
-    """What is posted to the wrong endpoint would be answered where nobody listens."""
+    """A message posted to the wrong endpoint would be answered on a stream without a reader."""
 
     async def main():
         async with talking() as (_, client):
@@ -208,7 +208,7 @@ def test_many_large_answers_at_once():
     run(main)
 
 
-def test_a_list_that_changes_is_told():
+def test_a_changed_list_is_reported():
     async def main():
         server = kitchen()
         async with hosted(server) as site:

@@ -92,7 +92,7 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
         with pytest.raises(RemoteProtocolError, match="output schema that cannot be used"):
             outputs(schema, strict=True).get_check("t")
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 
@@ -127,7 +127,7 @@ def test_a_pattern_cannot_take_exponential_time():
         check(result({"a": "a" * 5000 + "!"}))
 
 
-def test_what_is_not_known_is_not_checked():
+def test_unknown_tools_are_not_checked():
     known = outputs(NUMBER)
     assert known.get_check("other") is None
     assert known.get_check("never heard of") is None

@@ -87,7 +87,7 @@ def test_bytes_that_cannot_be_read_are_the_servers_fault():
         decode_value(b"[1e999]", list[float], "x")
 
 
-def test_a_type_that_nobody_can_make_is_our_fault():
+def test_an_unsupported_result_type_is_an_error_of_the_caller():
     class Strange:
         pass
 
@@ -112,7 +112,7 @@ def test_without_structured_content_typed_data_is_read_from_the_text(text, kind,
     assert make_tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
 
 
-def test_text_that_is_no_json_is_not_of_the_type():
+def test_text_that_is_not_json_is_not_of_the_type():
     with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
@@ -121,7 +121,7 @@ def test_text_that_is_no_json_is_not_of_the_type():
     ("content", "data"),
     [
         ([TextContent("words")], "words"),
-        ([TextContent("5")], "5"),  # nobody said that it is JSON
+        ([TextContent("5")], "5"),  # it is not declared as JSON
         ([TextContent("")], None),  # so that a function without a result has content
         ([ImageContent("aGk=", "image/png")], None),
         ([], None),
@@ -131,7 +131,7 @@ def test_without_structured_content_the_text_is_the_data(content, data):
     assert make_tool_result("t", CallToolResult(content=content), None).data == data
 
 
-def test_nothing_said_is_none():
+def test_an_empty_result_is_none():
     optional: Any = str | None
     assert make_tool_result("t", CallToolResult(content=[]), optional).data is None
     with pytest.raises(RemoteProtocolError, match="is not of type int"):
@@ -162,7 +162,7 @@ def test_a_mark_on_something_else_means_nothing(meta, value):
 
 
 @pytest.mark.parametrize("meta", UNMARKED)
-def test_an_object_without_a_mark_stays_what_it_is(meta):
+def test_an_object_without_a_mark_is_not_unwrapped(meta):
     result = wrapping({"result": [1]}, meta)
     assert make_tool_result("t", result, None).data == {"result": [1]}
     assert make_tool_result("t", result, dict).data == {"result": [1]}

@@ -102,7 +102,7 @@ def test_a_value_is_encoded(value, wire):
         pytest.param(b"x", id="bytes"),
     ],
 )
-def test_what_no_header_can_carry_is_not_encoded(value: Any):
+def test_values_that_headers_cannot_carry_are_not_encoded(value: Any):
     with pytest.raises(ValueError, match=r"header value must be|surrogates not allowed"):
         encode_value(value)
 
@@ -683,7 +683,7 @@ def test_a_header_and_an_argument_come_together(arguments, sent, message):
         JSON | st.fixed_dictionaries({"c": JSON}) | st.integers(-BEYOND - 2, BEYOND + 2) | st.text(),
     )
 )
-def test_what_is_mirrored_is_verified(arguments):
+def test_mirrored_headers_are_verified(arguments):
     try:
         sent = mirror_arguments(ANNOTATED, arguments)
     except ValueError:

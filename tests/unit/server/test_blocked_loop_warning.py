@@ -14,7 +14,7 @@ from waiting import until
 
 
 class Told(logging.Handler):
-    """Lets somebody go on when something is told."""
+    """Sets an event when a line is logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
 
     @server.tool
     async def blocks() -> str:
-        told.heard.wait(30)  # as long as nobody has said so
+        told.heard.wait(30)  # until it is logged
         return "done"
 
     async def main() -> None:

@@ -31,7 +31,7 @@ def server(rate: float = RATE) -> Server:
 
 @pytest.mark.requirement("PROG-8", "LOG-5")
 @pytest.mark.parametrize("date", [DATES[0], DATES[-2], DATES[-1]])
-def test_a_flood_is_thinned_out_and_its_end_is_told(date):
+def test_a_flood_is_throttled_and_its_last_message_is_sent(date):
     async def main() -> None:
         heard: list[float] = []
         lines: list[object] = []
@@ -39,8 +39,8 @@ def test_a_flood_is_thinned_out_and_its_end_is_told(date):
         async def progress(told: object) -> None:
             heard.append(told.progress)  # type: ignore[attr-defined] - ProgressParams
 
-        async def log(told: object) -> None:
-            lines.append(told.data)  # type: ignore[attr-defined] - LogParams
+        async def log(message: object) -> None:
+            lines.append(message.data)  # type: ignore[attr-defined] - LogParams
 
         async with Client(server(), revision=date, on_log=log) as client:
             await client.set_log_level("info")
@@ -59,8 +59,8 @@ def test_the_rate_is_an_option(rate, burst):
     async def main() -> None:
         lines: list[object] = []
 
-        async def log(told: object) -> None:
-            lines.append(told.data)  # type: ignore[attr-defined] - LogParams
+        async def log(message: object) -> None:
+            lines.append(message.data)  # type: ignore[attr-defined] - LogParams
 
         async with Client(server(rate), on_log=log) as client:
             await client.set_log_level("info")
@@ -80,7 +80,7 @@ def test_a_rate_that_makes_no_sense_is_refused(rate, error):
         server(rate)
 
 
-def test_time_gives_back_what_was_taken_up_to_the_whole():
+def test_tokens_are_refilled_up_to_the_burst():
     async def main() -> None:
         measure = TokenBucket(BURST, RATE, asyncio.get_running_loop().time)
         assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]

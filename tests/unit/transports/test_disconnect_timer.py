@@ -35,7 +35,7 @@ class Request:
 
 
 def watch(timer: Any, request: Request) -> None:
-    """Do as those who serve a request."""
+    """Act like the code that serves a request."""
     timer.fresh[request] = False
     if not timer.is_checking:
         timer.start()

@@ -1,6 +1,6 @@
 """`toolpost init`: creates a small project: a working server, a test and a README.
 
-The files are templates here. No file is overwritten.
+The files are templates here. Overwrites no files.
 """
 
 import keyword
@@ -112,7 +112,7 @@ _README_STEPS: Final = {
     "toolpost list $module.py": "list its tools and resources",
     "toolpost call $module.py count --text 'Hello, world'": "call a tool",
     "toolpost run $module.py$serve": "serve it $where",
-    "toolpost install $module.py --for claude-desktop": "add it to a host, or cursor, vscode, …",
+    "toolpost install $module.py --for claude-desktop": "add it to a host; also cursor, vscode, …",
 }
 """Command → its purpose."""
 
@@ -133,7 +133,7 @@ FILE_TEMPLATES: Final = {
 def init_command(*, name: str, http: bool, json: bool) -> None:
     """Create a project in the folder NAME: a working server, a test and a README.
 
-    The last part of NAME is the name of the project; `.` is the current folder. No file is overwritten.
+    The last part of NAME is the name of the project; `.` is the current folder. Overwrites no files.
     """
     output = CommandOutput(json=json)
     folder = Path(name)

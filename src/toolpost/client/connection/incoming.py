@@ -191,7 +191,7 @@ class IncomingRouter:
         """Handle one event."""
         try:
             self._event_routes[type(event)](event)
-        except Exception:  # no message may cost the connection, whatever is wrong with it or with us
+        except Exception:  # no message may break the connection, whatever is wrong with it or with our code
             logger.exception("failed to handle a message from the server")
             self._stats.record_discard("message that could not be handled")
 
@@ -272,7 +272,7 @@ class IncomingRouter:
         if self._url_elicitations.is_expected(event.params):
             self._on_notification(event)
         else:
-            self._stats.record_discard("end of an unknown elicitation")
+            self._stats.record_discard("completion of an unknown elicitation")
 
     def _handle_client_request(self, incoming: events.InboundRequest) -> None:
         if self._answering_count >= self._dispatcher.connection.limit:
@@ -348,7 +348,7 @@ class IncomingRouter:
 
 
 class CallbackThreads(ThreadPool):
-    """The threads of one client: a callback that blocks takes nothing from other clients."""
+    """The threads of one client: a callback that blocks does not affect other clients."""
 
     async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
         """Run a callback: on the loop if it is async, otherwise in a thread."""

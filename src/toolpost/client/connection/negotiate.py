@@ -123,7 +123,7 @@ class Handshake:
             known = error.peer in {None, self._name}
             why = error.message if known else f"{error.peer}: {error.message}"
             raise ConnectFailed(f"could not connect: {why}", hint=hint, peer=self._name) from error
-        except BaseException:  # also a time-out from outside: nothing may stay open
+        except BaseException:  # also a timeout from outside: nothing may stay open
             self.process_report = self._describe_process()  # now, because we end it
             await self._close()
             raise
@@ -287,7 +287,7 @@ class Handshake:
     async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
         """Open a connection in the stateless era, if the server supports it."""
         result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
-        assert isinstance(result, DiscoverResult), "the row of server/discover says so"
+        assert isinstance(result, DiscoverResult), "the row allows no other result"
         peer = dispatcher.connection.peer
         if peer is None:
             raise _NoCommonStatelessRevision(result.supported_versions, self._local_peer)
@@ -304,7 +304,7 @@ class Handshake:
             if self._via_fallback or self._connector.fallback is None or not refused:
                 raise
             return await self._initialize_via_fallback(session, error)
-        assert isinstance(result, InitializeResult), "the row of initialize says so"
+        assert isinstance(result, InitializeResult), "the row allows no other result"
         try:
             await dispatcher.notify(INITIALIZED)
         except RequestFailed as error:

@@ -94,7 +94,7 @@ class Media:
 
 
 class Image(Media):
-    r"""A picture.
+    r"""An image, from bytes or a file.
 
     Examples:
         >>> Image(b"\x89PNG\r\n\x1a\n").mime_type
@@ -108,7 +108,7 @@ class Image(Media):
 
 
 class Audio(Media):
-    """A sound.
+    """An audio clip, from bytes or a file.
 
     Examples:
         >>> Audio(b"OggS").mime_type

@@ -54,7 +54,7 @@ CacheableT = TypeVar("CacheableT", bound=Result)
 
 
 class Cache(Struct, frozen=True):
-    """How long clients may keep a result. A notification that it has changed ends that time at once.
+    """How long clients may cache a result. A change notification invalidates it earlier.
 
     Attributes:
         ttl: seconds; 0 means that clients ask again each time.
