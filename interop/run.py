@@ -33,6 +33,16 @@ PARALLEL: Final = 4
 SESSIONS: Final = DATES[:-1]
 STATELESS: Final = DATES[-1]
 
+CHANGES: Final = (
+    "tools: list changed",
+    "tools: list changed, as a loop hears it",
+    "changes are heard after all connections were cut",
+    "a loop hears changes after all connections were cut",
+)
+
+LATEST: Final = SESSIONS[-2:]
+"""For what is built on a client that speaks all revisions already."""
+
 
 class Served(NamedTuple):
     """A server of theirs.
@@ -109,6 +119,14 @@ SERVERS: Final = (
         ways=("stdio", "http", "alone"),
     ),
     Served(
+        "fastmcp-4.1.0",
+        _peer("fastmcp-4.1.0", "server_fastmcp.py"),
+        # Without a session it tells nobody of changes.
+        (KITCHEN + WEB + ALONE).without(*CHANGES, era="stateless"),
+        DATES,
+        ways=(*WAYS, "alone"),
+    ),
+    Served(
         "everything",
         [str(NODE), _module("everything", "server-everything/dist/index.js")],
         EVERYTHING + EVERYTHING_WEB,
@@ -139,6 +157,37 @@ CLIENTS: Final = (
     Visitor("mcp-1.9.4", _peer("mcp-1.9.4", "client_mcp1.py"), sessions=SESSIONS[:2]),
     Visitor("sdk-1.22.0", _script("sdk-1.22.0", "client_sdk.mjs"), sessions=SESSIONS[:3]),
     Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS)),
+    Visitor("fastmcp-4.1.0", _peer("fastmcp-4.1.0", "client_fastmcp.py"), ("auto",), LATEST),
+    # After −32022 it does not open a session, as the specification allows (VER-2).
+    Visitor(
+        "ai-sdk-2.0.99",
+        _script("ai-sdk-2.0.99", "client_ai_sdk.mjs"),
+        ("auto",),
+        LATEST,
+        falls_back=False,
+    ),
+    Visitor("langchain-0.3.2", _peer("langchain-0.3.2", "client_langchain.py"), sessions=LATEST),
+    Visitor(
+        "pydantic-ai-2.66.0",
+        _peer("pydantic-ai-2.66.0", "client_pydantic_ai.py"),
+        ("auto",),
+        LATEST,
+        probes=True,
+    ),
+    Visitor(
+        "openai-agents-0.24.0",
+        _peer("openai-agents-0.24.0", "client_openai.py"),
+        ("auto",),
+        LATEST,
+        probes=True,
+    ),
+    # It reads the first page of a list, and no other.
+    Visitor(
+        "google-adk-2.13.0",
+        _peer("google-adk-2.13.0", "client_adk.py"),
+        sessions=LATEST,
+        flags=("--whole",),
+    ),
 )
 
 PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *SERVERS_OF_OURS, *CLIENTS)))
@@ -183,13 +232,14 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
     """Return all sessions of their client with our URL."""
     oldest, *streamable = visitor.sessions
     newest = streamable[-1]
-    found = [host_http(visitor, "http", "legacy", newest, None)]
+    found = [] if visitor.probes else [host_http(visitor, "http", "legacy", newest, None)]
     found += [host_http(visitor, "http", "legacy", revision, revision) for revision in streamable]
     found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
-    if "auto" in visitor.modes:
+    if "auto" in visitor.modes and visitor.falls_back and not visitor.probes:
         found.append(host_http(visitor, "http", "auto", newest, newest))
-    found += [host_http(visitor, "alone", "legacy", date, date) for date in (streamable[0], newest)]
-    found.append(host_http(visitor, "sse", "legacy", newest, None))
+    found += [host_http(visitor, "alone", "legacy", date, date) for date in sorted({streamable[0], newest})]
+    if not visitor.probes:
+        found.append(host_http(visitor, "sse", "legacy", newest, None))
     found.append(host_http(visitor, "sse", "legacy", oldest, oldest))
     return found
 
@@ -206,10 +256,11 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
                 found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
     for visitor in CLIENTS:
         if visitor.peer in peers:
-            found.append(host(visitor, "legacy", visitor.sessions[-1], None))
+            if not visitor.probes:
+                found.append(host(visitor, "legacy", visitor.sessions[-1], None))
             found += [host(visitor, "legacy", revision, revision) for revision in visitor.sessions]
             found += [host(visitor, mode, STATELESS, None) for mode in visitor.modes]
-            if "auto" in visitor.modes:
+            if "auto" in visitor.modes and visitor.falls_back and not visitor.probes:
                 # A probe that our server rejects because it supports only sessions.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)
