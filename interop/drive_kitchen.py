@@ -21,7 +21,7 @@ from toolpost.types import (
     TextContent,
 )
 
-__all__ = ["KITCHEN"]
+__all__ = ["BRIDGED", "KITCHEN", "PROXIED"]
 
 KITCHEN: Final = Suite[Guest]()
 
@@ -84,7 +84,7 @@ async def typed(guest: Guest) -> None:
 
 @KITCHEN.case("tools: picture")
 async def media(guest: Guest) -> None:
-    (block,) = (await guest.client.call_tool("media")).content
+    block = (await guest.client.call_tool("media")).content[0]
     assert isinstance(block, ImageContent)
     assert block.mime_type == "image/png"
 
@@ -106,12 +106,14 @@ async def failures(guest: Guest) -> None:
 @KITCHEN.case("errors: unknown tool, method, resource, prompt")
 async def unknown(guest: Guest) -> None:
     client = guest.client
-    if guest.peer == "server-2.4.0":
+    if guest.peer in {"server-2.4.0", "mcp-remote-0.15.1"}:
         assert isinstance(await _refusal(client.call_tool("nope")), InvalidParams)
     else:
         # The specification requires −32602; the other peers return a result with isError.
         assert "nope" in await _tool_error(guest, "nope")
-    assert (await _refusal(client.request("kitchen/nope"))).code in {-32601, -32602}
+    # Without a session mcp-remote sends an error of its own for a 404, with ours as the text.
+    failed = {-32001} if guest.stateless and guest.peer == "mcp-remote-0.15.1" else {-32601, -32602}
+    assert (await _refusal(client.request("kitchen/nope"))).code in failed
     missing = await _refusal(client.read_resource("config://nope"))
     if guest.peer == "mcp-1.30.0":
         # The specification requires −32002 (RES); this peer sends 0, its code for any failure.
@@ -145,7 +147,7 @@ async def templates(guest: Guest) -> None:
 
 @KITCHEN.case("prompts: list and get")
 async def prompts(guest: Guest) -> None:
-    (prompt,) = await guest.client.list_prompts()
+    prompt = (await guest.client.list_prompts())[0]
     assert [(a.name, bool(a.required)) for a in prompt.arguments or ()] == [("name", True), ("mood", False)]
     (message,) = (await guest.client.get_prompt("greet", {"name": "Ann", "mood": "fine"})).messages
     assert isinstance(message.content, TextContent)
@@ -221,8 +223,8 @@ async def roots(guest: Guest) -> None:
 async def changed(guest: Guest) -> None:
     await guest.client.call_tool("grow")
     await eventually(lambda: guest.heard("notifications/tools/list_changed"), "notice")
-    assert "extra" in {tool.name for tool in await guest.client.list_tools()}
-    assert (await guest.client.call_tool("extra")).text == "extra"
+    *_, extra = sorted(tool.name for tool in await guest.client.list_tools() if tool.name.startswith("extra"))
+    assert (await guest.client.call_tool(extra)).text == "extra"
 
 
 @KITCHEN.case("tools: list changed, as a loop hears it")
@@ -305,3 +307,14 @@ async def _not_declared(guest: Guest) -> CapabilityNotDeclared:
     except CapabilityNotDeclared as error:
         return error
     raise AssertionError("it was not rejected")
+
+
+# Our kitchen has no tool that only tells of a change.
+BRIDGED: Final = KITCHEN.without("tools: list changed, as a loop hears it")
+"""Cases for our own kitchen behind a bridge."""
+
+PROXIED: Final = BRIDGED.without(
+    *("log", "sampling", "elicitation", "roots", "tools: list changed", "subscription"),
+    *("cancellation", "time-out tells the server"),
+)
+"""Cases for a bridge that hands on requests and progress, but no other notification, and no question."""

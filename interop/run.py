@@ -16,7 +16,7 @@ from cases import WAYS, Outcome, Suite
 from drive_everything import EVERYTHING
 from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
-from drive_kitchen import KITCHEN
+from drive_kitchen import BRIDGED, KITCHEN, PROXIED
 from drive_login import PEER, log_in, logged_in
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
@@ -33,10 +33,8 @@ PARALLEL: Final = 4
 SESSIONS: Final = DATES[:-1]
 STATELESS: Final = DATES[-1]
 
-CHANGES: Final = (
-    "tools: list changed",
+LOOPS: Final = (
     "tools: list changed, as a loop hears it",
-    "changes are heard after all connections were cut",
     "a loop hears changes after all connections were cut",
 )
 
@@ -55,6 +53,7 @@ class Served(NamedTuple):
         ways: its transports: stdio, http, sse; "alone" is HTTP without sessions for session-era clients,
             "httpx2" is http too, with the other library on our side.
         names_port: whether it chooses a port.
+        behind: the transport of a server of ours, if this one is a bridge to its URL.
     """
 
     peer: str
@@ -63,6 +62,7 @@ class Served(NamedTuple):
     revisions: tuple[str, ...]
     ways: tuple[str, ...] = WAYS
     names_port: bool = True
+    behind: str = ""
 
     def speaks(self, over: str) -> tuple[str, ...]:
         """Return its revisions over a transport."""
@@ -95,6 +95,10 @@ def _peer(peer: str, name: str) -> list[str]:
     return [str(python_of(peer)), "-W", "ignore", str(HERE / "peers" / name)]
 
 
+KITCHEN_OF_OURS: Final = [sys.executable, str(HERE / "kitchen.py")]
+
+_PROXY: Final = [str(python_of("mcp-proxy-0.13.0").with_name("mcp-proxy"))]
+
 SERVERS: Final = (
     Served(
         "mcp-2.3.0",
@@ -121,8 +125,8 @@ SERVERS: Final = (
     Served(
         "fastmcp-4.1.0",
         _peer("fastmcp-4.1.0", "server_fastmcp.py"),
-        # Without a session it tells nobody of changes.
-        (KITCHEN + WEB + ALONE).without(*CHANGES, era="stateless"),
+        # Without a session it has no subscriptions.
+        (KITCHEN + WEB + ALONE).without(*LOOPS, era="stateless"),
         DATES,
         ways=(*WAYS, "alone"),
     ),
@@ -139,6 +143,41 @@ SERVERS: Final = (
         FILESYSTEM,
         SESSIONS,
         ways=("stdio",),
+    ),
+)
+
+BRIDGES: Final = (
+    Served(
+        "mcp-remote-0.15.1",
+        [str(NODE), str(HOME / "mcp-remote-0.15.1" / "node_modules" / "mcp-remote" / "dist" / "proxy.js")],
+        # Without a session it posts the notification instead of closing the request's stream.
+        BRIDGED.without("cancellation", "time-out tells the server", era="stateless"),
+        (*LATEST, STATELESS),
+        ways=("stdio",),
+        behind="http",
+    ),
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--transport", "streamablehttp"],
+        PROXIED,
+        LATEST,
+        ways=("stdio",),
+        behind="http",
+    ),
+    # Over HTTP it answers with JSON alone, which leaves no room for progress.
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--port", "0", "--", *KITCHEN_OF_OURS],
+        PROXIED.without("progress"),
+        LATEST,
+        ways=("http",),
+    ),
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--port", "0", "--", *KITCHEN_OF_OURS],
+        PROXIED,
+        LATEST,
+        ways=("sse",),
     ),
 )
 
@@ -190,7 +229,7 @@ CLIENTS: Final = (
     ),
 )
 
-PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *SERVERS_OF_OURS, *CLIENTS)))
+PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *BRIDGES, *SERVERS_OF_OURS, *CLIENTS)))
 
 
 async def drive(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
@@ -200,13 +239,37 @@ async def drive(served: Served, over: str, revision: str | None) -> AsyncIterato
         trip = Trip(
             served.peer,
             over,
-            Stdio(command, args, stderr="discard", max_line=64 * 1024 * 1024),
+            Stdio(
+                command,
+                args,
+                env={"MCP_REMOTE_CONFIG_DIR": place},
+                stderr="discard",
+                max_line=64 * 1024 * 1024,
+            ),
             revision,
             revision or served.speaks(over)[-1],
             place if served.suite is FILESYSTEM else "",
         )
         async for outcome in visit(trip, served.suite):
             yield outcome
+
+
+async def drive_bridge(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
+    """Run our client over stdio against their bridge to the URL of our server."""
+    ours = Host()
+    async with listening([*KITCHEN_OF_OURS, f"--{served.behind}"], ours):
+        url = f"http://127.0.0.1:{ours.port}{PATHS[served.behind]}"
+        bridge = served._replace(command=[*served.command, url])
+        async for outcome in drive(bridge, over, revision):
+            yield outcome
+    yield Outcome(
+        served.peer,
+        "our server",
+        served.behind,
+        revision or "unpinned",
+        "our server ends in order",
+        ours.complaint,
+    )
 
 
 async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
@@ -247,12 +310,12 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
 def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
     """Return all sessions."""
     found: list[AsyncIterator[Outcome]] = []
-    for served in (*SERVERS, *SERVERS_OF_OURS):
+    for served in (*SERVERS, *BRIDGES, *SERVERS_OF_OURS):
         if served.peer in peers:
             for over in served.ways:
                 # Without a pin our client would not open a session.
                 unpinned = () if over == "alone" else (None,)
-                start = drive if over == "stdio" else drive_http
+                start = drive_bridge if served.behind else drive if over == "stdio" else drive_http
                 found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
     for visitor in CLIENTS:
         if visitor.peer in peers:

@@ -1,4 +1,7 @@
-"""The MCP toolset of PyPI's `google-adk`, as the contract wants to see it. Arguments: see `contract.arguments`."""
+"""The MCP toolset of PyPI's `google-adk`, as the contract wants to see it.
+
+Arguments: see `contract.arguments`.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
