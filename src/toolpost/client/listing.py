@@ -73,7 +73,7 @@ class ListMethod(Generic[P, Item]):
         self.needs: Final = row.needs or ""
         self.member: Final = member
         self._page = page
-        self.empty_page: Final = cast("type[types.PaginatedResult]", raw_page)(**{member: []})
+        self.empty_page: Final[types.PaginatedResult] = cast("Any", raw_page)(**{member: []})
         self._item: JSONReader[Item] = JSONReader(item)
 
     def read(self, loose: types.PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:

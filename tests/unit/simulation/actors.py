@@ -341,8 +341,8 @@ def judge(world: World, server: Server, ledger: Ledger) -> None:
         wrong.append(f"these hang for ever: {ledger.hanging}")
     if server.broadcaster._subscribers or server._subscriptions._active:
         wrong.append(f"somebody is told of changes who has left: {server.broadcaster._subscribers}")
-    if server._shared_lifespan._use_count:
-        wrong.append(f"{server._shared_lifespan._use_count} hold the server open")
+    if server._shared_lifespan.is_held:
+        wrong.append("the lifespan of the server is still held")
     for key, runs in ledger.runs.items():
         if runs > 1 + ledger.again[key]:
             wrong.append(f"done {runs} times: {key}")
