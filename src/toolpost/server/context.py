@@ -18,6 +18,7 @@ from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.state import State
+from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, Number, RequestId, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
@@ -26,7 +27,6 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.token_bucket import TokenBucket
 
 server_logger: Final = logging.getLogger("toolpost.server")
 
@@ -43,9 +43,7 @@ NOTIFICATION_RATE: Final = 100.0
 """Further notifications of each kind per second: more than any display can show."""
 
 
-def _make_limiter() -> "TokenBucket":
-    from toolpost.token_bucket import TokenBucket  # noqa: PLC0415 - start-up time
-
+def _make_limiter() -> TokenBucket:
     return TokenBucket(NOTIFICATION_BURST, NOTIFICATION_RATE, get_running_loop().time)
 
 
@@ -163,15 +161,18 @@ class Context(ClientRequests):
 
         Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent.
         """
-        incoming = self.incoming
+        incoming, limiter = self.incoming, self._progress_limiter
         if incoming is None or incoming.token is None:
             return
-        self._progress_limiter = self._progress_limiter or _make_limiter()
-        if not self._progress_limiter.take() and progress != total:
+        if limiter is None:
+            limiter = self._progress_limiter = _make_limiter()
+        if not limiter.take() and progress != total:
             return
         report, request_id = self.connection.report_progress, incoming.id
         if not self.server.middleware:
-            await self._send(report(request_id, progress, total, message))
+            data = report(request_id, progress, total, message)
+            if data is not None:
+                await self.client_connection.send(data, request_id)
             return
         await self._send_through_middleware(
             PROGRESS,
