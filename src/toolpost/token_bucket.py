@@ -21,8 +21,7 @@ class TokenBucket:
         """Return whether one more event is allowed, and count it if so."""
         now = self._clock()
         tokens = self._tokens + (now - self.updated_at) * self._rate
-        if tokens > self._burst:
-            tokens = self._burst
+        tokens = min(tokens, self._burst)
         self.updated_at = now
         is_allowed = tokens >= 1
         self._tokens = tokens - is_allowed

@@ -253,8 +253,8 @@ class _MemoryLogs:
         before = found.size
         found.last = number = found.last + 1 if number is None else number
         found.entries.append(data)
-        found.size += len(data)
-        if found.size > self._max_log_bytes or len(found.entries) > self._max_entries:
+        found.size = size = before + len(data)
+        if size > self._max_log_bytes or len(found.entries) > self._max_entries:
             found.trim(self._max_entries, self._max_log_bytes)
         self._total_bytes += found.size - before
         if self._total_bytes > self._trim_threshold:

@@ -103,7 +103,7 @@ class ResultConverter:
         is_exact = type(value) is self._exact_type
         if is_exact or not (self._check is None or isinstance(value, CallToolResult)):
             text = _encode_output(value) if is_exact else self._encode_checked(value)
-            plain: JSON = value if type(value) in _EXACT_TYPES else msgspec.json.decode(text)
+            plain: JSON = value if is_exact or type(value) in _EXACT_TYPES else msgspec.json.decode(text)
             result = CallToolResult(content=[TextContent(text.decode())], structured_content=plain)
             if wrap and self.is_wrapped:
                 result.structured_content, result.meta = {RESULT_KEY: plain}, {**_WRAPPED_META}
