@@ -22,10 +22,12 @@ class TokenBucket:
     def take(self) -> bool:
         """Return whether one more event is allowed, and count it if so."""
         now = self._clock()
-        tokens = min(self._burst, self._tokens + (now - self.updated_at) * self._rate)
+        tokens = self._tokens + (now - self.updated_at) * self._rate
+        tokens = min(tokens, self._burst)
         self.updated_at = now
-        self._tokens = tokens - 1 if tokens >= 1 else tokens
-        return tokens >= 1
+        is_allowed = tokens >= 1
+        self._tokens = tokens - is_allowed
+        return is_allowed
 
     @property
     def delay(self) -> float:

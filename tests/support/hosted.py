@@ -364,5 +364,5 @@ def kept(store: Any) -> list[str]:
     assert isinstance(store, MemoryStore)
     held: Any = store
     # The key that seals request states and sessions is made once, for good.
-    records = [key for key, (_, expires) in held.records._values._items.items() if expires == inf]
+    records = [key for key, item in held.records._values._items.items() if item.expires == inf]
     return [key for key in records if key != "keys/states"] + [str(each) for each in held._workers]

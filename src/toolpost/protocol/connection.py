@@ -418,7 +418,7 @@ class Connection:
         incoming = self.incoming.get(request_id)
         if incoming is None or incoming.token is None or incoming.row.name == SUBSCRIPTIONS_LISTEN:
             return None
-        if isinstance(progress, float):
+        if type(progress) is not int and isinstance(progress, float):
             if not isfinite(progress):
                 return None
         elif not isinstance(progress, int):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err

@@ -108,6 +108,7 @@ NO_META: Final = types.RequestMeta()
 _REQUEST_META_READER: Final = JSONReader(_ParamsWithRequestMeta)
 _VERSION_READER: Final = JSONReader(_ParamsWithVersion)
 _VERSION_KEY: Final = types.PROTOCOL_VERSION.encode()
+_BACKSLASH: Final = 0x5C
 
 
 def read_meta(params: Raw | Unset) -> types.RequestMeta:
@@ -125,7 +126,7 @@ def has_protocol_version(params: Raw | Unset) -> bool:
     if params is UNSET:
         return False
     text = bytes(params)
-    if _VERSION_KEY not in text and b"\\" not in text:
+    if text.find(_VERSION_KEY) < 0 and _BACKSLASH not in text:
         return False  # as nearly always in a session
     try:
         meta = _VERSION_READER(params).meta

@@ -12,6 +12,8 @@ MAX_EVENT: Final = 4 * 1024 * 1024  # bytes of an event or comment: its lines, w
 _MAX_RETRY_DIGITS: Final = 18  # fits 64 bits; parsing a number takes quadratic time
 _BOM: Final = b"\xef\xbb\xbf"
 _COLON: Final = 0x3A
+_LF: Final = 0x0A  # a search for a number is far cheaper than one for bytes
+_CR: Final = 0x0D
 
 
 # --------------------------------------------------------------------- writing
@@ -29,7 +31,7 @@ def encode_event(
     `encode_event(b"", id=...)` is a priming event: it brings the reader an id and nothing else (HTTPL-3).
     Raises ValueError if `event`, `id` or `retry` (milliseconds) cannot be written.
     """
-    if b"\n" in data or b"\r" in data:
+    if _LF in data or _CR in data:
         data = _normalize_newlines(data).replace(b"\n", b"\ndata: ")
     fields = b"" if id is None else _encode_field("id", id)
     if event is not None:
@@ -39,6 +41,13 @@ def encode_event(
             raise ValueError(f"the retry of an event must be a whole number of milliseconds, not {retry!r}")
         fields += b"retry: %d\n" % retry
     return b"%bdata: %b\n\n" % (fields, data)
+
+
+def encode_message(data: bytes, stream: bytes, number: int) -> bytes:
+    """Encode a message of a stream whose name is safe: the id of the event has the name and the number."""
+    if _LF in data or _CR in data:
+        return encode_event(data, event="message", id=f"{stream.decode()}.{number}")
+    return b"id: %b.%d\nevent: message\ndata: %b\n\n" % (stream, number, data)
 
 
 def encode_comment(text: str = "") -> bytes:

@@ -160,15 +160,18 @@ class Context(ClientRequests):
 
         Frequent updates are throttled; the last one, with `progress` equal to `total`, is always sent.
         """
-        incoming = self.incoming
+        incoming, limiter = self.incoming, self._progress_limiter
         if incoming is None or incoming.token is None:
             return
-        self._progress_limiter = self._progress_limiter or _make_limiter(self.server.notification_rate)
-        if not self._progress_limiter.take() and progress != total:
+        if limiter is None:
+            limiter = self._progress_limiter = _make_limiter(self.server.notification_rate)
+        if not limiter.take() and progress != total:
             return
         report, request_id = self.connection.report_progress, incoming.id
         if not self.server.middleware:
-            await self._send(report(request_id, progress, total, message))
+            data = report(request_id, progress, total, message)
+            if data is not None:
+                await self.client_connection.send(data, request_id)
             return
         await self._send_through_middleware(
             PROGRESS,

@@ -10,8 +10,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from math import inf
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from toolpost.errors import LocalProtocolError
 from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
@@ -23,8 +26,13 @@ MAX_LOG_BYTES: Final = 4 * 1024 * 1024  # the same in bytes: the size of the lar
 MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024  # of all logs together, and of all records together
 TRIM_TARGET: Final = 7 / 8  # the part of that which a trim leaves, so that many writes follow before the next
 RECORD_OVERHEAD: Final = 256  # bytes of a record beside its value: key, expiry, place in the table
-SWEEP_COUNT: Final = 2  # items that each `put` checks for expiry: more than it adds
+SWEEP_COUNT: Final = 2  # items that are checked for expiry whenever one is added
 WORKER_BITS: Final = 20
+
+
+class _ExpiringItem(Struct, Generic[T], gc=False):
+    value: T
+    expires: float
 
 
 class ExpiringDict(Generic[T]):
@@ -33,49 +41,56 @@ class ExpiringDict(Generic[T]):
     def __init__(self, clock: Callable[[], float], on_removed: Callable[[T], None]) -> None:
         self._clock = clock
         self._on_removed = on_removed
-        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # the least recently used first
+        self._items: OrderedDict[str, _ExpiringItem[T]] = OrderedDict()  # the least recently used first
         self._unchecked: Iterator[str] = iter(())  # keys that the sweep has not checked yet
 
     def __iter__(self) -> Iterator[T]:
         """Iterate over all values, expired ones included."""
-        return (thing for thing, _ in self._items.values())
+        return (item.value for item in self._items.values())
 
     def list_expiring(self) -> list[str]:
         """Return the keys of values that have an end, the least recently used first."""
-        return [key for key, (_, expires) in self._items.items() if expires < inf]
+        return [key for key, item in self._items.items() if item.expires < inf]
 
     def get(self, key: str) -> T | None:
         """Return the value, or None if there is none or it has expired."""
-        held = self._items.get(key)
-        if held is None:
+        item = self._items.get(key)
+        if item is None:
             return None
-        if held[1] <= self._clock():
+        if item.expires <= self._clock():
             self._pop(key)
             return None
         self._items.move_to_end(key)
-        return held[0]
+        return item.value
 
-    def put(self, key: str, thing: T, ttl: float | None) -> None:
+    def put(self, key: str, value: T, ttl: float | None) -> None:
         """Keep the value for `ttl` seconds, or without end; ValueError if that is not finite and above 0."""
-        if ttl is not None and not 0 < ttl < inf:
-            raise ValueError(f"ttl must be more than 0 seconds, or None for no expiry, not {ttl}")
         now = self._clock()
-        self._items[key] = (thing, inf if ttl is None else now + ttl)
-        self._items.move_to_end(key)
-        for _ in range(SWEEP_COUNT):
-            other = next(self._unchecked, None)
-            if other is None:
-                self._unchecked = iter(tuple(self._items))
-            elif other in self._items and self._items[other][1] <= now:
+        is_new = key not in self._items
+        self._items[key] = _ExpiringItem(value, _compute_expiry(now, ttl))
+        if not is_new:
+            self._items.move_to_end(key)
+            return
+        others = tuple(islice(self._unchecked, SWEEP_COUNT))
+        if not others:
+            self._unchecked = iter(tuple(self._items))
+        for other in others:
+            item = self._items.get(other)
+            if item is not None and item.expires <= now:
                 self._pop(other)
 
-    def touch(self, key: str, ttl: float | None) -> bool:
-        """Give the value a new time to live; return whether there is one."""
-        thing = self.get(key)
-        if thing is None:
-            return False
-        self.put(key, thing, ttl)
-        return True
+    def touch(self, key: str, ttl: float | None) -> T | None:
+        """Give the value a new time to live; return it, if there is one."""
+        item, now = self._items.get(key), self._clock()
+        expires = _compute_expiry(now, ttl)
+        if item is None:
+            return None
+        if item.expires <= now:
+            self._pop(key)
+            return None
+        item.expires = expires
+        self._items.move_to_end(key)
+        return item.value
 
     def remove(self, key: str) -> bool:
         """Remove the value; return whether there was one."""
@@ -85,8 +100,15 @@ class ExpiringDict(Generic[T]):
         return True
 
     def _pop(self, key: str) -> None:
-        thing, _ = self._items.pop(key)
-        self._on_removed(thing)
+        self._on_removed(self._items.pop(key).value)
+
+
+def _compute_expiry(now: float, ttl: float | None) -> float:
+    if ttl is None:
+        return inf
+    if 0 < ttl < inf:
+        return now + ttl
+    raise ValueError(f"ttl must be more than 0 seconds, or None for no expiry, not {ttl}")
 
 
 class MemoryStore:
@@ -191,7 +213,7 @@ class MemoryRecords:
 
     async def touch(self, key: str, ttl: float | None) -> bool:
         """Give the record a new time to live."""
-        return self._values.touch(key, ttl)
+        return self._values.touch(key, ttl) is not None
 
     async def delete(self, key: str) -> bool:
         """Delete the record."""
@@ -209,14 +231,12 @@ class MemoryRecords:
             self._values.remove(key)
 
 
-class _MemoryLog:
+class _MemoryLog(Struct, eq=False, gc=False):
     """One log: the data of its entries, the number of the newest, and their size."""
 
-    __slots__ = ("entries", "last", "size")
-
-    def __init__(self) -> None:
-        self.entries: list[bytes] = []  # short, so smaller than a deque
-        self.last = self.size = 0
+    entries: list[bytes] = []  # short, so smaller than a deque
+    last: int = 0
+    size: int = 0
 
     def trim(self, entries: int, size: int) -> None:
         """Drop the oldest entries until these limits hold; the newest stays."""
@@ -237,13 +257,16 @@ class _MemoryLogs:
         self._logs: ExpiringDict[_MemoryLog] = ExpiringDict(clock, on_removed=self._subtract)
 
     async def append(self, log: str, data: bytes, ttl: float, *, number: int | None = None) -> int:
-        found = self._logs.get(log) or _MemoryLog()
-        self._logs.put(log, found, ttl)
+        found = self._logs.touch(log, ttl)
+        if found is None:
+            found = _MemoryLog()
+            self._logs.put(log, found, ttl)
         before = found.size
         found.last = number = found.last + 1 if number is None else number
         found.entries.append(data)
-        found.size += len(data)
-        found.trim(self._max_entries, self._max_log_bytes)
+        found.size = size = before + len(data)
+        if size > self._max_log_bytes or len(found.entries) > self._max_entries:
+            found.trim(self._max_entries, self._max_log_bytes)
         self._total_bytes += found.size - before
         if self._total_bytes > self._trim_threshold:
             self._trim_largest()
@@ -260,7 +283,7 @@ class _MemoryLogs:
         return [LogEntry(number, data) for number, data in entries]
 
     async def touch(self, log: str, ttl: float) -> bool:
-        return self._logs.touch(log, ttl)
+        return self._logs.touch(log, ttl) is not None
 
     async def drop(self, log: str) -> None:
         self._logs.remove(log)

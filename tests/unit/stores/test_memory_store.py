@@ -49,10 +49,10 @@ def test_expired_records_are_removed_on_writes():
             await store.records.put(f"old {n}", b"", 1)
             await store.logs.append(f"old {n}", b"", 1)
         await clock.later(2)
-        for _ in range(600):
-            await store.records.touch("ever 0", 60)
-            await store.logs.touch("ever 0", 60)
-        assert held(store) == (10, 10, 0)
+        for n in range(1000):
+            await store.records.put(f"new {n}", b"", 60)
+            await store.logs.append(f"new {n}", b"", 60)
+        assert held(store) == (1010, 1010, 0)
 
     run(main())
 

@@ -202,9 +202,10 @@ class _FunctionVerifier:
             raise MCPError(f"a verifier must return a Principal, a subject or None, not {kind}") from None
         if principal is None or not (principal.subject or principal.client):
             raise TokenRejected("the verifier rejected the token or returned no subject")
-        if principal.claims.get("aud") is not None:
-            check_audience(principal.claims, resources)
-        check_times(principal.claims, LEEWAY)
+        if principal.claims:
+            if principal.claims.get("aud") is not None:
+                check_audience(principal.claims, resources)
+            check_times(principal.claims, LEEWAY)
         return principal
 
 

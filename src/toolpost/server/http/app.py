@@ -12,7 +12,7 @@ from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
 
-from toolpost.errors import InternalError
+from toolpost.errors import InternalError, RemoteProtocolError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
@@ -30,7 +30,14 @@ from toolpost.server.http.request import (
     HTTPRefusal,
     ResponseAborted,
 )
-from toolpost.server.http.security import EVENTS, JSON, RequestGuard, check_get, check_post, read_body
+from toolpost.server.http.security import (
+    EVENTS,
+    JSON,
+    RequestGuard,
+    check_get,
+    check_post,
+    make_message_refusal,
+)
 from toolpost.server.http.sessions import Session, has_sessions
 from toolpost.server.http.sse import post_message, serve_sse
 from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
@@ -197,7 +204,10 @@ class Endpoint:
         data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        message = read_body(data)
+        try:
+            message = None if data[:1] != b"{" and jsonrpc.is_batch(data) else jsonrpc.decode(data)
+        except RemoteProtocolError as error:
+            raise make_message_refusal(error) from error
         worker, task = self._worker, exchange.task
         assert task is not None, "a request is served in a task"
         if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():

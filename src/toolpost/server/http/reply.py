@@ -22,6 +22,8 @@ from toolpost.types.base import JSON, RequestId, Result, WireStruct
 from toolpost.types.initialize import LogLevel
 
 if TYPE_CHECKING:
+    from types import CoroutineType
+
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
     from toolpost.server.http.worker import Worker
@@ -117,16 +119,19 @@ class HttpReply:
 
     # ----------------------------------------------------------------- messages
 
-    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
+    def send(
+        self, data: bytes, related: RequestId | None = None, *, outlives: bool = False
+    ) -> "CoroutineType[Any, Any, None]":
         """Send a message before the response; `outlives` if the client must get it even after that."""
         is_in_flight = bool(self.connection.incoming)
         if self.session is None:
             if not self.is_quiet and self._exchange is not None:
-                await self._exchange.send_event(data)
+                return self._exchange.send_event(data)
         elif self.stream is None or (outlives and not is_in_flight):
-            await send_general(self._worker, self.session, data)
+            return send_general(self._worker, self.session, data)
         elif related is None or (is_in_flight and not self.is_quiet):
-            await self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
+            return self.stream.send(data)  # after the response, messages are too late (HTTPL-14)
+        return _send_nothing()
 
     async def interrupt(self, incoming: InboundRequest) -> None:
         """Make the client reconnect for the rest of the stream of this request."""
@@ -191,3 +196,7 @@ class HttpReply:
     def run_in_background(self, work: Any) -> None:
         """Run a coroutine in a task that ends with the worker."""
         self._worker.run_in_background(work)
+
+
+async def _send_nothing() -> None:
+    """Drop a message that has no stream."""

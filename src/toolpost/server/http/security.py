@@ -10,7 +10,6 @@ from typing import Final
 from toolpost.errors import InvalidRequest, RemoteProtocolError
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.allowed_hosts import explain_refused_host, explain_refused_origin, parse_allowed_hosts
-from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.server.http.request import Headers, HttpExchange, HTTPRefusal
 from toolpost.server.options import HttpOptions
 
@@ -44,7 +43,7 @@ class RequestGuard:
     def check(self, exchange: HttpExchange) -> None:
         """Refuse a request of another host or origin (HTTP-1, HTTP-2); add CORS headers to its response."""
         sent = exchange.raw_headers
-        if len(b"".join(sent)) + len(b"".join(sent.values())) > MAX_HEADERS:
+        if sum(map(len, sent)) + sum(map(len, sent.values())) > MAX_HEADERS:
             raise HTTPRefusal(431, f"The request headers exceed {MAX_HEADERS} bytes.")
         host, origin = sent.get(b"host"), sent.get(b"origin")
         if (host, origin) not in self._allowed_origins:
@@ -121,13 +120,7 @@ def check_get(exchange: HttpExchange) -> None:
         raise HTTPRefusal(*refusal)
 
 
-def read_body(data: bytes) -> JSONRPCMessage | None:
-    """Return the message in a body; None for a batch. Refuse anything else."""
-    if data[:1] != b"{" and jsonrpc.is_batch(data):
-        return None
-    try:
-        return jsonrpc.decode(data)
-    except RemoteProtocolError as error:
-        answer = error.answer or InvalidRequest(error.message)
-        body = jsonrpc.encode_error(None if error.reply else error.id, answer)
-        raise HTTPRefusal(400, body=body) from error
+def make_message_refusal(error: RemoteProtocolError) -> HTTPRefusal:
+    """Return the refusal of a body that is neither a message nor a batch."""
+    answer = error.answer or InvalidRequest(error.message)
+    return HTTPRefusal(400, body=jsonrpc.encode_error(None if error.reply else error.id, answer))

@@ -59,7 +59,6 @@ def encode_priming_event(session: Session, event_id: str) -> bytes:
 class SessionStream:
     """The event stream of one POST in a session. It opens with its first event."""
 
-    name = _log = ""
     is_open = False
     has_left = False
     """Whether the client has disconnected, on its own or on our request; it may reconnect by GET."""
@@ -67,6 +66,8 @@ class SessionStream:
     """The answers of a batch that are there before the stream opens."""
     watcher = 0
     """The worker to which the client has reconnected."""
+    _name = b""
+    _log = ""
     _number = 0
     _has_log = True
     _priming = b""  # the priming event, until it is sent with the first event
@@ -108,12 +109,13 @@ class SessionStream:
         self.is_open = True
         worker, encoded = self.worker, jsonrpc.encode(self._request_id)
         named = encoded.hex() if len(encoded) <= MAX_NAMED_ID else ""
-        self.name = f"{worker.number:x}-{worker.next_number():x}-{named}"
-        self._log = get_log_name(self.session, self.name)
+        name = f"{worker.number:x}-{worker.next_number():x}-{named}"
+        self._name = name.encode()
+        self._log = get_log_name(self.session, name)
         self._logs = worker.handler.store.logs
         worker.streams[self._log] = self
         await self.exchange.open_stream()
-        self._priming = encode_priming_event(self.session, f"{self.name}.0")
+        self._priming = encode_priming_event(self.session, f"{name}.0")
         for answer in self.answers:
             await self.send(answer)
 
@@ -135,9 +137,9 @@ class SessionStream:
         if self.has_left or exchange.is_disconnected:
             self.has_left = True
             return
-        event, self._priming = self._priming, b""
-        if data:
-            event += sse.encode_event(data, event="message", id=f"{self.name}.{number}")
+        event = sse.encode_message(data, self._name, number) if data else b""
+        if self._priming:
+            event, self._priming = self._priming + event, b""
         try:
             await exchange.send_chunk(event, is_last=mark != MESSAGE_MARK)
         except ClientDisconnected:

@@ -358,6 +358,8 @@ class Worker:
 
     def is_cancelled_early(self, session: Session, request_id: RequestId) -> bool:
         """Return whether the cancellation of a request arrived before it."""
+        if not self._early_cancellations:
+            return False
         return self._early_cancellations.pop((session.key, request_id), 0.0) > self.loop.time()
 
     async def _sweep(self) -> None:

@@ -279,6 +279,8 @@ class BoundFunction:
             ordered, index = astuple(arguments), self._context_index
             if index is None:
                 return self.fn(*ordered)
+            if index == len(ordered):
+                return self.fn(*ordered, context)
             return self.fn(*ordered[:index], context, *ordered[index:])
         values = self.to_keywords(arguments)
         values.update(extra)

@@ -210,7 +210,7 @@ def _encode_output(
 ) -> bytes:
     try:
         text = encode(value)
-        if b"null" in text:
+        if text.find(b"null") >= 0:  # `in` takes longer than all the rest
             _check_numbers(to_builtins(value))
     except Exception as error:  # code of the value may raise anything
         raise OutputError(f"the return value cannot be sent: {error}") from error
