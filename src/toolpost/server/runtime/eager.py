@@ -73,8 +73,8 @@ def start_task(work: Coroutine[Any, Any, T]) -> "T | asyncio.Task[T]":
     """Run work up to its first wait; return its result, or the task that continues it."""
     loop, context = asyncio.get_running_loop(), copy_context()
     body: StartedCoroutine[T] = StartedCoroutine()  # not `StartedCoroutine[T]()`, which takes far longer
-    # Not by `create_task`: a loop may have a task factory of its own.
-    task: asyncio.Task[T] = asyncio.Task(body, loop=loop, context=context)
+    # Not by `create_task`: a loop may have a task factory of its own. With a name, none has to be made up.
+    task: asyncio.Task[T] = asyncio.Task(body, loop=loop, name="toolpost request", context=context)
     caller = asyncio.current_task(loop)
     if caller is not None:
         _leave_task(loop, caller)
