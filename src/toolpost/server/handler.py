@@ -327,7 +327,7 @@ class Handler(ServeMethods):
             return self._store
         from toolpost.stores import open_store  # noqa: PLC0415 - start-up time
 
-        return open_store(self._store)
+        return open_store(self._store, self.info.name)
 
     @property
     def is_in_memory(self) -> bool:
