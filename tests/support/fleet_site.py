@@ -14,6 +14,7 @@ __all__ = [
     "FleetSite",
     "answer_question",
     "call_pid",
+    "next_message",
     "cancel_call",
     "open_session",
     "resume_stream",
@@ -24,19 +25,37 @@ __all__ = [
 class FleetSite(Site):
     """The proxy, and the workers behind it."""
 
-    def __init__(self, workers: list[Victim], proxy: RoundRobin) -> None:
+    def __init__(self, url: str, proxy: RoundRobin, stack: AsyncExitStack) -> None:
         super().__init__(None, proxy.port)
-        self.workers = workers
-        self.proxy = proxy
+        self.workers: list[Victim] = []
+        self._url = url
+        self._proxy = proxy
+        self._processes = stack
+
+    async def start_worker(self) -> None:
+        """Start a worker, and send connections to it."""
+        worker = await self._processes.enter_async_context(victim(store=self._url))
+        self.workers.append(worker)
+        self._proxy.ports = [each.port for each in self.workers]
+
+    async def kill_worker(self) -> str:
+        """Kill the oldest worker; return the number of its process."""
+        worker = self.workers.pop(0)
+        self._proxy.ports = [each.port for each in self.workers]
+        worker.process.kill()
+        await worker.process.wait()
+        return str(worker.pid)
 
 
 @asynccontextmanager
 async def three_workers(url: str) -> AsyncGenerator[FleetSite]:
     """Run three workers on the store at this URL."""
     async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(victim(store=url)) for _ in range(3)]
-        proxy = await stack.enter_async_context(round_robin(*(worker.port for worker in workers)))
-        yield FleetSite(workers, proxy)
+        proxy = await stack.enter_async_context(round_robin())
+        site = FleetSite(url, proxy, stack)
+        for _ in range(3):
+            await site.start_worker()
+        yield site
 
 
 async def open_session(site: Site, revision: str = OLD) -> str:
