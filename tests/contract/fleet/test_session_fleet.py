@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fleet import fleet, turns
+from fleet import fleet, fleets_on, turns
 from hosted import FIRST, OLD, OLDER, Stage, call, legacy, message, modern, opening, run
+from redis_servers import redis_server
 from revision_dates import DATES
 from session_site import ELICITS, listening, steps, text, tool
 from sse_talk import JSON, READY, talk
@@ -17,6 +18,16 @@ from waiting import until
 MENU = "kitchen://menu"
 REVISIONS = pytest.mark.parametrize("revision", [FIRST, OLDER, OLD])
 GONE = "The worker that served this call died"
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"], autouse=True)
+def store(request, tmp_path_factory):
+    """Where the workers of this module meet."""
+    if request.param == "memory":
+        yield
+        return
+    with redis_server(tmp_path_factory.mktemp("redis")) as server, fleets_on(server):
+        yield
 
 
 def accepted(question: int, value: int) -> bytes:
@@ -673,6 +684,10 @@ def test_the_log_level_holds_for_calls_that_are_running_elsewhere():
             first = [await wire.event() for _ in range(2)]
             level_set = message("logging/setLevel", {"level": "error"}, 2)
             assert (await a.post(legacy(session), level_set)).json["result"] == {}
+            heard = ["low"]
+            while "low" in heard:  # until the other worker knows the level
+                other, _ = await b.begin("POST", legacy(session), tool("complain", 3))
+                heard = said(await other.events())
             b.stage.go.set()
             assert said([*first, *await wire.events()]) == ["begins", "high"]
 
