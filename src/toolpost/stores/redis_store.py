@@ -47,7 +47,7 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return number
 """)
-"""Appends an entry: ARGV = data, number or 0, life, limits of entries and of bytes. Safe to repeat with a number."""
+"""Appends an entry: ARGV = data, number or 0, life, limits of entries and of bytes. A number may be repeated."""
 
 _READ: Final = Script("""
 local last = redis.call('LINDEX', KEYS[1], -1)
@@ -58,7 +58,7 @@ if after > struct.unpack('>I8', last) then return -1 end
 if after < first - 1 then return first - 1 end
 return redis.call('LRANGE', KEYS[1], after - first + 1, -1)
 """)
-"""Returns the entries after a number, or the number after which all are kept; -1 if there is no such number."""
+"""Returns the entries after a number, or the number after which all are kept; -1 if there is none."""
 
 _HEADER_SIZE: Final = 16  # bytes in front of an entry: its number, and the bytes of all entries so far
 
@@ -159,9 +159,7 @@ class _RedisLogs:
             raise LogGap("the log does not exist, or is shorter")
         if isinstance(found, int):
             raise LogGap("entries after this number were removed", found)
-        return [
-            LogEntry(int.from_bytes(entry[:8], "big"), entry[_HEADER_SIZE:]) for entry in found
-        ]
+        return [LogEntry(int.from_bytes(entry[:8], "big"), entry[_HEADER_SIZE:]) for entry in found]
 
     async def touch(self, log: str, ttl: float) -> bool:
         return bool(await self._commands.write("PEXPIRE", self._prefix + log, _to_milliseconds(ttl)))

@@ -1,7 +1,7 @@
 """A worker among others on Redis: its lease, its inbox, and the news for all.
 
-The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to read
-after a reconnect. What the messages mean is left to the receiver.
+The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to
+read after a reconnect. What the messages mean is left to the receiver.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ MAX_INBOX: Final = 1000  # messages that wait for one worker
 MAX_NEWS: Final = 4096  # messages to all workers that are kept for slow ones
 INBOX_TTL: Final = 60_000  # milliseconds to keep an inbox after its last message
 READ_COUNT: Final = 500  # messages to read at once
+_START: Final = b"%d-%d" % (0, 0)  # the position before all messages of a stream
 RETRY_DELAYS: Final = (0.05, 2.0)  # seconds between attempts to read: the first, and the longest
 
 _SEND: Final = Script(f"""
@@ -50,7 +51,7 @@ def make_inbox_key(prefix: str, number: int) -> str:
 
 
 async def send(commands: RedisCommands, prefix: str, number: int, data: bytes) -> bool:
-    """Send a message to a worker; return False if it is dead. Raises StoreUnavailable if its inbox is full."""
+    """Send a message to a worker; return False if it is dead. StoreUnavailable if its inbox is full."""
     keys = make_lease_key(prefix, number), make_inbox_key(prefix, number)
     sent = await commands.run(_SEND, keys, data)
     if sent < 0:
@@ -98,11 +99,15 @@ class RedisWorker:
             except StoreUnavailable:
                 break  # logged; a random number is most likely free
         self._inbox = make_inbox_key(self._prefix, self.number).encode()
-        self._positions = {self._inbox: b"0-0", self._news: b""}
+        self._positions = {self._inbox: _START, self._news: b""}
         with contextlib.suppress(StoreUnavailable):
             await self._find_last_news()
         loop = asyncio.get_running_loop()
-        groups = [(self._inbox,), (self._news,)] if self._commands.address.is_cluster else [(self._inbox, self._news)]
+        groups = (
+            [(self._inbox,), (self._news,)]
+            if self._commands.address.is_cluster
+            else [(self._inbox, self._news)]
+        )
         self._tasks = [loop.create_task(self._renew_lease())]
         self._tasks += [loop.create_task(self._read(keys)) for keys in groups]
         return self
@@ -133,7 +138,7 @@ class RedisWorker:
     async def _find_last_news(self) -> None:
         """Start behind the newest message to all."""
         last = await self._commands.write("XREVRANGE", self._news, "+", "-", "COUNT", 1)
-        self._positions[self._news] = last[0][0] if last else b"0-0"
+        self._positions[self._news] = last[0][0] if last else _START
 
     async def _read(self, keys: tuple[bytes, ...]) -> None:
         """Read messages until cancelled; go on where we were after a failure."""
@@ -184,11 +189,11 @@ class RedisWorker:
         """Find out whether messages were lost, because Redis came back without them or we were too slow."""
         for key in keys:
             position = self._positions[key]
-            if position == b"0-0" or not position:
+            if position in (b"", _START):
                 continue
             last = await self._commands.write("XREVRANGE", key, "+", "-", "COUNT", 1)
             if not last or _parse_position(last[0][0]) < _parse_position(position):
-                self._positions[key] = b"0-0"
+                self._positions[key] = _START
             elif key == self._inbox or await self._commands.write("XRANGE", key, position, position):
                 continue
             if key == self._news:

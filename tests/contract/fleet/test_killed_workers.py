@@ -1,4 +1,4 @@
-"""A worker is killed: its sessions continue elsewhere, its calls are reported as lost, and no other call is hurt.
+"""A worker is killed: its sessions continue elsewhere, and its calls are reported as lost; no other call is.
 
 `FLEET_KILLS=100` kills more of them, and `pytest -s` prints how long the slowest report took.
 """
@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from raw_http import Wire, wired
 from redis_servers import redis_server
 from revision_dates import DATES
 from server_processes import run
-from session_site import listening, text, tool
+from session_site import listening, tool
 
 KILLS = int(os.environ.get("FLEET_KILLS", "3"))
 CALLS = 6
@@ -81,7 +82,7 @@ async def kill_one(site: FleetSite, sessions: list[str], path: str) -> float:
         for error in await asyncio.gather(*(call.read_loss(site) for call in lost)):
             assert "died" in error["error"]["message"]
         slowest = time.monotonic() - began
-        await asyncio.to_thread(lambda: open(path, "w").close())
+        await asyncio.to_thread(Path(path).touch)
         for call in calls:
             if call not in lost:
                 assert text_of(await next_message(call.wire)) == call.worker

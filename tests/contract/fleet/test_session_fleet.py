@@ -13,6 +13,7 @@ from revision_dates import DATES
 from session_site import ELICITS, listening, steps, text, tool
 from sse_talk import JSON, READY, talk
 from toolpost import Context, Server
+from toolpost.server.middleware import RateLimit
 from waiting import until
 
 MENU = "kitchen://menu"
@@ -856,5 +857,25 @@ def test_stateless_calls_send_nothing_to_other_workers():
                 for number in range(5):
                     assert text(await worker.post(legacy(session), tool("echo", number, text="x"))) == "x"
             assert workers.store.messages - before == 0
+
+    run(main)
+
+
+# --------------------------------------------------------------------- limits
+
+
+def test_a_shared_rate_limit_counts_the_calls_at_all_workers():
+    def limits(server: Server, stage: Stage) -> None:
+        server.middleware.append(RateLimit(4, 3600, tool="echo", shared=True))
+
+    async def main():
+        async with fleet(more=limits) as workers:
+            session = await workers[0].open()
+            answers = [
+                (await worker.post(legacy(session), tool("echo", number, text="x"))).json
+                for number, worker in zip(range(1, 7), cycle(workers), strict=False)
+            ]
+            assert ["result" in answer for answer in answers] == [True] * 4 + [False] * 2
+            assert "at most 4 in 3600 s" in answers[-1]["error"]["message"]
 
     run(main)

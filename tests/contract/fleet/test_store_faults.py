@@ -1,8 +1,8 @@
-"""Redis is paused, killed, emptied or fails over: plain calls of sessions go on, and the rest works afterwards."""
+"""Redis is paused, killed, emptied or fails over: plain calls go on, and the rest works afterwards."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Three processes on one Redis or Valkey, behind a proxy without sticky sessions: any of them serves any request."""
+"""Three processes on one Redis or Valkey, behind a proxy without sticky sessions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

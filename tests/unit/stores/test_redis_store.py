@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import store_contract
-from redis_servers import PROGRAMS, redis_cluster, redis_server, sentinel_group
 
+from redis_servers import PROGRAMS, redis_cluster, redis_server, sentinel_group
 from toolpost.stores.redis_store import RedisStore
 
 
