@@ -47,7 +47,7 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return number
 """)
-"""Appends an entry: ARGV = data, number or 0, life, limits of entries and of bytes. A number may be repeated."""
+"""Appends an entry: ARGV = data, number or 0, life, limits of entries and bytes. A number may be repeated."""
 
 _READ: Final = Script("""
 local last = redis.call('LINDEX', KEYS[1], -1)

@@ -879,3 +879,38 @@ def test_a_shared_rate_limit_counts_the_calls_at_all_workers():
             assert "at most 4 in 3600 s" in answers[-1]["error"]["message"]
 
     run(main)
+
+
+# --------------------------------------------------------------------- broadcasts
+
+
+def test_a_broadcast_reaches_each_worker_once():
+    heard: list[tuple[int, Any]] = []
+    servers: list[Server] = []
+
+    def listens(server: Server, stage: Stage) -> None:
+        number = len(servers)
+        servers.append(server)
+
+        @server.on_broadcast("prices")
+        async def load(data: Any) -> None:
+            heard.append((number, data))
+
+        @server.on_broadcast("prices")
+        def fail(data: Any) -> None:
+            raise RuntimeError(f"no {data}")
+
+        @server.on_broadcast("orders")
+        async def ignore(data: Any) -> None:
+            heard.append((-1, data))
+
+    async def main():
+        async with fleet(3, listens):
+            await servers[1].broadcast("prices", {"pen": 2})
+            await until(lambda: len(heard) == 3)
+            await servers[0].broadcast("prices")
+            await until(lambda: len(heard) == 6)
+        assert sorted(heard[:3]) == [(number, {"pen": 2}) for number in range(3)]
+        assert sorted(heard[3:]) == [(number, None) for number in range(3)]
+
+    run(main)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from itertools import count
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -34,7 +34,7 @@ from toolpost.server.http.sse import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key
-from toolpost.types.base import RequestId, Struct
+from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.notifications import NotificationParams
 
 T = TypeVar("T")
@@ -61,8 +61,10 @@ class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
     data: bytes = b""
 
 
+_FOR_ALL: Final = frozenset({"broadcast", "taken"})  # messages that their sender receives, too
 _MESSAGE_DECODER: Final = msgspec.msgpack.Decoder(_WorkerMessage)
 _MESSAGE_ENCODER: Final = msgspec.msgpack.Encoder()
+_BROADCAST: Final[JSONReader[tuple[str, JSON]]] = JSONReader(cast("Any", tuple[str, Any]))
 _CHANGE_KEY: Final = JSONReader(ChangeKey)
 
 
@@ -161,6 +163,7 @@ class Worker:
         # At random, so that no number of an earlier worker is reused.
         self.next_number = count(secrets.randbits(24)).__next__
         self._receivers: dict[str, Callable[[_WorkerMessage], object]] = {
+            "broadcast": self._on_broadcast,
             "answer": lambda message: self._resolve(message.about, jsonrpc.decode(message.data)),
             "cancel": lambda message: self.cancel_request(message.about, REQUEST_ID(message.data)),
             "change": self._on_change_elsewhere,
@@ -202,6 +205,8 @@ class Worker:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
                 if self.has_sessions:
                     self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
+                    self.handler.broadcasts.endpoints.append(self)
+                    stack.callback(self.handler.broadcasts.endpoints.remove, self)
                     self.handler.broadcaster.add_subscriber(self)
                     stack.callback(self.handler.broadcaster.remove_subscriber, self)
                     sweep = self.loop.create_task(self._sweep())
@@ -419,7 +424,7 @@ class Worker:
             return
         message = _MESSAGE_DECODER.decode(data)
         receiver = self._receivers.get(message.kind)
-        if receiver is not None and (message.sender != self.number or message.kind == "taken"):
+        if receiver is not None and (message.sender != self.number or message.kind in _FOR_ALL):
             receiver(message)
 
     def _on_messages_lost(self) -> None:
@@ -441,6 +446,16 @@ class Worker:
         await self.sessions.ensure_fresh(session)
         uris = session.settings.uris
         await self._unsubscribe(session, tuple(uri for uri in session.subscribed if uri not in uris))
+
+    async def send_broadcast(self, name: str, data: JSON) -> None:
+        """Send a broadcast of the server's author to all workers, this one included."""
+        await self.announce("broadcast", self.handler.info.name, jsonrpc.encode([name, data]))
+
+    def _on_broadcast(self, message: _WorkerMessage) -> None:
+        broadcasts = self.handler.broadcasts
+        if message.about == self.handler.info.name and broadcasts.endpoints[0] is self:
+            name, data = _BROADCAST(message.data)
+            self.run_in_background(broadcasts.receive(name, data))
 
     def _on_taken(self, message: _WorkerMessage) -> None:
         reader = self.readers.get(message.about)
