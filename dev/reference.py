@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "reference.md"
 
 GROUPS: Final = {
-    "Servers": "Server Handler Cache KeyRing Channel SignatureError",
+    "Servers": "Server Handler Cache KeyRing MemoryStore Channel SignatureError",
     "Context": "Context SyncContext",
     "Media": "Image Audio File",
     "Elicitation": "Ask Accepted Declined Cancelled Titles Header InputRequired",
@@ -77,7 +77,7 @@ MEMBERS: Final = {
 MODULES: Final = {
     "toolpost.errors": "all exceptions",
     "toolpost.types": "all types of the protocol",
-    "toolpost.server.middleware": "middleware that is included",
+    "toolpost.server.middleware": "built-in middleware",
     "toolpost.prompting": "callbacks that ask the user",
     "toolpost.testing": "tools for your tests: [testing](testing.md)",
 }

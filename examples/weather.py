@@ -14,7 +14,9 @@ from msgspec import Meta
 
 from toolpost import Context, Server, ToolError
 
-server = Server("weather", version="1.0", instructions="Ask for the cities first: there are only a few.")
+server = Server(
+    "weather", version="1.0", instructions="Call `cities` first: only a few cities have a forecast."
+)
 
 Unit = Literal["celsius", "fahrenheit"]
 Days = Annotated[int, Meta(ge=1, le=5)]
@@ -43,31 +45,31 @@ class Forecast:
 
 @server.tool
 def cities() -> list[str]:
-    """The cities whose weather is known."""
+    """List the cities that have a forecast."""
     return list(WEATHER)
 
 
 @server.tool
 def forecast(city: str, days: Days = 3, unit: Unit = "celsius") -> Forecast:
-    """The weather of the next days.
+    """Return the forecast for the next days.
 
     Args:
-        city: one of the cities that are known.
-        days: how many days, today included.
-        unit: of the temperatures.
+        city: a city from `cities`.
+        days: the number of days, including today.
+        unit: the temperature unit.
     """
     if city not in WEATHER:
-        raise ToolError(f"Nothing is known of {city}. Ask for one of {', '.join(WEATHER)}.")
+        raise ToolError(f"No forecast for {city}. Choose one of {', '.join(WEATHER)}.")
     daily = enumerate(WEATHER[city][:days], start=1)
     return Forecast(city, unit, [Day(number, sky, in_unit(high, unit)) for number, (sky, high) in daily])
 
 
 @server.tool
 async def warmest(ctx: Context, day: Days = 1) -> str:
-    """The city where it is warmest on a day.
+    """Return the warmest city on a day.
 
     Args:
-        day: which of the next five; 1 is today.
+        day: the number of the day, from 1 (today) to 5.
     """
     highs = {city: days[day - 1][1] for city, days in WEATHER.items()}
     await ctx.info({"highs": highs})  # a log message for the client

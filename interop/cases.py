@@ -6,7 +6,7 @@ environments.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from toolpost.protocol.methods import DATES
@@ -84,6 +84,12 @@ class Suite(Generic[T]):
     def fitting(self, revision: str, era: str, over: str) -> Iterator[Case[T]]:
         """Return the cases that apply to a session."""
         return (case for case in self.cases if case.applies(revision, era, over))
+
+    def without(self, *names: str, era: Literal["session", "stateless"] | None = None) -> "Suite[T]":
+        """Return the suite without cases that a peer cannot pass, in an era or at all."""
+        other = {"session": "stateless", "stateless": "session", None: None}[era]
+        kept = [case for case in self.cases if era is not None or case.what not in names]
+        return Suite([replace(case, era=other) if case.what in names else case for case in kept])
 
     def __add__(self, other: "Suite[T]") -> "Suite[T]":
         """Concatenate two suites."""

@@ -21,7 +21,7 @@ from toolpost.types import (
     TextContent,
 )
 
-__all__ = ["KITCHEN"]
+__all__ = ["BRIDGED", "KITCHEN", "PROXIED"]
 
 KITCHEN: Final = Suite[Guest]()
 
@@ -84,7 +84,7 @@ async def typed(guest: Guest) -> None:
 
 @KITCHEN.case("tools: picture")
 async def media(guest: Guest) -> None:
-    (block,) = (await guest.client.call_tool("media")).content
+    block = (await guest.client.call_tool("media")).content[0]
     assert isinstance(block, ImageContent)
     assert block.mime_type == "image/png"
 
@@ -106,12 +106,14 @@ async def failures(guest: Guest) -> None:
 @KITCHEN.case("errors: unknown tool, method, resource, prompt")
 async def unknown(guest: Guest) -> None:
     client = guest.client
-    if guest.peer == "server-2.4.0":
+    if guest.peer in {"server-2.4.0", "mcp-remote-0.15.1"}:
         assert isinstance(await _refusal(client.call_tool("nope")), InvalidParams)
     else:
         # The specification requires −32602; the other peers return a result with isError.
         assert "nope" in await _tool_error(guest, "nope")
-    assert (await _refusal(client.request("kitchen/nope"))).code in {-32601, -32602}
+    # Without a session mcp-remote sends an error of its own for a 404, with ours as the text.
+    failed = {-32001} if guest.stateless and guest.peer == "mcp-remote-0.15.1" else {-32601, -32602}
+    assert (await _refusal(client.request("kitchen/nope"))).code in failed
     missing = await _refusal(client.read_resource("config://nope"))
     if guest.peer == "mcp-1.30.0":
         # The specification requires −32002 (RES); this peer sends 0, its code for any failure.
@@ -145,7 +147,7 @@ async def templates(guest: Guest) -> None:
 
 @KITCHEN.case("prompts: list and get")
 async def prompts(guest: Guest) -> None:
-    (prompt,) = await guest.client.list_prompts()
+    prompt = (await guest.client.list_prompts())[0]
     assert [(a.name, bool(a.required)) for a in prompt.arguments or ()] == [("name", True), ("mood", False)]
     (message,) = (await guest.client.get_prompt("greet", {"name": "Ann", "mood": "fine"})).messages
     assert isinstance(message.content, TextContent)
@@ -175,7 +177,8 @@ async def log(guest: Guest) -> None:
     await guest.client.call_tool("count", {"to": 1})
     wanted = ["info", "warning"]
     await eventually(lambda: [line.level for line in guest.logs[before:]][-2:] == wanted, "log")
-    assert guest.logs[-2].data == "counted"
+    # FastMCP wraps what is logged.
+    assert guest.logs[-2].data in ("counted", {"msg": "counted", "extra": None}), guest.logs[-2].data
 
 
 @KITCHEN.case("log: only what was asked for", era="stateless")
@@ -188,7 +191,7 @@ async def log_level(guest: Guest) -> None:
     guest.logs.clear()
     await guest.client.call_tool("count", {"to": 1})
     await eventually(lambda: bool(guest.logs), "log")
-    assert [line.level for line in guest.logs] == ["warning"]
+    assert [line.level for line in guest.logs] == ["warning"], guest.logs
 
 
 @KITCHEN.case("sampling")
@@ -220,8 +223,8 @@ async def roots(guest: Guest) -> None:
 async def changed(guest: Guest) -> None:
     await guest.client.call_tool("grow")
     await eventually(lambda: guest.heard("notifications/tools/list_changed"), "notice")
-    assert "extra" in {tool.name for tool in await guest.client.list_tools()}
-    assert (await guest.client.call_tool("extra")).text == "extra"
+    *_, extra = sorted(tool.name for tool in await guest.client.list_tools() if tool.name.startswith("extra"))
+    assert (await guest.client.call_tool(extra)).text == "extra"
 
 
 @KITCHEN.case("tools: list changed, as a loop hears it")
@@ -235,8 +238,8 @@ async def listened(guest: Guest) -> None:
 
 @KITCHEN.case("subscription")
 async def subscription(guest: Guest) -> None:
-    if guest.peer == "mcp-1.30.0":
-        # This peer always declares `subscribe: false`, so we must not subscribe.
+    if guest.peer in {"mcp-1.30.0", "fastmcp-4.1.0"}:
+        # These peers always declare `subscribe: false`, so we must not subscribe.
         assert "resources.subscribe" in (await _not_declared(guest)).capability
         return
     await guest.client.subscribe("config://app")
@@ -304,3 +307,14 @@ async def _not_declared(guest: Guest) -> CapabilityNotDeclared:
     except CapabilityNotDeclared as error:
         return error
     raise AssertionError("it was not rejected")
+
+
+# Our kitchen has no tool that only tells of a change.
+BRIDGED: Final = KITCHEN.without("tools: list changed, as a loop hears it")
+"""Cases for our own kitchen behind a bridge."""
+
+PROXIED: Final = BRIDGED.without(
+    *("log", "sampling", "elicitation", "roots", "tools: list changed", "subscription"),
+    *("cancellation", "time-out tells the server"),
+)
+"""Cases for a bridge that hands on requests and progress, but no other notification, and no question."""

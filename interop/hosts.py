@@ -27,7 +27,7 @@ STOP: Final = 10.0
 LINE: Final = 1024 * 1024
 """The longest line of output, in bytes."""
 
-_PORT: Final = re.compile(r"(?:http://127\.0\.0\.1:|on port )(\d+)")
+_PORT: Final = re.compile(r"(?:http://127\.0\.0\.1:|on port )([1-9]\d*)")
 
 
 class NotStarted(Exception):

@@ -2,7 +2,7 @@
 
 The peers' servers in `peers/` have the same features and names. Arguments are the revisions (default: all),
 and the transport: `--http` or `--sse`, `--alone` for HTTP without sessions and event streams for older
-clients; stdio by default.
+clients; stdio by default. `--whole` puts lists on one page, for clients that read no other.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ server = Server(
     version="1.0",
     title="The kitchen",
     instructions="Order something.",
-    page_size=4,  # so that every client must paginate
+    page_size=100 if "--whole" in sys.argv else 4,  # so that every client must paginate
     revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
 )
 # Unnamed, so that nothing is left behind if a peer kills this process.

@@ -23,11 +23,11 @@ from toolpost.types import (
 
 __all__ = ["Guest", "Trip", "visit"]
 
-EXPECTED: Final = frozenset({"late answer"})
+EXPECTED: Final = frozenset({"late response"})
 """Expected dropped messages: `mcp` 1.x responds to cancelled requests."""
 
 REPLAYED: Final = frozenset(
-    {"malformed message", "progress that does not increase", "progress of no request in flight"}
+    {"malformed message", "progress that does not increase", "progress of an unknown request"}
 )
 """Messages of npm's `server-everything` that we drop when a stream is resumed: its store returns the events
 of all streams, and the SDK stores each priming event of a stream as a message `{}`."""

@@ -16,7 +16,7 @@ from cases import WAYS, Outcome, Suite
 from drive_everything import EVERYTHING
 from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
-from drive_kitchen import KITCHEN
+from drive_kitchen import BRIDGED, KITCHEN, PROXIED
 from drive_login import PEER, log_in, logged_in
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
@@ -33,6 +33,14 @@ PARALLEL: Final = 4
 SESSIONS: Final = DATES[:-1]
 STATELESS: Final = DATES[-1]
 
+LOOPS: Final = (
+    "tools: list changed, as a loop hears it",
+    "a loop hears changes after all connections were cut",
+)
+
+LATEST: Final = SESSIONS[-2:]
+"""For what is built on a client that speaks all revisions already."""
+
 
 class Served(NamedTuple):
     """A server of theirs.
@@ -45,6 +53,7 @@ class Served(NamedTuple):
         ways: its transports: stdio, http, sse; "alone" is HTTP without sessions for session-era clients,
             "httpx2" is http too, with the other library on our side.
         names_port: whether it chooses a port.
+        behind: the transport of a server of ours, if this one is a bridge to its URL.
     """
 
     peer: str
@@ -53,6 +62,7 @@ class Served(NamedTuple):
     revisions: tuple[str, ...]
     ways: tuple[str, ...] = WAYS
     names_port: bool = True
+    behind: str = ""
 
     def speaks(self, over: str) -> tuple[str, ...]:
         """Return its revisions over a transport."""
@@ -85,6 +95,10 @@ def _peer(peer: str, name: str) -> list[str]:
     return [str(python_of(peer)), "-W", "ignore", str(HERE / "peers" / name)]
 
 
+KITCHEN_OF_OURS: Final = [sys.executable, str(HERE / "kitchen.py")]
+
+_PROXY: Final = [str(python_of("mcp-proxy-0.13.0").with_name("mcp-proxy"))]
+
 SERVERS: Final = (
     Served(
         "mcp-2.3.0",
@@ -109,6 +123,14 @@ SERVERS: Final = (
         ways=("stdio", "http", "alone"),
     ),
     Served(
+        "fastmcp-4.1.0",
+        _peer("fastmcp-4.1.0", "server_fastmcp.py"),
+        # Without a session it has no subscriptions.
+        (KITCHEN + WEB + ALONE).without(*LOOPS, era="stateless"),
+        DATES,
+        ways=(*WAYS, "alone"),
+    ),
+    Served(
         "everything",
         [str(NODE), _module("everything", "server-everything/dist/index.js")],
         EVERYTHING + EVERYTHING_WEB,
@@ -121,6 +143,41 @@ SERVERS: Final = (
         FILESYSTEM,
         SESSIONS,
         ways=("stdio",),
+    ),
+)
+
+BRIDGES: Final = (
+    Served(
+        "mcp-remote-0.15.1",
+        [str(NODE), str(HOME / "mcp-remote-0.15.1" / "node_modules" / "mcp-remote" / "dist" / "proxy.js")],
+        # Without a session it posts the notification instead of closing the request's stream.
+        BRIDGED.without("cancellation", "time-out tells the server", era="stateless"),
+        (*LATEST, STATELESS),
+        ways=("stdio",),
+        behind="http",
+    ),
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--transport", "streamablehttp"],
+        PROXIED,
+        LATEST,
+        ways=("stdio",),
+        behind="http",
+    ),
+    # Over HTTP it answers with JSON alone, which leaves no room for progress.
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--port", "0", "--", *KITCHEN_OF_OURS],
+        PROXIED.without("progress"),
+        LATEST,
+        ways=("http",),
+    ),
+    Served(
+        "mcp-proxy-0.13.0",
+        [*_PROXY, "--port", "0", "--", *KITCHEN_OF_OURS],
+        PROXIED,
+        LATEST,
+        ways=("sse",),
     ),
 )
 
@@ -139,9 +196,40 @@ CLIENTS: Final = (
     Visitor("mcp-1.9.4", _peer("mcp-1.9.4", "client_mcp1.py"), sessions=SESSIONS[:2]),
     Visitor("sdk-1.22.0", _script("sdk-1.22.0", "client_sdk.mjs"), sessions=SESSIONS[:3]),
     Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS)),
+    Visitor("fastmcp-4.1.0", _peer("fastmcp-4.1.0", "client_fastmcp.py"), ("auto",), LATEST),
+    # After −32022 it does not open a session, as the specification allows (VER-2).
+    Visitor(
+        "ai-sdk-2.0.99",
+        _script("ai-sdk-2.0.99", "client_ai_sdk.mjs"),
+        ("auto",),
+        LATEST,
+        falls_back=False,
+    ),
+    Visitor("langchain-0.3.2", _peer("langchain-0.3.2", "client_langchain.py"), sessions=LATEST),
+    Visitor(
+        "pydantic-ai-2.66.0",
+        _peer("pydantic-ai-2.66.0", "client_pydantic_ai.py"),
+        ("auto",),
+        LATEST,
+        probes=True,
+    ),
+    Visitor(
+        "openai-agents-0.24.0",
+        _peer("openai-agents-0.24.0", "client_openai.py"),
+        ("auto",),
+        LATEST,
+        probes=True,
+    ),
+    # It reads the first page of a list, and no other.
+    Visitor(
+        "google-adk-2.13.0",
+        _peer("google-adk-2.13.0", "client_adk.py"),
+        sessions=LATEST,
+        flags=("--whole",),
+    ),
 )
 
-PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *SERVERS_OF_OURS, *CLIENTS)))
+PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *BRIDGES, *SERVERS_OF_OURS, *CLIENTS)))
 
 
 async def drive(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
@@ -151,13 +239,37 @@ async def drive(served: Served, over: str, revision: str | None) -> AsyncIterato
         trip = Trip(
             served.peer,
             over,
-            Stdio(command, args, stderr="discard", max_line=64 * 1024 * 1024),
+            Stdio(
+                command,
+                args,
+                env={"MCP_REMOTE_CONFIG_DIR": place},
+                stderr="discard",
+                max_line=64 * 1024 * 1024,
+            ),
             revision,
             revision or served.speaks(over)[-1],
             place if served.suite is FILESYSTEM else "",
         )
         async for outcome in visit(trip, served.suite):
             yield outcome
+
+
+async def drive_bridge(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
+    """Run our client over stdio against their bridge to the URL of our server."""
+    ours = Host()
+    async with listening([*KITCHEN_OF_OURS, f"--{served.behind}"], ours):
+        url = f"http://127.0.0.1:{ours.port}{PATHS[served.behind]}"
+        bridge = served._replace(command=[*served.command, url])
+        async for outcome in drive(bridge, over, revision):
+            yield outcome
+    yield Outcome(
+        served.peer,
+        "our server",
+        served.behind,
+        revision or "unpinned",
+        "our server ends in order",
+        ours.complaint,
+    )
 
 
 async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
@@ -183,13 +295,14 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
     """Return all sessions of their client with our URL."""
     oldest, *streamable = visitor.sessions
     newest = streamable[-1]
-    found = [host_http(visitor, "http", "legacy", newest, None)]
+    found = [] if visitor.probes else [host_http(visitor, "http", "legacy", newest, None)]
     found += [host_http(visitor, "http", "legacy", revision, revision) for revision in streamable]
     found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
-    if "auto" in visitor.modes:
+    if "auto" in visitor.modes and visitor.falls_back and not visitor.probes:
         found.append(host_http(visitor, "http", "auto", newest, newest))
-    found += [host_http(visitor, "alone", "legacy", date, date) for date in (streamable[0], newest)]
-    found.append(host_http(visitor, "sse", "legacy", newest, None))
+    found += [host_http(visitor, "alone", "legacy", date, date) for date in sorted({streamable[0], newest})]
+    if not visitor.probes:
+        found.append(host_http(visitor, "sse", "legacy", newest, None))
     found.append(host_http(visitor, "sse", "legacy", oldest, oldest))
     return found
 
@@ -197,19 +310,20 @@ def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
 def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
     """Return all sessions."""
     found: list[AsyncIterator[Outcome]] = []
-    for served in (*SERVERS, *SERVERS_OF_OURS):
+    for served in (*SERVERS, *BRIDGES, *SERVERS_OF_OURS):
         if served.peer in peers:
             for over in served.ways:
                 # Without a pin our client would not open a session.
                 unpinned = () if over == "alone" else (None,)
-                start = drive if over == "stdio" else drive_http
+                start = drive_bridge if served.behind else drive if over == "stdio" else drive_http
                 found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
     for visitor in CLIENTS:
         if visitor.peer in peers:
-            found.append(host(visitor, "legacy", visitor.sessions[-1], None))
+            if not visitor.probes:
+                found.append(host(visitor, "legacy", visitor.sessions[-1], None))
             found += [host(visitor, "legacy", revision, revision) for revision in visitor.sessions]
             found += [host(visitor, mode, STATELESS, None) for mode in visitor.modes]
-            if "auto" in visitor.modes:
+            if "auto" in visitor.modes and visitor.falls_back and not visitor.probes:
                 # A probe that our server rejects because it supports only sessions.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)

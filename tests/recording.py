@@ -330,8 +330,8 @@ LENIENT = [
     Excuse(
         "received",
         "result",
-        r"List(Tools|Prompts|Resources|ResourceTemplates)Result: .* at \['\w+', \d+(, 'inputSchema')?\]",
-        "an item that cannot be read is left out, and a tool may be called whose schema says nothing",
+        r"List(Tools|Prompts|Resources|ResourceTemplates)Result: .* at \['\w+', \d+(, '\w+'.*)?\]",
+        "what cannot be read of an item is left out, and a tool may be called whose schema says nothing",
     ),
     Excuse(
         "received",

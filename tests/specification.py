@@ -32,7 +32,7 @@ def absence() -> str | None:
 
 
 def demanded() -> bool:
-    """Whether a missing specification is a failure: in CI, and where somebody said where it is."""
+    """Return whether a missing specification is a failure: in CI, and where its place was given."""
     return os.environ.get("CI") == "true" or bool(os.environ.get(PLACE))
 
 

@@ -12,6 +12,7 @@ from mcp.client.sse import sse_client
 from pydantic import AnyUrl, FileUrl
 
 import contract
+from contract import plain
 
 try:
     from mcp.client.streamable_http import streamable_http_client
@@ -19,11 +20,6 @@ except ImportError:  # 1.9
     from mcp.client.streamable_http import streamablehttp_client as streamable_http_client
 
 warnings.simplefilter("ignore")
-
-
-def plain(model: Any) -> dict[str, Any]:
-    """A model as it travels."""
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 class Theirs:
@@ -179,7 +175,7 @@ async def main() -> None:
     """Connect, and run the contract."""
     _, expected, over, target = contract.arguments()
     if types.LATEST_PROTOCOL_VERSION < "2025-11-25":  # it does not resume the stream of a request
-        contract.CASES[:] = [case for case in contract.CASES if case.run is not contract.cut]
+        contract.without(contract.cut)
     async with connected(over, target) as theirs:
         await contract.run(theirs, expected)
 

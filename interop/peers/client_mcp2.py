@@ -13,13 +13,9 @@ from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 from pydantic import FileUrl
 
 import contract
+from contract import plain
 
 warnings.simplefilter("ignore")  # they deprecate what is gone from the newest revision
-
-
-def plain(model: Any) -> dict[str, Any]:
-    """A model as it travels."""
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 class Theirs:

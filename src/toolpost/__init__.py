@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from toolpost.server.signature.annotations import Titles as Titles
     from toolpost.server.signature.errors import SignatureError as SignatureError
     from toolpost.server.sync_context import SyncContext as SyncContext
+    from toolpost.stores.memory import MemoryStore as MemoryStore
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
 
@@ -94,6 +95,7 @@ _HOMES = {
     "server.signature.annotations": "Header Titles",
     "server.signature.errors": "SignatureError",
     "server.sync_context": "SyncContext",
+    "stores.memory": "MemoryStore",
     "transports.targets": "Http Stdio",
 }
 """Module → its public names. Each is loaded on first use."""

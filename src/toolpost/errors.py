@@ -26,8 +26,10 @@ Knows nothing of bytes, eras or transports.
     └─ InvalidSeal                          a sealed string is forged, damaged, expired or for another use
 """
 
-from collections.abc import Iterable
-from typing import Any, Final, TypedDict, Unpack, cast
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 __all__ = [
     "AuthError",
@@ -65,6 +67,41 @@ __all__ = [
     "UrlElicitationRequired",
     "UserRejected",
 ]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: "; did you mean …?", or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
+
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def explain_keywords(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method that users call with keywords suggest the right one for a wrong one."""
+    code = method.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(method)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in known:
+                called = call.__qualname__.removesuffix(".__init__")
+                raise TypeError(f"{called}() has no keyword {name!r}{suggest(name, known)}")
+        return method(*args, **keywords)
+
+    return call
+
+
+def name_methods(mixin: type, name: str) -> None:
+    """Let Python's errors about the methods of a mixin name the class that users know."""
+    for each in vars(mixin).values():
+        if hasattr(each, "__code__"):
+            each.__qualname__ = f"{name}.{each.__name__}"
 
 
 class _Details(TypedDict, total=False):
@@ -286,6 +323,9 @@ class UserRejected(RPCError, code=-1, kind="user rejected"):
     """
 
 
+_SCOPE: Final = re.compile(r"[!#-\[\]-~]+").fullmatch  # they go into a header
+
+
 class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"):
     """The token of a request lacks scopes; over HTTP, the response names them.
 
@@ -303,8 +343,8 @@ class MissingScopes(RPCError, InsufficientScope, code=403, kind="missing scopes"
 
     @property
     def scopes(self) -> list[str]:
-        """All scopes that the operation needs, if the server sent them."""
-        return _select_strings(self.data).get("scope", "").split()
+        """All scopes that the operation needs, if the server sent them; others are left out."""
+        return list(filter(_SCOPE, _select_strings(self.data).get("scope", "").split()))
 
 
 class RateLimited(RPCError, code=429, kind="rate limited"):
@@ -372,7 +412,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class CapabilityNotDeclared(LocalProtocolError):
-    """The peer or we did not declare the `capability` that this needs.
+    """A required `capability` was not declared, by the peer or by us.
 
     Examples:
         >>> CapabilityNotDeclared("prompts", "the server has no prompts").capability

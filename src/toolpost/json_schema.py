@@ -1,7 +1,7 @@
 """JSON Schema: readers of schemas of any origin, and explanations why a value does not match.
 
 Readers accept any JSON that a peer sends as a schema. `explain_mismatch` is for schemas that a server makes
-from types: it explains, and decides nothing. jsonschema-rs, which is optional, validates other schemas.
+from types: it explains, and decides nothing. `schema_validator` validates others.
 """
 
 import operator
@@ -166,19 +166,6 @@ def find_remote_references(value: JSON, depth: int = MAX_SCHEMA_DEPTH) -> list[s
     parts = as_object(value).values() or as_list(value)
     inner = (each for part in parts for each in find_remote_references(part, depth - 1))
     return list(dict.fromkeys([*own, *inner]))
-
-
-def make_validator(schema: Schema, **options: Any) -> Any:
-    """Return a validator of jsonschema-rs, which fetches nothing; None if that is not installed.
-
-    A schema that is invalid, or refers to another document, is a ValueError. Patterns take linear time.
-    """
-    try:
-        import jsonschema_rs  # noqa: PLC0415 - optional
-    except ImportError:
-        return None
-    patterns = jsonschema_rs.RegexOptions()
-    return jsonschema_rs.validator_for(cast("Any", schema), offline=True, pattern_options=patterns, **options)
 
 
 # --------------------------------------------------------------------- explaining values

@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.server.handler import Handler
 from toolpost.server.runtime.conversation import ServerConversation
@@ -42,9 +43,15 @@ async def serve_stdio(
     ]
     conversations: list[ServerConversation] = []
 
+    async def finish() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain):
+                for conversation in conversations:
+                    await conversation.drain()
+
     async def serve() -> None:
         async with handler.hold_lifespan() as lifespan:
-            conversation = ServerConversation(handler, _BorrowedChannel(channel), lifespan)
+            conversation = ServerConversation(handler, _BorrowedChannel(channel, finish), lifespan)
             conversations.append(conversation)
             channel.on_oversized(partial(_reject_oversized_line, conversation))
             await conversation.run()
@@ -56,12 +63,9 @@ async def serve_stdio(
         try:
             await asyncio.wait((serving, *ending), return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(drain):
-                        for conversation in conversations:
-                            await conversation.drain()
-            elif conversations:
-                await asyncio.wait((serving,))  # it serves the requests that have arrived, and ends
+                await finish()
+            elif conversations:  # it serves the requests that have arrived, and ends
+                await asyncio.wait((serving, ending[0]), return_when=asyncio.FIRST_COMPLETED)
             serving.cancel()
         finally:
             for number in handled:
@@ -74,14 +78,26 @@ async def serve_stdio(
 
 
 class _BorrowedChannel:
-    """A channel that the conversation does not close: the lifespan may still print when it ends."""
+    """A channel that the conversation does not close: the lifespan may still print when it ends.
 
-    def __init__(self, channel: StdioServerChannel) -> None:
-        self.receive = channel.receive
+    It ends when `finish` has: who pipes requests in closes stdin before they are answered.
+    """
+
+    def __init__(self, channel: StdioServerChannel, finish: Callable[[], Awaitable[None]]) -> None:
+        self._channel, self._finish = channel, finish
         self.send = channel.send
         self.offer = channel.offer
         self.serve = channel.serve
         self.local = True
+
+    async def receive(self) -> bytes:
+        """Return the next message of the client."""
+        try:
+            return await self._channel.receive()
+        except ChannelClosed:
+            if self._channel.has_reader:
+                await self._finish()
+            raise
 
     async def close(self) -> None:
         """Leave it open."""
@@ -106,7 +122,7 @@ def _install_signal_handler(
 def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine) -> None:
     """Answer a message that was dropped because of its length."""
     error = line.make_error()
-    logger.warning("dropped a message from the client: %s", error)
+    logger.log(conversation.warnings.choose_level(), "dropped a message from the client: %s", error)
     conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 

@@ -1,8 +1,10 @@
-"""A token bucket, the algorithm behind rate limits.
+"""A token bucket, the algorithm behind rate limits, and the limit of warnings that a peer causes.
 
-The limits are elsewhere: of clients in `server.middleware`, of notifications in `server.context`.
+Other limits are elsewhere: of clients in `server.middleware`, of notifications in `server.context`.
 """
 
+import logging
+import time
 from collections.abc import Callable
 
 
@@ -29,3 +31,16 @@ class TokenBucket:
     def delay(self) -> float:
         """The seconds after the last `take` until the next one can succeed."""
         return max(0.0, 1 - self._tokens) / self._rate
+
+
+class WarningThrottle:
+    """Limits warnings that a peer can cause any number of times; the others are debug messages."""
+
+    __slots__ = ("_bucket",)
+
+    def __init__(self) -> None:
+        self._bucket = TokenBucket(4, 1 / 60, time.monotonic)
+
+    def choose_level(self) -> int:
+        """Return the level of the next warning, and count it."""
+        return logging.WARNING if self._bucket.take() else logging.DEBUG

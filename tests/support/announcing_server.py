@@ -1,4 +1,4 @@
-"""A server that tells of changes in both eras, and what a client hears of them."""
+"""A server that reports changes in both eras, and the notifications that a client receives."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ UPDATED = "notifications/resources/updated"
 
 
 class Telling(Endpoint):
-    """A server that tells of changes in either era."""
+    """A server that reports changes in either era."""
 
     def __init__(self, **table: Any) -> None:
         self.listens: list[Any] = []
@@ -47,7 +47,7 @@ class Telling(Endpoint):
         channel.say(ACK, notifications=wanted, _meta={TAG: message["id"]})
 
     def change(self, method: str, **params: Any) -> None:
-        """Tell of a change, on the stream where this era tells it."""
+        """Report a change, on the stream of this era."""
         tag = {"_meta": {TAG: self.listens[-1]}} if self.listens else {}
         self.now.say(method, **params, **tag)
 
@@ -57,7 +57,7 @@ class Telling(Endpoint):
 
 
 async def collect(changes: Any, count: int) -> list[Change]:
-    """So many changes, and out of the loop."""
+    """Return this number of changes, and leave the loop."""
     heard: list[Change] = []
     async for change in changes:
         heard.append(change)

@@ -1,4 +1,4 @@
-"""A server of ours as it is served to others, with functions that repeat what they are told."""
+"""A server of ours as it is served to others, with functions that repeat their input."""
 
 import asyncio
 import logging
@@ -72,12 +72,12 @@ async def attacked(server: Server | None = None, **web: Any) -> AsyncGenerator[S
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """Whether a line of the log is about more than that somebody does not speak HTTP."""
+    """Return whether a line of the log reports more than a peer that does not use HTTP."""
     return record.getMessage() != "Invalid HTTP request received."
 
 
 async def calls(site: Site, session: str | None = None, text: str = "fine") -> bool:
-    """Whether somebody else is served."""
+    """Return whether another client is served."""
     params = call("mark", text=text)
     asked = (
         modern("tools/call", params)

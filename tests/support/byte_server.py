@@ -82,7 +82,7 @@ def _bytes(message: bytes | str | dict[str, Any]) -> bytes:
 
 
 def write(data: bytes) -> None:
-    """Write all of it, or end with whoever reads it."""
+    """Write all of it, or stop when the reader closes."""
     while data:
         data = data[os.write(1, data) :]
 

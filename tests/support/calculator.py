@@ -13,7 +13,7 @@ class Name:
 
 
 def calculator() -> Server:
-    """The server, made anew."""
+    """Create the server again."""
     server = Server("calculator")
 
     @server.tool

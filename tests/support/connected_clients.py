@@ -1,7 +1,7 @@
 """Connected clients for the cases: over any transport, in one revision, shared where state allows.
 
 A shared client lives as long as its module, with all that belongs to it: that is held `on_purpose`, so that
-everything else can be found to be left behind. How a case is chosen is told in `features`.
+everything else is reported as a leak. `features` describes how a case is chosen.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ PATIENCE = 20.0
 async def until(condition) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.001)
 
 
 def server_of(program: str) -> Handler:
-    """The server of a program, made anew."""
+    """Create the server of a program again."""
     spec = importlib.util.spec_from_file_location(f"programs_{program}", PROGRAMS / f"{program}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -106,7 +106,7 @@ class Desk:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody is there."""
+        """No server."""
         self.elicited: Any = None
         self.sampled: Any = None
         self.roots: Any = []

@@ -74,7 +74,7 @@ class HttpLike(ScriptedChannel):
             self.feed({"jsonrpc": "2.0", "id": request_id, kind: answer})
 
     def say(self, method: str, **params: Any) -> None:
-        """Let a notice arrive."""
+        """Feed a notification."""
         self.feed({"jsonrpc": "2.0", "method": method, "params": params})
 
     def lost(self) -> SessionLost:
@@ -127,7 +127,7 @@ class Endpoint:
         ]
 
     async def until(self, method: str, count: int = 1) -> None:
-        """Wait until a method was heard so often."""
+        """Wait until a method was received this often."""
         while sum(channel.heard.count(method) for channel in self.channels) < count:
             self.news.clear()
             await self.news.wait()

@@ -28,8 +28,6 @@ MAX_ANSWERS = 256
 """Answers that a call may bring."""
 MAX_URL_ELICITATIONS = 256
 MAX_COMPLETIONS = 100
-NOTIFICATION_BURST = 500
-NOTIFICATION_RATE = 100.0
 
 # --------------------------------------------------------------------- HTTP
 

@@ -210,7 +210,7 @@ async def _say(heard: Heard, data: bytes) -> None:
 
 
 async def browse(url: str) -> str:
-    """Say yes, and tell where the browser is sent back to."""
+    """Log in, and return the URL of the redirect."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(url, allow_redirects=False) as response,

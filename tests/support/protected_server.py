@@ -114,7 +114,7 @@ class _Later:
 
 @asynccontextmanager
 async def place(login: AuthorizationServer, *, sse: bool = False, **auth: Any) -> AsyncGenerator[str]:
-    """Serve the kitchen for those who log in at a test authorization server; where it is."""
+    """Serve the kitchen for users who log in at a test authorization server; yield its URL."""
     later = _Later()
     async with serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}"

@@ -1,6 +1,6 @@
-"""HTTP/1.1 as bytes: exactly what is asked goes out, and what comes back is told as it is.
+"""HTTP/1.1 as bytes: the request is sent as given, and the response is returned unchanged.
 
-No client of ours has a hand in it, and no library that would put things right: a test may send what no client
+It uses neither our client nor a library that would correct mistakes: a test may send what no client
 would, and sees what is really there.
 """
 
@@ -95,7 +95,7 @@ class Wire:
             headers: pairs, or a mapping.
             body: what it brings.
             host: another value of Host; None for no such header.
-            length: whether to tell the length of the body.
+            length: whether to send the length of the body.
         """
         pairs = list(headers.items() if isinstance(headers, dict) else headers)
         lines = [f"{method} {target} HTTP/1.1"]

@@ -11,7 +11,7 @@ __all__ = ["Region", "served", "show"]
 Region = Annotated[str, Header("Region")]
 
 
-# --------------------------------------------------------------------- who is told
+# --------------------------------------------------------------------- which client is notified
 
 
 def show(arguments: dict[str, Any]) -> str:

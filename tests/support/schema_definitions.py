@@ -69,7 +69,7 @@ NOTICES = {
     "TaskStatus": "notifications/tasks/status",
     "ToolListChanged": "notifications/tools/list_changed",
 }
-"""How the schemas name a notice, in front of Notification and NotificationParams."""
+"""The prefix of the name of a notification in the schemas, before Notification and NotificationParams."""
 
 STEMS = REQUESTS | NOTICES
 

@@ -67,5 +67,5 @@ class House:
         if name == "bug":
             raise ValueError("secret")
         if name == "odd":
-            return "nonsense"  # pyright: ignore[reportReturnType] - what is wrong is told
+            return "nonsense"  # pyright: ignore[reportReturnType] - the error is reported
         return self.one if name == "one" or capabilities.roots is not None else self.two

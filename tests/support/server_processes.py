@@ -160,7 +160,7 @@ class Victim(Process):
             return (await wire.answer()).json["result"]["content"][0]["text"]
 
     async def holdings(self) -> dict[str, int]:
-        """What it says of itself, and its descriptors when nobody is connected."""
+        """Its own figures, and its descriptors when no client is connected."""
         told = json.loads(await self.ask("holdings"))
         return {**told, "descriptors": descriptors(self.pid)}
 

@@ -158,7 +158,7 @@ _ANSWERS = (types.CreateMessageResult, types.ElicitResult, types.ListRootsResult
 
 
 def _answers(kind: type[types.Result]) -> Values:
-    """Answers as they stand in a retry: encoded, and told so that a stateless server can read them."""
+    """Answers as in a retry: encoded so that a stateless server can read them."""
     bare = _drawn(kind, meta=st.none(), result_type=st.none())
     return bare.map(lambda answer: Raw(jsonrpc.encode(downgrade_value(answer, LATEST))))
 

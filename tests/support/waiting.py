@@ -1,4 +1,4 @@
-"""Waiting for what no event tells."""
+"""Waiting for conditions that have no event."""
 
 import asyncio
 import time
@@ -25,5 +25,5 @@ def eventually(condition, what: str) -> None:
 
 async def until(condition) -> None:
     """The same for a test in an event loop, which has a time limit of its own."""
-    while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+    while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0.001)

@@ -54,7 +54,7 @@ HEAVY = {
 
 
 def heavy(modules: set[str]) -> set[str]:
-    """Those that nobody should load, by themselves or by a part of them."""
+    """Modules that must not be loaded, neither directly nor by a submodule."""
     return {
         module for module in modules if any(module == name or module.startswith(f"{name}.") for name in HEAVY)
     }

@@ -69,7 +69,7 @@ def encode_basic(name: str, secret: str) -> str:
 
 
 def convert_document(document: object, kind: type[S], problem: str) -> S:
-    """Return a document as a struct. The AuthError otherwise names types and places, but no values."""
+    """Return a document as a struct. Raises AuthError, which names types and places, but no values."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

@@ -63,7 +63,7 @@ def _make_registry() -> Any:
 
 
 def parse_jws(text: str, label: str = "the token") -> CompactJws:
-    """Parse a compact JWS whose payload is a JSON object. The TokenRejected otherwise does not repeat it."""
+    """Parse a compact JWS whose payload is a JSON object. Raises TokenRejected, without the text."""
     jws, decode = import_jose().jws, import_module("joserfc.util").urlsafe_b64decode
     try:
         found = jws.extract_compact(text.encode("ascii"), registry=_make_registry())

@@ -87,7 +87,7 @@ class UrlPolicy:
         if parts.scheme == "http" and not self._allow_http and not is_loopback_host(parts.hostname):
             raise AuthError(
                 f"{label} is not https: {redact_url(url)}",
-                hint="plain http is only allowed to this machine; allow_http=True allows it to others",
+                hint="plain http is allowed only to this machine; allow_http=True allows it everywhere",
             )
         return parts
 

@@ -46,12 +46,12 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 class Change(NamedTuple):
-    """Something on the server that has changed, so that it is worth reading again.
+    """A change on the server: a list or a resource may have new contents.
 
     Attributes:
         kind: the list of "tools", "prompts" or "resources" (and templates), or a "resource".
         uri: which resource; None for a list.
-        missed: whether it may or may not have changed: the connection or the stream was lost for a while.
+        missed: True if it is not known whether it changed: the connection or the stream was lost for a while.
 
     Examples:
         >>> change = Change("resource", "config://shop")
@@ -133,7 +133,7 @@ class _SessionSubscription:
 
 
 class ChangeStream:
-    """The changes on a server, one after the other: `async for change in client.listen(…):`.
+    """The changes on a server, in order: `async for change in client.listen(…):`.
 
     As a context manager it subscribes at the beginning of the block, so that no change of a list that is read
     inside goes unnoticed. It serves one loop.
@@ -154,7 +154,7 @@ class ChangeStream:
 
     async def __aenter__(self) -> Self:
         """Listen from now on."""
-        await self._start()
+        await self.start()
         self._is_entered = True
         return self
 
@@ -166,7 +166,7 @@ class ChangeStream:
     async def __aiter__(self) -> AsyncIterator[Change]:
         """The changes, until the client is closed."""
         try:
-            await self._start()
+            await self.start()
             while self._pending or not self._is_over:
                 while self._pending:
                     (kind, uri), missed = next(iter(self._pending.items()))
@@ -202,7 +202,8 @@ class ChangeStream:
 
     # ----------------------------------------------------------------- listening
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Subscribe, unless that was done."""
         if self._loop is not None or self._is_over:
             return
         self._loop = asyncio.get_running_loop()
@@ -267,7 +268,7 @@ class ChangeStream:
                 logger.info("not receiving change notifications at the moment: %s", error)
             else:
                 if refused:
-                    logger.warning("the server no longer watches %s", ", ".join(refused))
+                    logger.warning("the server no longer watches %.1000s", ", ".join(refused))
                 return
 
     def _on_notification(self, event: NotificationReceived) -> None:

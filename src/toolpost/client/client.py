@@ -31,11 +31,11 @@ from toolpost.client.options import (
     LogCallback,
     NotificationCallback,
     ProgressCallback,
-    check_mapping,
+    check_texts,
     make_reference,
 )
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
-from toolpost.errors import CapabilityNotDeclared
+from toolpost.errors import CapabilityNotDeclared, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
@@ -107,7 +107,7 @@ class ServerFacts:
 
     @property
     def stats(self) -> Stats:
-        """Statistics so far: requests, time-outs, notifications, discarded messages and more."""
+        """Statistics so far: requests, timeouts, notifications, discarded messages and more."""
         return self._session.stats
 
 
@@ -134,7 +134,7 @@ class Client(ServerFacts, ToolMethods):
         timeout: seconds to wait for an answer, None without limit. Progress restarts it; it is paused while a
             callback answers the server.
         max_timeout: seconds to wait in all, whatever the progress and in how many rounds; 300 if there is a
-            time-out.
+            timeout.
         connect_timeout: seconds to reach the server and to negotiate with it.
         probe_timeout: seconds to wait for the answer to the first request, which old servers may not send.
         heartbeat: seconds between two pings; without an answer within the same time, the connection counts as
@@ -154,7 +154,7 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: callbacks for methods that the protocol does not define, by name.
         capabilities: details of the declared capabilities: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
-        strict: raise if an item of a list cannot be decoded, instead of leaving it out.
+        strict: raise if a list or an output schema breaks a rule, instead of leaving out what is wrong.
         cache: cache lists and resources as long as a server of the stateless era declares them fresh, and
             until it announces a change.
 
@@ -173,6 +173,7 @@ class Client(ServerFacts, ToolMethods):
         2.5
     """
 
+    @explain_keywords
     def __init__(
         self,
         target: "Target",
@@ -361,7 +362,7 @@ class Client(ServerFacts, ToolMethods):
         meta: Mapping[str, JSON] | None = None,
     ) -> types.GetPromptResult:
         """Return a prompt, filled in with its arguments."""
-        params = types.GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
+        params = types.GetPromptParams(name=name, arguments=check_texts("arguments", arguments) or None)
         limits = self._make_limits(timeout, progress)
         call = MultiRoundCall(self._session, PROMPTS_GET, params, limits, meta)
         return await call.finish(types.GetPromptResult)
@@ -388,7 +389,7 @@ class Client(ServerFacts, ToolMethods):
         Raises:
             ValueError: `ref` is a string that may be either.
         """
-        known = check_mapping("context", context)
+        known = check_texts("context", context)
         params = types.CompleteParams(
             ref=make_reference(ref),
             argument=types.CompletionArgument(name=argument, value=value),
@@ -541,3 +542,6 @@ class Client(ServerFacts, ToolMethods):
         """Send any notification, of the protocol or not."""
         row = method if method in PROTOCOL_METHODS else Row(method, types.NotificationParams)
         await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)
+
+
+name_methods(ToolMethods, Client.__name__)

@@ -1,7 +1,7 @@
 """Checks a filled-in form against the schema that the server sent with it, before it is sent back.
 
-Owns the few kinds of fields that a form may have. Anything unknown is not judged, and neither is a `pattern`:
-one that a server wrote may take exponential time to match. Errors do not repeat the value, which is private.
+Knows the types of fields that a form may have. Does not check unknown keywords or a `pattern`: a pattern from
+a server may take exponential time to match. Errors do not repeat the value, which is private.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def fill_defaults(schema: Mapping[str, JSON] | None, content: Mapping[str, JSON]
 def find_form_error(schema: Mapping[str, JSON] | None, content: Mapping[str, JSON]) -> str | None:
     """Return the error in the content of a form, naming the field; None if it fits (ELIC-42).
 
-    The form's own defaults are not judged: they are the server's business.
+    The form's own defaults are not checked: the server is responsible for them.
     """
     given = _OBJECT(jsonrpc.encode(content))  # as the server will read it
     schema = schema or {}

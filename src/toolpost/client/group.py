@@ -100,7 +100,7 @@ class ClientGroup(Mapping[str, Client]):
             except MCPError as error:
                 where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
                 error.peer = where if error.peer is None else f"{where}, {error.peer}"
-                logger.warning("skipped: %s", error)
+                logger.warning("skipped: %.1000s", error)
                 self._failures[name] = error
             except (TypeError, ValueError) as error:
                 error.add_note(f"server {name!r}")
@@ -189,7 +189,10 @@ class ClientGroup(Mapping[str, Client]):
         except Exception as error:  # noqa: BLE001 - an error of one server must not affect the others
             again = str(self._failures.get(name)) == str(error)
             logger.log(
-                logging.DEBUG if again else logging.WARNING, "could not connect to server %r: %s", name, error
+                logging.DEBUG if again else logging.WARNING,
+                "could not connect to server %r: %.1000s",
+                name,
+                error,
             )
             self._failures[name] = error
         else:
@@ -237,7 +240,7 @@ class ClientGroup(Mapping[str, Client]):
         try:
             tools = await self._clients[name].list_tools(timeout=timeout)
         except MCPError as error:
-            logger.warning("could not list the tools of server %r: %s", name, error)
+            logger.warning("could not list the tools of server %r: %.1000s", name, error)
             self._failures[name] = error
             return []
         self._failures.pop(name, None)

@@ -1,14 +1,15 @@
 """Reads lists page by page, and resources, from a server or from the cache.
 
 Owns facts learnt on the current connection: cached answers, output schemas, and the parameters that HTTP
-repeats in headers; a notification or a gap makes them stale. An item that cannot be decoded costs that item,
-not the list. Sending is left to the session.
+repeats in headers; a notification or a gap makes them stale. What cannot be decoded costs a member of an item
+or the item, not the list. Sending is left to the session.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
@@ -18,10 +19,11 @@ from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.client.multi_round import MultiRoundCall
 from toolpost.client.output_schemas import OutputSchemas
-from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, SessionLost
+from toolpost.errors import InvalidParams, MCPError, MethodNotFound, RemoteProtocolError, SessionLost
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.headers import find_annotations
-from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, encode
+from toolpost.protocol.local_peer import has_capability
 from toolpost.protocol.methods import (
     CLIENT,
     PROMPTS_LIST,
@@ -35,6 +37,7 @@ from toolpost.protocol.methods import (
     TOOLS_LIST_CHANGED,
     Row,
 )
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import Raw, Result, WireStruct
 
 if TYPE_CHECKING:
@@ -65,12 +68,12 @@ class ListMethod(Generic[P, Item]):
             method,
             types.PaginatedRequestParams,
             cast("type[types.PaginatedResult]", raw_page),
-            client=row.client,
-            needs=row.needs,
-            needs_since=row.needs_since,
+            client=row.client,  # and no `needs`: servers have lists that they do not declare
         )
+        self.needs: Final = row.needs or ""
         self.member: Final = member
         self._page = page
+        self.empty_page: Final[types.PaginatedResult] = cast("Any", raw_page)(**{member: []})
         self._item: JSONReader[Item] = JSONReader(item)
 
     def read(self, loose: types.PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
@@ -81,6 +84,8 @@ class ListMethod(Generic[P, Item]):
                 items.append(self._item(raw))
             except InvalidJSONValue as error:
                 report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be decoded: {error}"))
+                with suppress(*DECODE_ERRORS):
+                    items.append(self._item.decode(_drop_invalid_members(raw, self._item.kind)))
         page = self._page(
             **{self.member: items},
             next_cursor=loose.next_cursor,
@@ -92,6 +97,32 @@ class ListMethod(Generic[P, Item]):
         vars(page)["raw"] = vars(loose).get("raw")
         return page
 
+
+def _drop_invalid_members(raw: Raw, kind: type[WireStruct]) -> bytes:
+    """Return an item without the optional members, or the items in their lists, that cannot be decoded."""
+    members = _MEMBERS.decode(raw)
+    for field in msgspec.structs.fields(kind):
+        value = members.get(field.encode_name)
+        if field.required or value is None:
+            continue
+        reader = JSONReader[object](field.type)
+        try:
+            reader.decode(value)
+        except DECODE_ERRORS:
+            kept: list[Raw] = []
+            with suppress(*DECODE_ERRORS):
+                for each in _ITEMS.decode(value):
+                    with suppress(*DECODE_ERRORS):
+                        reader.decode(b"[%b]" % each)
+                        kept.append(each)
+            members[field.encode_name] = Raw(encode(kept))
+            if not kept:
+                del members[field.encode_name]
+    return encode(members)
+
+
+_MEMBERS: Final = JSONReader(dict[str, Raw])
+_ITEMS: Final = JSONReader(list[Raw])
 
 TOOLS: Final = ListMethod(TOOLS_LIST, "tools", types.ListToolsResult, types.Tool)
 RESOURCES: Final = ListMethod(RESOURCES_LIST, "resources", types.ListResourcesResult, types.Resource)
@@ -184,12 +215,13 @@ class ServerReader:
     """Reads the lists and resources of one server."""
 
     def __init__(self, session: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
-        self.output_schemas = OutputSchemas(stats)
+        self.output_schemas = OutputSchemas(stats, strict=strict)
         self.header_parameters: dict[str, Mapping[str, tuple[str, ...]]] = {}
         """The parameters of listed tools that HTTP repeats in headers: header → path, by tool."""
         self._session = session
         self._stats = stats
         self._strict = strict
+        self._warnings = WarningThrottle()
         self.cache = ResponseCache(MAX_CACHE_ENTRIES if cache else 0)
         self.retry_safe_tools: set[str] = set()  # those that are read-only or idempotent
         self._relist_lock: asyncio.Lock
@@ -212,7 +244,7 @@ class ServerReader:
         if self._strict:
             raise error
         self._stats.skipped += 1
-        logger.warning("skipped: %s", error)
+        logger.log(self._warnings.choose_level(), "skipped: %.1000s", error)
 
     # ----------------------------------------------------------------- lists
 
@@ -235,10 +267,14 @@ class ServerReader:
     async def iter_pages(
         self, listing: ListMethod[P, Any], limits: CallLimits, *, fresh: bool = False
     ) -> AsyncIterator[P]:
-        """Yield the pages of a list, without items that cannot be decoded; `fresh` ignores the cache."""
+        """Yield the pages of a list, without what cannot be decoded; `fresh` ignores the cache.
+
+        A list that the server does not know is empty.
+        """
         cursor: str | None = None
         seen: set[str] = set()
         names: set[str] = set()
+        first: bytes | None = None
         row = listing.row
         await self._session.wait_connected(limits)
         dispatcher = self._session.dispatcher
@@ -247,18 +283,27 @@ class ServerReader:
             loose = None if fresh else self._find_cached(row, cursor)
             if loose is None:
                 stamp = self.cache.version
-                loose, dispatcher = await self._fetch_page(row, cursor, limits, dispatcher)
+                loose, dispatcher = await self._fetch_page(listing, cursor, limits, dispatcher)
                 self._store(row, cursor, loose, stamp)
             page = listing.read(cast("types.PaginatedResult", loose), self._skip_item)
-            yield self._learn_tools(page, dispatcher, names)
             cursor = page.next_cursor
-            if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
-                break
-            if cursor in seen:
-                raise RemoteProtocolError(
-                    f"{row.name}: the server returned the same cursor twice, so the list never ends"
+            # An empty cursor is a cursor (PAGE-5), but in a session most servers mean the end.
+            is_empty = cursor == "" and not self._session.last_connection.revision.stateless
+            is_odd = is_empty or cursor in seen
+            if is_odd:
+                why = "an empty cursor" if is_empty else "the same cursor twice"
+                self._skip_item(
+                    RemoteProtocolError(f"{row.name}: the server returned {why}; the list ends here")
                 )
+                if page.raw == first:  # the server ignores the cursor
+                    break
+            if getattr(page, listing.member):
+                self._learn_capability(listing.needs)
+            yield self._learn_tools(page, dispatcher, names)
+            if cursor is None or is_odd:
+                break
             seen.add(cursor)
+            first = first or page.raw
         else:
             raise RemoteProtocolError(f"{row.name}: the list has more than {MAX_PAGES} pages")
         if listing is TOOLS:
@@ -277,21 +322,36 @@ class ServerReader:
         dispatcher.check_open()
 
     async def _fetch_page(
-        self, row: Row, cursor: str | None, limits: CallLimits, dispatcher: "Dispatcher"
+        self,
+        listing: ListMethod[Any, Any],
+        cursor: str | None,
+        limits: CallLimits,
+        dispatcher: "Dispatcher",
     ) -> tuple[Result, "Dispatcher"]:
         """Fetch a page; return it with its connection, the only one its cursor is good for (PAGE-6)."""
-        params = types.PaginatedRequestParams(cursor=cursor)
+        row, params = listing.row, types.PaginatedRequestParams(cursor=cursor)
 
         async def fetch(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
             return await self._session.send(dispatcher, limits, row, params), dispatcher
 
         if cursor is None:
-            return await self._session.run_with_retry(fetch, limits, safe=True)
+            try:
+                return await self._session.run_with_retry(fetch, limits, safe=True)
+            except MethodNotFound:
+                if self._strict:
+                    raise
+                return listing.empty_page, self._session.dispatcher
         try:
             return await fetch(dispatcher, limits)
         except InvalidParams:
             self.cache.drop(row.name)  # CACHE-16
             raise
+
+    def _learn_capability(self, name: str) -> None:
+        """Add a capability that the server has but did not declare, so that its items can be used."""
+        capabilities = self._session.last_connection.result.capabilities
+        if not has_capability(capabilities, name):
+            setattr(capabilities, name, types.ListCapability())
 
     def _learn_tools(self, page: P, dispatcher: "Dispatcher", names: set[str]) -> P:
         """Record output schemas, headers and hints of the tools on a page; return the page."""

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -18,13 +18,64 @@ from toolpost.errors import AuthError, ConnectFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
-_SERVER_KEYS: Final = ("mcpServers", "servers")  # where programs list the servers in an `mcp.json`
+# Where programs list the servers in an `mcp.json`; the last two are Zed and opencode.
+_SERVER_KEYS: Final = ("mcpServers", "servers", "context_servers", "mcp")
 _EXAMPLE: Final = 'example: {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
 OAUTH: Final = "oauth"  # the value of "auth" that stands for `OAuth()`; no token is that short
 _AUTH_HINT: Final = 'write "oauth", in lower case, for a browser login, or a token'
 _EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")  # not "command": it may use such strings itself
-_VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
+_VARIABLE: Final = re.compile(
+    r"(?:\$\{(?:env:)?|\{env:)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}"
+)
+# Names of other programs: Windsurf, Gemini CLI, opencode, Zed.
+_OTHER_KEYS: Final = {"serverUrl": "url", "httpUrl": "url", "environment": "env", "path": "command"}
 _OBJECT: Final = JSONReader(dict[str, JSON])
+
+
+# --------------------------------------------------------------------- comments
+
+_NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
+_TOKEN: Final = re.compile(
+    r""""[^"\\]*(?:\\.[^"\\]*)*"? | //[^\r\n]* | /\*.*?\*/ | /\* | [,\[\]{}] | [^\s"/,\[\]{}]+ | / """,
+    re.DOTALL | re.VERBOSE,
+)
+"""A string, a comment, a separator, or anything else: enough to find comments and commas."""
+
+
+class ConfigSyntaxError(Exception):
+    """A configuration file is invalid, or cannot be edited."""
+
+
+class StrippedText(NamedTuple):
+    """A text with spaces for comments and trailing commas, and the positions of those commas."""
+
+    text: str
+    commas: list[int]
+
+
+def strip_comments(text: str) -> StrippedText:
+    """Replace the comments and trailing commas of JSON by spaces, as editors allow them in their settings."""
+    kept: list[str] = []
+    commas: list[int] = []
+    done = 0
+    before, comma = "[", -1  # the previous token, and the position of a possible trailing comma
+    for found in _TOKEN.finditer(text):
+        piece, at = found[0], found.start()
+        if piece == "/*":
+            line, column = text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
+            raise ConfigSyntaxError(f"line {line}, column {column}: a comment has no end")
+        if piece.startswith(("//", "/*")):
+            kept += text[done:at], _NON_SPACE.sub(" ", piece)
+            done = found.end()
+            continue
+        if piece in "]}" and comma >= 0:
+            commas.append(comma)
+        comma = at if piece == "," and before not in {"[", "{", ","} else -1
+        before = piece
+    plain = list("".join([*kept, text[done:]]))
+    for comma in commas:
+        plain[comma] = " "
+    return StrippedText("".join(plain), commas)
 
 
 # --------------------------------------------------------------------- the file
@@ -38,12 +89,16 @@ def has_server_list(config: Mapping[str, object]) -> bool:
 def read_config(path: Path) -> dict[str, JSON]:
     """Read the content of a file. Raises `ConnectFailed` if there is none."""
     try:
-        return _OBJECT(path.read_bytes())
+        return _OBJECT(
+            strip_comments(path.read_text("utf-8-sig", "surrogateescape")).text.encode(
+                "utf-8", "surrogateescape"
+            )
+        )
     except FileNotFoundError as error:
         raise ConnectFailed(f"{path} does not exist", hint=f"check the path; {_EXAMPLE}") from error
     except OSError as error:
         raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
-    except InvalidJSONValue as error:
+    except (InvalidJSONValue, ConfigSyntaxError) as error:
         raise ConnectFailed(f"{path} is not a valid mcp.json: {error}") from error
 
 
@@ -95,8 +150,25 @@ def error_context(context: str) -> Generator[None]:
 # --------------------------------------------------------------------- one entry
 
 
+def _normalize_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry with the keys that most programs use."""
+    plain = {_OTHER_KEYS.get(key, key): value for key, value in entry.items()}
+    command = plain.get("command")
+    if isinstance(command, Mapping):  # old versions of Zed: {"path": …, "args": …, "env": …}
+        plain |= _normalize_entry(cast("Mapping[str, Any]", command))
+    elif isinstance(command, list) and command:  # opencode
+        plain["command"], *plain["args"] = cast("list[Any]", command)
+    if plain.get("type") in {"local", "remote"}:  # opencode, Copilot CLI
+        del plain["type"]
+    return plain
+
+
 def expand_variables(entry: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Expand the environment variables of an entry, `${NAME}` or `${NAME:-default}`. Errors show no value."""
+    """Normalize an entry and expand its environment variables. Errors show no value.
+
+    They are written as `${NAME}`, `${NAME:-default}`, `${env:NAME}` or `{env:NAME}`.
+    """
+    entry = _normalize_entry(entry)
     filled: dict[str, Any] = dict(entry)
     for key in _EXPANDED_KEYS:
         value: Any = entry.get(key)

@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Result)
 class PausedCall(
     Struct, frozen=True, kw_only=True, tag_field="toolpost", tag="paused call 1", omit_defaults=True
 ):
-    """A call of a tool that waits for answers; `client.resume(paused, answers)` continues it.
+    """A tool call that waits for answers; `client.resume(paused, answers)` continues it.
 
     It holds the arguments of the call and the server's state: keep it as safe as those.
 
@@ -130,7 +130,7 @@ class MultiRoundCall(Struct):
         """Answer the server's questions by callbacks until there is a result (MRTR-21 … MRTR-23)."""
         while isinstance(result := await self.settle(await self.send()), types.InputRequiredResult):
             await self.answer(result.request_state, parse_questions(result.input_requests or {}), {})
-        assert isinstance(result, kind), "the row says so"
+        assert isinstance(result, kind), "the row allows no other result"
         return result
 
     def send(self) -> Awaitable[Result]:
@@ -177,7 +177,7 @@ class MultiRoundCall(Struct):
 
     def _set_answers(self, state: str | None, answers: dict[str, Raw] | None) -> None:
         """Set the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
-        assert isinstance(self.params, types.InputResponseParams), "the row says so"
+        assert isinstance(self.params, types.InputResponseParams), "the row requires it"
         self.params = copy(self.params)
         self.params.request_state = state
         self.params.input_responses = answers or None

@@ -44,6 +44,15 @@ def check_mapping(name: str, value: Any) -> dict[str, Any]:
     return plain
 
 
+def check_texts(name: str, value: Any) -> dict[str, str]:
+    """Return a mapping of names to strings as a dict. Raises `TypeError` that names the first other value."""
+    plain = check_mapping(name, value)
+    for key, text in plain.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{key!r}] must be a string, not {type(text).__name__}")
+    return plain
+
+
 def encode_arguments(tool: str, arguments: Any) -> Raw:
     """Encode the arguments of a tool as JSON. Raises `LocalProtocolError` naming the one that cannot be."""
     plain: Any = arguments
@@ -131,7 +140,7 @@ class ClientOptions:
 
     @property
     def effective_probe_timeout(self) -> float:
-        """The time-out of the probe, shortened where that is needed to leave time for the handshake."""
+        """The timeout of the probe, shortened where that is needed to leave time for the handshake."""
         wait = self.connect_timeout
         return self.probe_timeout if wait is None else min(self.probe_timeout, wait / 2)
 
@@ -143,15 +152,15 @@ class ClientOptions:
         *,
         extendable: bool,
     ) -> CallLimits:
-        """Return the limits of a request with this time-out and progress callback."""
+        """Return the limits of a request with this timeout and progress callback."""
         check_seconds("timeout", timeout)
         wait = self.timeout if timeout is None else timeout
         cap = self.max_timeout
         if cap is UNSET:
-            cap = DEFAULT_MAX_TIMEOUT  # a time-out of None is not capped by this
-        elif wait is None:
-            wait = cap
-        if wait is not None and cap is not None:
+            cap = DEFAULT_MAX_TIMEOUT  # a timeout of None is not capped by this
+        elif timeout is None and cap is not None:
+            wait = cap if wait is None else min(wait, cap)
+        if wait is not None and cap is not None:  # only the timeout of one call exceeds a cap of the user
             cap = max(wait, cap)
         return CallLimits(
             timeout=None if wait == inf else wait,

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
-from toolpost.json_schema import make_validator
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.schema_validator import SchemaMismatch, make_validator
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
@@ -29,8 +29,9 @@ logger: Final = logging.getLogger("toolpost.client")
 class OutputSchemas:
     """The output schemas of the tools that have been listed."""
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, *, strict: bool = False) -> None:
         self._stats = stats
+        self._strict = strict
         self.schemas: dict[str, dict[str, JSON]] = {}  # the schemas by the names of the tools
         self._checks: dict[str, ResultCheck] = {}
         self._is_outdated = False
@@ -62,14 +63,22 @@ class OutputSchemas:
         self._checks.clear()
 
     def is_wrapped(self, name: str) -> bool:
-        """Return whether a tool wraps its value in an object; FastMCP marks such schemas."""
-        schema = self.schemas.get(name)
-        return schema is not None and schema.get("x-fastmcp-wrap-result") is True
+        """Return whether a tool wraps its value in an object, as FastMCP and the official SDK do.
+
+        FastMCP marks such schemas. The official SDK names them after the function: `addOutput`.
+        """
+        schema = self.schemas.get(name) or {}
+        title, properties = str(schema.get("title")), schema.get("properties")
+        is_named = (
+            title.endswith("Output") and not title[0].isupper() and schema.get("required") == ["result"]
+        )
+        is_official = is_named and isinstance(properties, dict) and [*properties] == ["result"]
+        return is_official or schema.get("x-fastmcp-wrap-result") is True
 
     def get_check(self, name: str) -> ResultCheck | None:
         """Return the check of a tool's results; None if no schema of it is known.
 
-        Raises `RemoteProtocolError` for a schema that cannot be used (JSCH-3, JSCH-10).
+        A schema that cannot be used checks nothing (JSCH-3, JSCH-10); `strict` raises `RemoteProtocolError`.
         """
         schema = self.schemas.get(name)
         if schema is None:
@@ -85,10 +94,12 @@ class OutputSchemas:
         try:
             validator = make_validator(schema)
         except ValueError as error:
-            raise RemoteProtocolError(
-                f"tool {name!r} has an invalid output schema: {_shorten_message(error)}",
-                hint="nothing was sent; pass validate=False to call it without validation",
-            ) from error
+            why = f"tool {name!r} has an output schema that cannot be used: {_shorten_message(error)}"
+            if self._strict:
+                hint = "nothing was sent; pass validate=False to call it without validation"
+                raise RemoteProtocolError(why, hint=hint) from error
+            logger.warning("results are not validated: %s", why)
+            return self._count_unchecked
         if validator is None:
             logger.info(
                 "results are not validated: jsonschema-rs is not installed (pip install 'toolpost[schema]')"
@@ -105,9 +116,10 @@ class OutputSchemas:
                 self._count_unchecked(result)
                 return
             try:
-                validator.validate(result.structured_content)
-            except ValueError as error:
-                path = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
+                if not validator.validate(result.structured_content):
+                    self._count_unchecked(result)
+            except SchemaMismatch as error:
+                path = "".join(f"[{step!r}]" for step in error.instance_path)
                 raise RemoteProtocolError(
                     f"tool {name!r} returned structured content{path} that violates its output schema: "
                     f"{_shorten_message(error)}",

@@ -96,7 +96,7 @@ class ChangeListener:
                 try:
                     await self.watch(uri, limits)
                 except MCPError as error:
-                    logger.warning("stopped watching %s: %s", uri, error)
+                    logger.warning("stopped watching %s: %.1000s", uri, error)
             return
         wanted = frozenset(uris if self.has_capability("resources.subscribe") else ())
         if wanted or self._wanted_lists():
@@ -271,7 +271,7 @@ class ChangeListener:
                     with mark_unattended():
                         await self._listen(self.watched_uris, limits)
             except FINAL_ERRORS as error:
-                logger.warning("change notifications have stopped: %s", error)
+                logger.warning("change notifications have stopped: %.1000s", error)
                 return
             except MCPError as error:
                 logger.info("could not subscribe to changes yet: %s", error)

@@ -15,6 +15,7 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Coroutine,
+    Generator,
     Iterator,
     Mapping,
 )
@@ -24,6 +25,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar
 
+from toolpost.client.changes import Change, ChangeStream
 from toolpost.client.client import Client, ServerFacts
 from toolpost.client.connection.status import Transition
 from toolpost.errors import ChannelClosed, LocalProtocolError
@@ -76,6 +78,8 @@ class LoopThread:
 
     def close(self) -> None:
         """Run the clean-up and end the thread. Several threads may close it at once."""
+        if self.is_forked:
+            return  # the connection belongs to the other process
         self._check_thread()
         cleanup = self.start_closing()
         try:
@@ -101,6 +105,13 @@ class LoopThread:
     def _check_thread(self) -> None:
         if threading.current_thread() is self.thread:
             raise LocalProtocolError("a SyncClient would deadlock in an async callback; use a Client there")
+        if self.is_forked:
+            raise LocalProtocolError("a SyncClient cannot be used after a fork; make one in each process")
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in another process: the thread stayed behind."""
+        return not (self.is_closing or self.thread.is_alive())
 
     def _submit_to_loop(self, work: CoroutineFactory[T]) -> "Future[T]":
         future = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -187,19 +198,67 @@ def _like(
 
 
 def _make_blocking_iterator(
-    method: Callable[Concatenate[Client, P], AsyncIterable[T]], *, ends: bool = False
+    method: Callable[Concatenate[Client, P], AsyncIterable[T]],
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
-    """Return a blocking version of an iterator; with `ends` it stops when the client is closed."""
+    """Return a blocking version of an iterator."""
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._iterate(lambda client: method(client, *args, **kwargs), ends=ends)  # pyright: ignore[reportPrivateUsage] - a method
+        return self._iterate(lambda client: method(client, *args, **kwargs))  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 
 
+def _make_blocking_stream(
+    method: Callable[Concatenate[Client, P], ChangeStream],
+) -> Callable[Concatenate["SyncClient", P], "SyncChangeStream"]:
+    """Return a blocking version of a stream, which starts at once."""
+
+    @wraps(method)
+    def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> SyncChangeStream:
+        async def start(client: Client) -> ChangeStream:
+            stream = method(client, *args, **kwargs)
+            await stream.start()
+            return stream
+
+        stream = self._run(start)  # pyright: ignore[reportPrivateUsage] - a method
+        changes = self._iterate(lambda _: stream, ends=True)  # pyright: ignore[reportPrivateUsage] - a method
+        return SyncChangeStream(changes, lambda: self._run(lambda _: stream.aclose()))  # pyright: ignore[reportPrivateUsage] - a method
+
+    return call
+
+
+class SyncChangeStream(Iterator[Change]):
+    """The changes on a server, one after the other: `for change in client.listen(…):`.
+
+    It has subscribed when `listen` returns. As a context manager it ends with the block.
+    """
+
+    def __init__(self, changes: Generator[Change], stop: Callable[[], None]) -> None:
+        self._changes = changes
+        self._stop = stop
+
+    def __next__(self) -> Change:
+        """Wait for the next change."""
+        return next(self._changes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening. Closing twice is fine."""
+        self._changes.close()
+        with suppress(ChannelClosed):
+            self._stop()
+
+
 class SyncClient(ServerFacts):
-    """A client for code that is not async. Takes what `Client` takes.
+    """A client for synchronous code. Takes the arguments of `Client`.
 
     Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
     from any thread. A callback that is not async may call the client; an async one may not, for it runs in
@@ -247,9 +306,10 @@ class SyncClient(ServerFacts):
     def _get_loop_thread(self) -> LoopThread:
         """Return the thread of the client, started if there is none."""
         with self._lock:
-            if self._loop_thread is None or not self._loop_thread.thread.is_alive():
-                self._loop_thread = LoopThread(self._client.close)
-            return self._loop_thread
+            now = self._loop_thread
+            if now is None or not (now.is_forked or now.thread.is_alive()):
+                now = self._loop_thread = LoopThread(self._client.close)
+            return now
 
     def _abort_connect(self) -> None:
         """Close the thread after a failed connect, unless another thread connects or has connected."""
@@ -277,7 +337,7 @@ class SyncClient(ServerFacts):
             raise ChannelClosed("the client is not connected", sent=False, hint=hint)
         return done[0]
 
-    def _iterate(self, begin: Callable[[Client], AsyncIterable[T]], *, ends: bool = False) -> Iterator[T]:
+    def _iterate(self, begin: Callable[[Client], AsyncIterable[T]], *, ends: bool = False) -> Generator[T]:
         """Iterate over what `begin` returns; with `ends`, stop when the client is closed."""
         steps: AsyncIterator[T] | None = None
 
@@ -296,7 +356,7 @@ class SyncClient(ServerFacts):
                 yield item
         except ChannelClosed:
             is_closing = self._loop_thread is None or self._loop_thread.is_closing
-            if not ends or steps is None or not is_closing:
+            if not ends or not is_closing:
                 raise
         finally:
             with suppress(ChannelClosed, LocalProtocolError):  # closed, or left in the client's own thread
@@ -338,7 +398,7 @@ class SyncClient(ServerFacts):
     list_prompts_pages = _make_blocking_iterator(Client.list_prompts_pages)
     get_prompt = _make_blocking(Client.get_prompt)
     complete = _make_blocking(Client.complete)
-    listen = _make_blocking_iterator(Client.listen, ends=True)
+    listen = _make_blocking_stream(Client.listen)
     set_log_level = _make_blocking(Client.set_log_level)
     ping = _make_blocking(Client.ping)
     cancel = _make_blocking(Client.cancel)

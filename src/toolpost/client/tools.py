@@ -5,6 +5,7 @@ left to `multi_round`, output schemas to `output_schemas`.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -36,8 +37,6 @@ else:
     R = TypeVar("R")
     RequestResult = TypeVar("RequestResult")
 
-# In `_meta`: the value is not an object, and was wrapped in one because this revision demands it.
-_WRAPPED_META_KEY: Final = "toolpost/wrapped"
 _WRAPPER_FIELD: Final = "result"  # the only member of an object that wraps another value
 
 
@@ -45,10 +44,10 @@ class ToolResult(Struct, Generic[T], frozen=True):
     """The result of a tool.
 
     Attributes:
-        data: the value that the tool returned, the same in every revision with structured content: a value
-            such as a list is taken out of the object that older ones of these revisions demand. Without
-            structured content it is `text`, or None without text. With `result_type=` it is of that type, and
-            parsed from the JSON in the text if there is nothing else.
+        data: the value that the tool returned. Servers wrap other values than objects, such as lists, in
+            `{"result": …}`; `data` is the value itself. Without structured content it is `text`, or None if
+            there is no text. With `result_type=` it has that type; if there is only text, it is parsed as
+            JSON.
         content: the blocks: text, images, audio, resources.
         structured_content: the structured result as received; `UNSET` if there is none.
         is_error: whether the tool reports a failure; only with `raise_on_error=False`.
@@ -96,31 +95,44 @@ def make_tool_result(
     `wrapped` is whether the output schema describes such an object.
     """
     structured, failed = result.structured_content, bool(result.is_error)
-    look_into = _unwrap
     data: JSON = structured
     if structured is UNSET:
-        has_text = any(isinstance(block, types.TextContent) for block in result.content)
-        data = join_text(result.content) if has_text and not failed else None
-        look_into = _parse_json
-    elif wrapped or (result.meta is not None and _has_wrapped_mark(result.meta)):
-        data = _unwrap(structured)
+        data = other = inner = None if failed else join_text(result.content) or None
+    else:
+        other = inner = _unwrap(structured)
+        if inner is not data and (
+            wrapped or _is_text_of(result.content, inner) or _has_wrapped_mark(result.meta)
+        ):
+            data, other = inner, data
     if kind is not None and not failed:
         label = f"the result of tool {name!r}"
-        try:
-            data = convert_value(data, kind, label)
-        except RemoteProtocolError:
-            inner = look_into(data)
-            if inner is data:
-                raise
-            data = convert_value(inner, kind, label)
+        parsed = inner if inner is structured else _parse_json(inner)
+        for value in (data, other):
+            with suppress(RemoteProtocolError):
+                data = convert_value(value, kind, label)
+                break
+        else:
+            data = convert_value(parsed, kind, label)
     return ToolResult(data, result.content, structured, failed, result.meta, result.raw)
 
 
-def _has_wrapped_mark(meta: Meta) -> bool:
-    """Return whether `_meta` marks the value as wrapped, in our way or in that of FastMCP."""
-    theirs = meta.get("fastmcp")
-    return meta.get(_WRAPPED_META_KEY) is True or (
-        isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
+def _has_wrapped_mark(meta: Meta | None) -> bool:
+    """Return whether `_meta` marks the value as wrapped, as FastMCP does."""
+    theirs = (meta or {}).get("fastmcp")
+    return isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
+
+
+def _is_text_of(content: list[types.Content], value: JSON) -> bool:
+    """Return whether the text is a value, as a whole or item by item: servers do not wrap the text."""
+    if len(content) == 1 and isinstance(value, str | int) and getattr(content[0], "text", None) == str(value):
+        return True  # the usual case
+    texts: list[JSON] = [block.text for block in content if isinstance(block, types.TextContent)]
+    items = cast("list[JSON]", value) if isinstance(value, list) else [value]
+    expected: list[list[JSON]] = [[value], items if value is not None else []]
+    return any(
+        len(texts) == len(values)
+        and all(text == item or _parse_json(text) == item for text, item in zip(texts, values, strict=True))
+        for values in expected
     )
 
 
@@ -136,9 +148,9 @@ _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
 
 
 def _parse_json(text: JSON) -> JSON:
-    """Parse the JSON in a string; else return the string itself."""
+    """Parse the JSON in a string; else return the value itself."""
     try:
-        return text if text is None else _ANY_JSON(text.encode())
+        return _ANY_JSON(text.encode()) if isinstance(text, str) else text
     except InvalidJSONValue:
         return text
 
@@ -203,7 +215,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
                 raise
             result = await self.settle(await self.send())
         if not isinstance(result, types.CallToolResult):
-            assert isinstance(result, types.InputRequiredResult), "the row says so"
+            assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
             return self._pause(self.params, result)
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
@@ -287,7 +299,7 @@ class ToolMethods:
                 callback takes to answer the server is not counted.
             progress: receives the progress of the call; all of it before this returns.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema. That needs the extra
                 `toolpost[schema]`, and that the tools have been listed on this connection.
             on_input: answers the questions of this call, all of a round at once: receives the `PausedCall`
@@ -295,8 +307,8 @@ class ToolMethods:
                 the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
                 elicitation by form.
-            retry: whether to send it again although the server may have received it; by default only a
-                listed tool that is described as read-only or idempotent.
+            retry: whether to retry the call although the server may have received it. By default only
+                calls of listed tools with a read-only or idempotent hint are retried.
 
         Raises:
             TypeError: the arguments are not a mapping.
@@ -348,7 +360,7 @@ class ToolMethods:
             timeout: seconds to wait, instead of the client's; likewise.
             progress: receives the progress of the call; likewise.
             meta: members of `_meta`.
-            raise_on_error: whether a failure that the tool reports is an exception.
+            raise_on_error: whether to raise `ToolError` if the tool reports a failure.
             validate: whether to validate the data against the tool's output schema.
             capabilities: what the call declares: by default what the client declares, and elicitation by
                 form, whether there is a callback for it or not.
@@ -396,7 +408,7 @@ class ToolMethods:
         if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
-                hint="connect with the revision of the paused client",
+                hint="resume it with a client of the stateless era",
             )
         params = types.CallToolParams(name=paused.name, arguments=paused.encoded_arguments)
         party = self._build_local_peer(paused.capabilities)

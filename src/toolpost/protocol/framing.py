@@ -23,7 +23,7 @@ _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
 class OversizedLine(Struct, frozen=True):
-    """Stands for a line over the limit; `head` and `tail` are its ends."""
+    """Stands for a line over the limit; `head` and `tail` are its ends, `}` while it is still open."""
 
     size: int
     limit: int
@@ -43,7 +43,7 @@ class LineBuffer:
     are left out. Memory stays within the limit, which is for a line without its end, and one chunk.
     """
 
-    __slots__ = ("_edge", "_head", "_limit", "_open", "_oversized_bytes")
+    __slots__ = ("_edge", "_head", "_limit", "_open", "_oversized_bytes", "start")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -51,6 +51,7 @@ class LineBuffer:
         self._open = bytearray()  # the line that has not ended yet; its end, once it is over the limit
         self._head = b""  # how it began, once it is over the limit
         self._oversized_bytes = 0  # its size, once it is over the limit
+        self.start: OversizedLine | None = None  # of the line that has not ended yet, over the limit
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """Return the lines that this chunk completes, in order and without their ends."""
@@ -73,6 +74,7 @@ class LineBuffer:
         line, size = bytes(self._open), self._oversized_bytes
         self._open.clear()
         self._oversized_bytes = 0
+        self.start = None
         if size:
             return OversizedLine(size, self._limit, self._head, line[-self._edge :])
         return self._finish_line(line)
@@ -92,6 +94,7 @@ class LineBuffer:
                 self._oversized_bytes = size
                 self._head = bytes(self._open[: self._edge])
                 self._open = self._open[-self._edge :]
+                self.start = OversizedLine(size, self._limit, self._head, b"}")
 
     def _finish_line(self, line: bytes) -> bytes | OversizedLine | None:
         """Return a complete line, given without its LF; None for white space."""

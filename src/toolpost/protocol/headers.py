@@ -25,6 +25,7 @@ LAST_EVENT: Final = "last-event-id"
 
 NOT_EXECUTED: Final = {"toolpost/executed": False}  # data of a 404: the request may be sent in a new session
 
+JSON_TYPES: Final = frozenset({"application/json", "application/json-rpc"})
 MAX_INTEGER: Final = 2**53 - 1  # the largest that every JSON implementation reads as the same number (HDR-10)
 MAX_ANNOTATION_DEPTH: Final = 32  # levels of properties above an annotation: bounds the work for a path
 MAX_SCHEMA_NODES: Final = 100_000  # parts of a schema: a Python object may contain itself
@@ -323,9 +324,9 @@ def accepts(header: str | None, media: str) -> bool:
 
 
 def is_json(content_type: str | None) -> bool:
-    """Return whether a `Content-Type` is `application/json`, in UTF-8 if it names a charset."""
+    """Return whether a `Content-Type` is one of `JSON_TYPES`, in UTF-8 if it names a charset."""
     if content_type is None:
         return False
     name, parameters = _parse_media_type(content_type)
     charsets = {value for key, value in parameters if key == "charset"}
-    return name == "application/json" and charsets <= {"utf-8", '"utf-8"'}
+    return name in JSON_TYPES and charsets <= {"utf-8", '"utf-8"'}

@@ -5,6 +5,8 @@ breaks a rule is a `RemoteProtocolError` with the error response it deserves and
 read, in linear time. Knows no method, revision or transport.
 """
 
+import json
+import re
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -16,6 +18,7 @@ from toolpost.errors import InvalidRequest, LocalProtocolError, ParseError, Remo
 from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
 MAX_DEPTH: Final = 64  # levels of a message: real schemas stay below 30, and code that walks values recurses
+MAX_ID_DIGITS: Final = 18  # digits of an id that came back as text
 MAX_BATCH: Final = 100  # messages of a batch: one line must not start unbounded work
 MAX_BATCH_BYTES: Final = 1024 * 1024  # bytes of a batch: its items are parsed before they are counted
 MAX_UNKNOWN_BYTES: Final = 64 * 1024  # bytes of unknown members in an envelope
@@ -91,10 +94,15 @@ class _UniqueName(str):
 _decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _decode_error_object: Final = msgspec.json.Decoder(_ErrorObject).decode
 _decode_value: Final = msgspec.json.Decoder().decode
+_encode_value: Final = msgspec.json.Encoder().encode
 _decode_names: Final = msgspec.json.Decoder(
     dict[_UniqueName, Raw], dec_hook=lambda _kind, value: _UniqueName(value)
 ).decode
 _decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
+
+_HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE: Final = re.compile(b"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 # The shortest envelopes. The bytes that a message has besides its envelope and its parts bound what else is
 # in it, and a second `"id":0,` needs seven: below that there is no duplicate member.
@@ -106,6 +114,7 @@ _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
 _FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
 _NULL: Final = b"null"
+_ESCAPED_QUOTE: Final = b"\\u0022"
 
 
 def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
@@ -127,10 +136,21 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
             # Most are requests with no room for a duplicate member.
             inner, id_size = len(params), len(identity if type(identity) is str else str(identity))
             if size - inner - len(method) - id_size < _FULL_REQUEST and inner != len(_NULL):
+                _check_unique_keys(params, data)
                 return JSONRPCRequest(identity, method, params)
         return _read_request(data, envelope, method)
     except DECODE_ERRORS as error:
+        repaired = _replace_lone_surrogates(data)
+        if repaired != data:
+            return decode(repaired, depth=depth)
         raise _make_decode_error(data, error) from error
+
+
+def _replace_lone_surrogates(data: bytes) -> bytes:
+    """Replace halves of escaped characters by U+FFFD: programs in JavaScript cut texts there."""
+    if b"\\u" not in data or b"\0" in data:  # JSON has no null character, so it can stand for "\\\\"
+        return data
+    return _LONE_SURROGATE.sub(rb"\\ufffd", data.replace(rb"\\", b"\0")).replace(b"\0", rb"\\")
 
 
 def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
@@ -145,8 +165,11 @@ def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCReque
         size += _FRAME_PARAMS + len(params)
     if len(data) - size >= _SHORTEST_MEMBER:
         _check_unique_members(data, envelope, params, size)
-    if params is not UNSET and len(params) == len(_NULL) and bytes(params) == _NULL:
-        params = UNSET  # not in the specification, but common
+    if params is not UNSET:
+        if len(params) == len(_NULL) and bytes(params) == _NULL:
+            params = UNSET  # not in the specification, but common
+        else:
+            _check_unique_keys(params, data)
     if identity is UNSET:
         return JSONRPCNotification(method, params)
     return JSONRPCRequest(identity, method, params)
@@ -156,6 +179,8 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
     """Return the response in an envelope that has no method."""
     result, error = envelope.result, envelope.error
     identity = None if envelope.id is UNSET else envelope.id
+    if result is not UNSET and error is not UNSET:  # some servers send the other member as null
+        result, error = (result, UNSET) if bytes(error) == _NULL else (_skip_null(result), error)
     if (result is UNSET) == (error is UNSET):
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
     if type(identity) is int or type(identity) is str:
@@ -175,6 +200,17 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
         raise make_invalid_request("an error code must be an integer", data)
     _check_unique_members(data, envelope, error, _FRAME_ERROR + len(error))
     return JSONRPCErrorResponse(identity, failure.code, failure.message, _decode_error_data(failure.data))
+
+
+def restore_id(identity: RequestId | None) -> RequestId | None:
+    """Return an id of ours, which is an integer, also if a peer has sent it back as text."""
+    if not isinstance(identity, str) or len(identity) > MAX_ID_DIGITS or not identity.isascii():
+        return identity
+    return int(identity) if identity.isdecimal() else identity
+
+
+def _skip_null(value: Raw) -> Raw | Unset:
+    return UNSET if bytes(value) == _NULL else value
 
 
 def _decode_error_data(data: Raw | Unset) -> JSON:
@@ -210,6 +246,35 @@ def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, s
         raise make_invalid_request("a member of the message appears twice", data)
 
 
+def _check_unique_keys(params: Raw, data: bytes) -> None:
+    """Refuse objects with a key twice: a gateway could read another value than we do."""
+    text = bytes(params)
+    try:
+        # Decoding keeps one of two values, with fewer quotes. Only this escape becomes a quote when encoded.
+        if _ESCAPED_QUOTE not in text and text.count(b'"') == _encode_value(_decode_value(text)).count(b'"'):
+            return
+    except (*DECODE_ERRORS, OverflowError):  # a number or a text that Python cannot hold
+        pass
+    try:
+        json.loads(text, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
+    except _KeyTwiceError as error:
+        raise make_invalid_request(
+            f"the key {shorten(str(error))!r} appears twice in an object", data
+        ) from error
+
+
+class _KeyTwiceError(Exception):
+    """An object has a key twice."""
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    keys = set[str]()
+    for key, _ in pairs:
+        if key in keys:
+            raise _KeyTwiceError(key)
+        keys.add(key)
+
+
 def is_batch(data: bytes) -> bool:
     """Return whether the text is a JSON array."""
     return data[:1] != b"{" and data.lstrip(b" \t\r\n")[:1] == b"["
@@ -220,7 +285,7 @@ def decode_batch(data: bytes) -> list[JSONRPCMessage | RemoteProtocolError]:
     if len(data) > MAX_BATCH_BYTES:
         raise make_invalid_request(f"batch too large: {len(data)} bytes (limit: {MAX_BATCH_BYTES})")
     try:
-        items = _decode_items(data)
+        items = _decode_items(_replace_lone_surrogates(data))
     except DECODE_ERRORS as error:
         raise _make_decode_error(data, error) from error
     if not 0 < len(items) <= MAX_BATCH:

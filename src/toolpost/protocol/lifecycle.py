@@ -52,8 +52,8 @@ class Lifecycle(Struct, gc=False):
 
     def check_incoming(self, method: str) -> None:
         """Raise InvalidRequest if the peer must not send this request now."""
-        if self.state in {"greeted", "ready"} and method != INITIALIZE:
-            return  # also in "greeted": over HTTP, a request can overtake `initialized`
+        if self.state in {"greeted", "ready"} and (method != INITIALIZE or self.role == SERVER):
+            return  # over HTTP, a request can overtake `initialized`; a proxy initializes for each client
         why = self._explain_refusal(method)
         if why:
             raise InvalidRequest(f"Invalid request: {why}")

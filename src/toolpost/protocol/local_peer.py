@@ -198,7 +198,7 @@ def explain_unsafe_icon(icon: Icon) -> str | None:
 
 
 def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
-    """The icons that a client may show, in their order. Icons of a server are not to be trusted.
+    """Return the icons that are safe to display, in their order. Do not trust the icons of a server.
 
     Examples:
         >>> offered = [Icon("https://example.com/pen.png"), Icon("javascript:alert(1)")]

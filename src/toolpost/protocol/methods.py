@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, defstruct, field
 from msgspec.structs import replace
 
 from toolpost import types
-from toolpost.errors import RemoteProtocolError
+from toolpost.errors import RemoteProtocolError, suggest
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
 from toolpost.types.content import KnownContent
 
@@ -45,6 +45,8 @@ TASKS_CANCEL: Final = "tasks/cancel"
 ROOTS_LIST: Final = "roots/list"
 SAMPLING_CREATE_MESSAGE: Final = "sampling/createMessage"
 ELICITATION_CREATE: Final = "elicitation/create"
+FEATURES: Final = frozenset({"tools", "resources", "prompts"})
+"""The capabilities that some servers have but do not declare: a client asks all the same."""
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"
@@ -257,10 +259,7 @@ def suggest_method(method: str) -> str:
     """Return a hint about a method that this revision or role does not have."""
     row = next((row for row in ROWS if row.name == method), None)
     if row is None:
-        from difflib import get_close_matches  # noqa: PLC0415 - a part of the start-up time
-
-        near = get_close_matches(method, [row.name for row in ROWS], 1)
-        return f"did you mean {near[0]}?" if near else "a custom method needs a Row"
+        return suggest(method, [row.name for row in ROWS])[2:] or "a custom method needs a Row"
     kind = "notification" if row.result is None else "request"
     ways = [
         f"a {kind} of the {side} in {' … '.join(dict.fromkeys((span.since, span.until)))}"

@@ -5,7 +5,7 @@ exactly one event, and none of these functions raises.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from msgspec import ValidationError, convert
 
@@ -80,7 +80,7 @@ _NOTIFICATION_ROWS: Final = {
 _PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024  # bytes of a peer's unanswered requests, small ones not counted
-MAX_INPUT_RESPONSES: Final = 256  # input responses of a request: more than a person is asked in one round
+MAX_INPUT_RESPONSES: Final = 256  # input responses of a request: more than a user is asked in one round
 MAX_EARLY_CANCELLATIONS: Final = 64  # cancellations to remember whose requests may still be on their way
 SMALL_REQUEST_BYTES: Final = 64 * 1024  # requests up to this size are bounded by their number alone
 
@@ -94,10 +94,11 @@ def handle_message(
     """Return the event for a message that is not a request."""
     if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCNotification):
         return _handle_notification(connection, message)
-    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
-    if outgoing is None and message.id is not None:
-        is_late = isinstance(message.id, int) and 0 < message.id < connection.next_id
-        return drop(connection, "late answer" if is_late else "answer to an unknown request")
+    request_id = jsonrpc.restore_id(message.id)
+    outgoing = None if request_id is None else connection.outgoing.pop(request_id, None)
+    if outgoing is None and request_id is not None:
+        is_late = isinstance(request_id, int) and 0 < request_id < connection.next_id
+        return drop(connection, "late response" if is_late else "response to an unknown request")
     if type(message) is not JSONRPCResponse and isinstance(message, JSONRPCErrorResponse):
         return _handle_error(connection, message, outgoing)
     assert outgoing is not None, "a result has an id"
@@ -222,7 +223,7 @@ def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> 
 
 
 def _check_in_flight_limits(connection: "Connection", message: JSONRPCRequest) -> None:
-    """Refuse an id in use, a request that was cancelled early, and too many requests in flight."""
+    """Reject an id in use, a request that was cancelled early, and too many requests in flight."""
     if connection.early_cancellations and message.id in connection.early_cancellations:
         del connection.early_cancellations[message.id]
         raise InternalError("The request was cancelled before it arrived")
@@ -269,7 +270,7 @@ def _handle_notification(connection: "Connection", message: JSONRPCNotification)
     try:
         params = row.read_params(message.params)
     except InvalidJSONValue as error:
-        return drop(connection, "malformed notice", RemoteProtocolError(f"invalid {method}: {error}"))
+        return drop(connection, "malformed notification", RemoteProtocolError(f"invalid {method}: {error}"))
     if isinstance(params, CancelledParams):
         return _handle_cancellation(connection, params)
     if isinstance(params, ProgressParams):
@@ -282,7 +283,7 @@ def _handle_notification(connection: "Connection", message: JSONRPCNotification)
 def _handle_cancellation(connection: "Connection", params: CancelledParams) -> ConnectionEvent:
     request_id = params.request_id
     if request_id is None:
-        return drop(connection, "cancellation of nothing")
+        return drop(connection, "cancellation without a request id")
     incoming = connection.incoming.get(request_id)
     if incoming is not None and incoming.row.name != INITIALIZE:  # LIFE-16
         del connection.incoming[request_id]
@@ -297,13 +298,13 @@ def _handle_cancellation(connection: "Connection", params: CancelledParams) -> C
         early[request_id] = None
         if len(early) > MAX_EARLY_CANCELLATIONS:
             del early[next(iter(early))]
-    return drop(connection, "cancellation of no request in flight")
+    return drop(connection, "cancellation of an unknown request")
 
 
 def _handle_progress(connection: "Connection", params: ProgressParams) -> ConnectionEvent:
-    outgoing = connection.outgoing.get(params.progress_token)
+    outgoing = connection.outgoing.get(cast("RequestId", jsonrpc.restore_id(params.progress_token)))
     if outgoing is None or outgoing.token is None:
-        return drop(connection, "progress of no request in flight")
+        return drop(connection, "progress of an unknown request")
     if outgoing.progress is not None and params.progress <= outgoing.progress:
         return drop(connection, "progress that does not increase")
     outgoing.progress = params.progress
@@ -383,10 +384,10 @@ def handle_invalid(connection: "Connection", error: RemoteProtocolError) -> Conn
     if error.reply:
         outgoing = None if error.id is None else connection.outgoing.pop(error.id, None)
         if outgoing is None:
-            return drop(connection, "malformed answer", error)
+            return drop(connection, "malformed response", error)
         return _fail_request(connection, outgoing, error)
     if error.answer is None:
-        return drop(connection, "malformed notice", error)
+        return drop(connection, "malformed notification", error)
     if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
         # A stateless client sends no answers, and stray output of a server is not a request.
         return drop(connection, "malformed message", error)

@@ -18,6 +18,7 @@ from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.state import State
+from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, Number, RequestId, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
@@ -26,7 +27,6 @@ from toolpost.types.notifications import LogParams, NotificationParams, Progress
 if TYPE_CHECKING:
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.token_bucket import TokenBucket
 
 server_logger: Final = logging.getLogger("toolpost.server")
 
@@ -36,24 +36,19 @@ MAX_SUBSCRIBED_URIS: Final = 1000
 MAX_SUBSCRIBED_URI_CHARS: Final = 1024 * 1024
 """Characters of the URIs of these resources together."""
 
-NOTIFICATION_BURST: Final = 500
-"""Progress notifications that one request may send at once, and log messages."""
-
-NOTIFICATION_RATE: Final = 100.0
-"""Further notifications of each kind per second: more than any display can show."""
+NOTIFICATION_BURST: Final = 5
+"""Seconds of `notification_rate` that one request may send at once."""
 
 
-def _make_limiter() -> "TokenBucket":
-    from toolpost.token_bucket import TokenBucket  # noqa: PLC0415 - start-up time
-
-    return TokenBucket(NOTIFICATION_BURST, NOTIFICATION_RATE, get_running_loop().time)
+def _make_limiter(rate: float) -> TokenBucket:
+    return TokenBucket(max(1.0, NOTIFICATION_BURST * rate), rate, get_running_loop().time)
 
 
 class Context(ClientRequests):
-    """One request, as the function that serves it sees it.
+    """The context of one request: progress, logging, state, and requests to the client.
 
-    A parameter annotated with it gets it, under any name: `async def forecast(city: str, ctx: Context)`.
-    Notifications, in both directions, have a context too; it belongs to no request.
+    Annotate a parameter to receive it, under any name: `async def forecast(city: str, ctx: Context)`.
+    Notifications, in both directions, have a context too, which belongs to no request.
 
     Examples:
         >>> server = Server("shop")
@@ -68,6 +63,7 @@ class Context(ClientRequests):
     """
 
     __slots__ = (
+        "_has_dropped_logs",
         "_log_limiter",
         "_peer",
         "_progress_limiter",
@@ -106,6 +102,7 @@ class Context(ClientRequests):
         self._state: State | None = None
         self.loaded_replay: CallReplay | None = None
         self._log_limiter: TokenBucket | None = None
+        self._has_dropped_logs = False
         self._progress_limiter: TokenBucket | None = None
 
     def __repr__(self) -> str:
@@ -166,7 +163,7 @@ class Context(ClientRequests):
         incoming = self.incoming
         if incoming is None or incoming.token is None:
             return
-        self._progress_limiter = self._progress_limiter or _make_limiter()
+        self._progress_limiter = self._progress_limiter or _make_limiter(self.server.notification_rate)
         if not self._progress_limiter.take() and progress != total:
             return
         report, request_id = self.connection.report_progress, incoming.id
@@ -180,16 +177,21 @@ class Context(ClientRequests):
         )
 
     async def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
-        """Send a log message, if the client wants this level. A flood of messages is throttled."""
+        """Send a log message, if the client wants this level; see `notification_rate` of the server."""
         if self.cancelled or not self.server.local_peer.has_capability("logging"):
             return
         connection, incoming = self.connection, self.incoming
         line = connection.log(level, data, logger=logger, to=incoming)
         if line is None:
             return
-        self._log_limiter = self._log_limiter or _make_limiter()
+        rate = self.server.notification_rate
+        self._log_limiter = self._log_limiter or _make_limiter(rate)
         if not self._log_limiter.take():
-            return
+            if self._has_dropped_logs:
+                return
+            self._has_dropped_logs = True
+            data = f"log messages are dropped: {self.method} sends more than {rate:g} per second"
+            line = connection.log(level, data, logger=logger, to=incoming)
         if not self.server.middleware:
             await self._send(line)
             return
@@ -289,13 +291,13 @@ class Context(ClientRequests):
         return self.client_connection.identity if self.principal is None else self.principal.key
 
     def require(self, *scopes: str | Iterable[str]) -> None:
-        """Raise unless the request has these scopes, or lists of scopes.
+        """Raise `MissingScopes` unless the token of the request has all these scopes, or lists of scopes.
 
         Over HTTP the response names the scopes, so that the client can get them. That works only before
-        anything else was sent, so call this first. Clients over stdin and in memory have all scopes.
+        anything else was sent, so call this first. Clients over stdio and in memory have all scopes.
 
         Raises:
-            MissingScopes: the request does not have them.
+            MissingScopes: a scope is missing.
             TypeError: a scope is not a string.
             ValueError: a scope has characters that are not allowed.
         """

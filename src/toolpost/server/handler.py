@@ -1,4 +1,4 @@
-"""`Handler`: the explicit form of a server. Subclass it, and override only the methods that you serve.
+"""`Handler`: the low-level server. Subclass it, and override only the methods that you serve.
 
 Capabilities follow from the overridden methods. `routes` maps a protocol method to the function that serves
 it. Transports are in `serving`, which has the methods that run a server.
@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.errors import InvalidRequest, MethodNotFound
+from toolpost.errors import InvalidRequest, MethodNotFound, explain_keywords
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, read_forwarded
-from toolpost.protocol.local_peer import LocalPeer, check_icons, collect_rows
+from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
 from toolpost.server.broadcasts import Broadcasts
 from toolpost.server.context import Context
@@ -55,12 +55,12 @@ R = TypeVar("R")
 
 
 class Handler(ServeMethods):
-    """A server in its explicit form.
+    """A low-level server: subclass it, and override the methods that you serve.
 
     Args:
         name: the name of the server; that of the class by default.
         version: the version of the server, not of the protocol.
-        title: a name for people.
+        title: the name to display.
         description: a description for people.
         instructions: how to use the server as a whole, for the model.
         icons: for user interfaces.
@@ -71,18 +71,21 @@ class Handler(ServeMethods):
         revisions: the supported protocol revisions; all of them by default.
         declares: lists to declare although they are empty, such as ["tools"]: a client that connects before
             the first tool is registered is notified of it only if tools were declared.
-        max_in_flight: the most requests of one client to serve at once.
-        threads: the most functions that are not async to run at once.
+        max_in_flight: the maximum number of concurrent requests of one client.
+        threads: the maximum number of plain functions (not async) that run at once.
+        notification_rate: the maximum number of log messages that one request sends per second, and of
+            progress notifications; bursts may be five times as large. Others are dropped, and one log message
+            says so.
         extensions: the protocol extensions that the server supports.
         store: keeps data that outlasts a request: a URL such as "memory://", or a custom store.
         keys: seal the data that clients carry, such as request states. Random by default, or shared by all
             servers that share a store. Workers that share clients share keys.
         answer_timeout: seconds that a stateless client has to return with answers.
-        answer_once: whether a client may send the same state only once. The store remembers; a client whose
-            response was lost cannot retry.
+        answer_once: whether each state is accepted only once. The store records it; a client whose response
+            was lost has to start again.
         observers: each is called with the context of a request when it begins, in its task, and may return a
             function that is called with its `Outcome`. Unlike middleware, they change nothing.
-        auth: how to authenticate clients over HTTP: each of their requests needs a token then.
+        auth: how to authenticate clients over HTTP. Every request then needs a token.
 
     Raises:
         TypeError: an argument has the wrong type; the message names it.
@@ -99,6 +102,7 @@ class Handler(ServeMethods):
         "{'a': 1}"
     """
 
+    @explain_keywords
     def __init__(
         self,
         name: str | None = None,
@@ -115,6 +119,7 @@ class Handler(ServeMethods):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
+        notification_rate: float = SERVER.notification_rate,
         extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
@@ -127,7 +132,8 @@ class Handler(ServeMethods):
         options.check_strings(instructions=instructions, website_url=website_url)
         options.check_counts(max_in_flight=max_in_flight, threads=threads)
         options.check_durations(answer_timeout=answer_timeout)
-        check_icons(icons)
+        options.check_rates(notification_rate=notification_rate)
+        icons = options.parse_icons(icons)
         name = name or type(self).__name__
         self.info = types.Implementation(
             name, version, title=title, description=description, website_url=website_url, icons=icons
@@ -146,6 +152,7 @@ class Handler(ServeMethods):
         if self.is_overridden("forward_request"):
             self.is_forwarding, self.fallback_route = True, self._forward_request
         self.max_in_flight = max_in_flight
+        self.notification_rate = notification_rate
         self.observers: tuple[Observer, ...] = options.parse_items(
             "observers", observers, callable, "a function that takes a context"
         )
@@ -473,13 +480,15 @@ class Handler(ServeMethods):
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
-            if self.running_steps:
+            steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}
+            if steps:
                 from toolpost.server.elicitation.input_required import finish_steps  # noqa: PLC0415 - start-up time
 
-                await finish_steps(self.running_steps)
-            self.worker_threads.close()
-            if isinstance(self._store, str) and "store" in self.__dict__:
-                await self.store.close()  # the owner closes a store that was passed in
+                await finish_steps(steps)
+            if not self._shared_lifespan.is_held:  # other threads may still serve
+                self.worker_threads.close()
+                if isinstance(self._store, str) and "store" in self.__dict__:
+                    await self.store.close()  # the owner closes a store that was passed in
 
 
 def declare_capabilities(

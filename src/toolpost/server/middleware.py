@@ -36,8 +36,8 @@ class Timeout:
         check_timeouts(seconds=seconds)
         self.seconds = seconds
 
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
-        """Serve the call within the time-out."""
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
+        """Serve the call within the timeout."""
         if not is_limitable(call):
             return await next(call)
         limit = asyncio.timeout(self.seconds)
@@ -67,7 +67,7 @@ class Concurrency:
         # A semaphore belongs to the loop in which it is first waited for.
         self._semaphores = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Serve the call when there is a free slot."""
         if not is_limitable(call):
             return await next(call)
@@ -85,7 +85,7 @@ class Logging:
         self._logger = logger or logging.getLogger("toolpost.calls")
         self._level = level
 
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Serve the call and log it."""
         start = time.perf_counter()
         ended = "ok"
@@ -106,7 +106,7 @@ class MaskErrors:
     def __init__(self, text: str = "Internal error") -> None:
         self._text = text
 
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Serve the call and mask its errors."""
         try:
             return await next(call)

@@ -6,11 +6,15 @@ when the server is made, and name the invalid argument.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
+import msgspec
+
+from toolpost.errors import suggest
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.extension import Extension
+from toolpost.protocol.local_peer import check_icons
 from toolpost.protocol.methods import DATES
 from toolpost.server.runtime.request import HANDSHAKE_TIMEOUT, Middleware, Observer
 from toolpost.threads import MAX_THREADS
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.registry.registry import Cache, CacheableMethod
     from toolpost.stores.store import Store
+
+T = TypeVar("T", bound=Struct)
 
 MAX_DURATION: Final = 366 * 86400.0
 """Seconds of a year: the longest time for which a store keeps a record."""
@@ -51,6 +57,7 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     declares: Iterable[ListName] = ()
     max_in_flight: int = MAX_IN_FLIGHT
     threads: int = MAX_THREADS
+    notification_rate: float = 100.0  # more than any display can show
     extensions: Iterable[Extension] = ()
     store: "Store | str" = IN_MEMORY
     keys: "KeyRing | None" = None
@@ -69,6 +76,7 @@ class ServerOptions(HandlerOptions, frozen=True, kw_only=True):
     cache: "Cache | Mapping[CacheableMethod, Cache] | None" = None
     debug: bool = False
     inline_refs: bool = True
+    strict_arguments: bool = False
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
@@ -116,6 +124,35 @@ def check_strings(**given: Any) -> None:
             raise TypeError(f"{name} must be a string, not {value!r}")
 
 
+def parse_icons(icons: Any) -> list[Icon] | None:
+    """Return icons, which may be dicts. Raises TypeError or ValueError for one that clients would refuse."""
+    if isinstance(icons, list):
+        given = cast("list[Any]", icons)
+        icons = [parse_hints(Icon, "icons", icon) if isinstance(icon, Mapping) else icon for icon in given]
+    check_icons(icons)
+    return icons
+
+
+def parse_hints(kind: type[T], name: str, value: Any) -> T:
+    """Return annotations or an icon. A dict may spell its keys as Python or as the protocol does.
+
+    Raises TypeError, with the `name` of the argument, for an unknown key or a value of another type.
+    """
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        spellings = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+        value = {spellings.get(key, key): given[key] for key in given}
+        unknown = next((key for key in value if key not in spellings.values()), None)
+        if unknown is not None:
+            raise TypeError(f"{name}: unknown key {unknown!r}{suggest(str(unknown), spellings)}")
+    elif not isinstance(value, kind):
+        raise TypeError(f"{name} must be {kind.__name__}(…), not {value!r}")
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), kind)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
 def check_counts(**given: Any) -> None:
     """Raise TypeError or ValueError unless all arguments are whole numbers, at least 1."""
     for name, value in given.items():
@@ -123,6 +160,15 @@ def check_counts(**given: Any) -> None:
             raise TypeError(f"{name} must be an integer, not {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value!r}")
+
+
+def check_rates(**given: Any) -> None:
+    """Raise TypeError or ValueError unless all arguments are positive numbers per second."""
+    for name, value in given.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number per second, not {value!r}")
+        if not value > 0:
+            raise ValueError(f"{name} must be more than 0 per second, not {value!r}")
 
 
 def check_timeouts(**given: Any) -> None:
@@ -148,7 +194,7 @@ def check_default(given: HttpOptions, wanted: str) -> None:
     """Raise TypeError if an option was given that has no effect without another argument."""
     changed = [name for name in given.__struct_fields__ if getattr(given, name) != getattr(HTTP, name)]
     if changed:
-        raise TypeError(f"{', '.join(changed)} only apply with {wanted}=")
+        raise TypeError(f"only valid with {wanted}=: {', '.join(changed)}")
 
 
 def parse_middleware(middleware: Any) -> list[Middleware]:

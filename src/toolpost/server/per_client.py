@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
+from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError, explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.extension import Extension
@@ -54,7 +54,7 @@ class PerClientServer(Handler):
         name: the name of the factory, until a server is chosen.
         version: the version of the factory.
         revisions: the supported protocol revisions; a chosen server must support that of its client.
-        max_in_flight: the most requests of one client to serve at once before a server is chosen.
+        max_in_flight: the maximum number of concurrent requests of a client before a server is chosen.
         extensions: the extensions of the chosen servers, for stateless clients.
         auth: how to authenticate clients over HTTP; the `auth` of a chosen server has no effect.
     """
@@ -62,6 +62,7 @@ class PerClientServer(Handler):
     is_forwarding = True
     is_per_client = True
 
+    @explain_keywords
     def __init__(
         self,
         choose: ChooseServer,
@@ -108,16 +109,18 @@ class PerClientServer(Handler):
 
     async def _forward(self, ctx: Context, params: Params) -> RouteResult:
         chosen = await self._find_or_choose_server(ctx)
-        if isinstance(params, CallToolParams) and ctx.request.headers:
+        incoming = ctx.incoming
+        assert incoming is not None, "only requests have routes"
+        revision = incoming.peer.revision
+        if isinstance(params, CallToolParams) and ctx.request.headers and revision.stateless:
             # The transport cannot check: it does not know the tools of the chosen server.
             annotated = chosen.find_header_parameters(params.name)
             if annotated:
                 headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
         answer = await self._pass_on(ctx, chosen)
         if isinstance(answer, Result):
-            assert ctx.incoming is not None
             answer = copy(answer)
-            answer.meta = {**chosen.local_peer.build_meta(ctx.incoming.peer.revision), **(answer.meta or {})}
+            answer.meta = {**chosen.local_peer.build_meta(revision), **(answer.meta or {})}
         return answer
 
     async def _pass_on(self, ctx: Context, chosen: Handler) -> RouteResult:
@@ -139,16 +142,21 @@ class PerClientServer(Handler):
         client, principal = ctx.client, ctx.principal
         identity = principal and [principal.key, principal.client, sorted(principal.scopes)]
         key = sha256(jsonrpc.encode([client.info, client.capabilities, identity])).digest()
-        if key not in self._servers_by_client:
-            chosen, life = await self.choose_server(ctx), AsyncExitStack()
-            if key not in self._servers_by_client:  # concurrent requests get the same
-                self._servers_by_client[key] = (chosen, life)
-                await life.enter_async_context(chosen.hold_lifespan())
-        chosen, _ = self._servers_by_client[key]
-        self._servers_by_client.move_to_end(key)
-        if len(self._servers_by_client) > MAX_REMEMBERED_CLIENTS:
-            _, (_, forgotten) = self._servers_by_client.popitem(last=False)
-            await forgotten.aclose()
+        remembered = self._servers_by_client
+        if key in remembered:
+            remembered.move_to_end(key)
+            return remembered[key][0]
+        chosen = await self.choose_server(ctx)
+        async with AsyncExitStack() as life:
+            await life.enter_async_context(chosen.hold_lifespan())
+            if key in remembered:  # concurrent requests get the same
+                return remembered[key][0]
+            remembered[key] = (chosen, life.pop_all())
+        if len(remembered) > MAX_REMEMBERED_CLIENTS:
+            _, (forgotten, life) = remembered.popitem(last=False)
+            if all(forgotten is not each for each, _ in remembered.values()):
+                forgotten.end_subscriptions()  # their clients subscribe again
+            await life.aclose()
         return chosen
 
     async def choose_server(self, ctx: Context) -> Handler:
@@ -164,3 +172,7 @@ class PerClientServer(Handler):
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(f"{choose} must return a server that serves requests itself, not {chosen!r}")
         return chosen
+
+
+for _each in (PerClientServer.__init__, vars(PerClientServer.__init__)["__wrapped__"]):
+    _each.__qualname__ = "Server.factory"  # as users write it

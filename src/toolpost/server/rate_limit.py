@@ -70,7 +70,7 @@ class RateLimit:
         self._buckets_by_key = OrderedDict[object, TokenBucket]()  # the most recently used last
         self._buckets_by_session = WeakKeyDictionary[Any, TokenBucket]()
 
-    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Serve the call unless its client has used up its rate."""
         tool = call.params.name if isinstance(call.params, CallToolParams) else None
         is_counted = self._method in (None, call.method) and self._tool in (None, tool)

@@ -152,7 +152,7 @@ class ReloadableServer(Handler):
             middleware = server.middleware  # not held for as long as a client listens
         return await run_middleware(middleware, Call(SUBSCRIPTIONS_LISTEN, params, theirs), listen)
 
-    async def _apply_middleware(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def _apply_middleware(self, call: Call, next: Next) -> Any:  # noqa: A002 - the usual name
         """Apply the middleware of the current server to notifications; `_forward` does it for requests."""
         if not call.is_notification:
             return await next(call)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost import types
+from toolpost.errors import explain_keywords, name_methods
 from toolpost.principal import parse_scopes
 from toolpost.protocol.extension import Extension
 from toolpost.server import options
@@ -26,6 +27,7 @@ from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
 from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
 from toolpost.server.runtime.request import Middleware, Observer
+from toolpost.server.serving import ServeMethods
 from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.signature.schema_parts import inline_definitions
@@ -70,6 +72,8 @@ class Server(RegistryServer):
         debug: send clients the errors inside a tool; otherwise they are only logged.
         inline_refs: write classes into the schemas of tools in place of `$ref`, which some clients cannot
             resolve; recursive classes keep their `$defs`. Not for the schemas of `add_tool`.
+        strict_arguments: refuse a call with an argument that the tool does not declare. By default it is
+            dropped, because some hosts add their own, unless it may be a typo.
 
     The other arguments are those of `Handler`.
 
@@ -86,6 +90,7 @@ class Server(RegistryServer):
     factory = _LazyPerClientServer()
     """`Server.factory(choose, …)` makes a server that chooses another server for each client."""
 
+    @explain_keywords
     def __init__(
         self,
         name: str | None = None,
@@ -102,6 +107,7 @@ class Server(RegistryServer):
         declares: Iterable[ListName] = SERVER.declares,
         max_in_flight: int = SERVER.max_in_flight,
         threads: int = SERVER.threads,
+        notification_rate: float = SERVER.notification_rate,
         extensions: Iterable[Extension] = SERVER.extensions,
         store: "Store | str" = SERVER.store,
         keys: "KeyRing | None" = SERVER.keys,
@@ -114,6 +120,7 @@ class Server(RegistryServer):
         cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
         debug: bool = SERVER.debug,
         inline_refs: bool = SERVER.inline_refs,
+        strict_arguments: bool = SERVER.strict_arguments,
     ) -> None:
         super().__init__(name, **options.collect_options(HandlerOptions, locals()))
         options.check_timeouts(timeout=timeout)
@@ -121,6 +128,7 @@ class Server(RegistryServer):
         self._timeout = timeout
         self._debug = debug
         self._inline_refs = inline_refs
+        self._strict_arguments = strict_arguments
         self.caches = expand_cache_option(cache)
         self._notification_receivers: dict[str, NotificationReceiver] = {}
         for method, kind in LIST_KINDS.items():
@@ -170,8 +178,10 @@ class Server(RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        wrap_result: bool = True,
     ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
+    @explain_keywords
     def tool(
         self,
         fn: Callable[..., Any] | None = None,
@@ -185,6 +195,7 @@ class Server(RegistryServer):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        wrap_result: bool = True,
     ) -> Any:
         """Offer a function as a tool.
 
@@ -194,7 +205,7 @@ class Server(RegistryServer):
         Args:
             fn: the function, async or not.
             name: the name of the tool; that of the function by default.
-            title: a name for people.
+            title: the name to display.
             description: a description for the model; that of the docstring by default.
             annotations: hints about the effects of a call.
             icons: for user interfaces.
@@ -202,6 +213,8 @@ class Server(RegistryServer):
             timeout: seconds that a call may take.
             scopes: the scopes that the token of a call needs, besides those of every request (`auth=`). The
                 tool is listed without them; the response to a call without them names them.
+            wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of
+                2026-07-28 get the value itself, which many of them refuse.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
@@ -211,8 +224,9 @@ class Server(RegistryServer):
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
+            bound.is_strict = self._strict_arguments
             finish = inline_definitions if self._inline_refs else None
-            returns = ResultConverter.for_function(fn, finish)
+            returns = ResultConverter.for_function(fn, finish, is_bare=not wrap_result)
             tool = Tool(
                 name=bound.name,
                 input_schema=finish(bound.input_schema) if finish else bound.input_schema,
@@ -272,6 +286,7 @@ class Server(RegistryServer):
         self.tools.add(entry)
         return entry
 
+    @explain_keywords
     def resource(
         self,
         uri: str,
@@ -347,6 +362,7 @@ class Server(RegistryServer):
         scopes: Iterable[str] = (),
     ) -> "Callable[[Callable[P, R]], RegisteredPrompt[P, R]]": ...
 
+    @explain_keywords
     def prompt(
         self,
         fn: Callable[..., Any] | None = None,
@@ -444,3 +460,6 @@ class Server(RegistryServer):
         receiver = self._notification_receivers.get(method)
         if receiver is not None:
             await receiver(ctx, params)
+
+
+name_methods(ServeMethods, Server.__name__)

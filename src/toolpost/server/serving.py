@@ -8,8 +8,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from toolpost.channel import Channel
+from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, check_default, collect_options
@@ -37,6 +39,7 @@ class ServeMethods:
         async with self._handler.hold_lifespan() as lifespan:
             await ServerConversation(self._handler, channel, lifespan, principal=principal).run()
 
+    @explain_keywords
     def run(
         self,
         *,
@@ -122,6 +125,7 @@ class ServeMethods:
 
         await serve_http(self._handler, address, options)
 
+    @explain_keywords
     def asgi(
         self,
         path: str = HTTP.path,
@@ -164,7 +168,7 @@ class ServeMethods:
                 messages.
             stateless: serve clients of the session era without sessions; they cannot be asked anything then.
             max_body: the largest request, in bytes.
-            max_calls: the most requests to serve at once, of all clients.
+            max_calls: the maximum number of concurrent requests of all clients.
             max_streams: the most open streams for notifications, of all clients.
             handshake: seconds that a client has to complete the handshake.
             idle: seconds after which an unused session ends.
@@ -183,30 +187,43 @@ class ServeMethods:
 
 
 class SharedLifespan(AbstractAsyncContextManager[Any, None]):
-    """A context that is entered for its first holder and left after the last; `enter` makes it."""
+    """A context that is entered for its first holder and left after the last, in each event loop.
+
+    `enter` makes it. What it opens, such as a connection, belongs to one loop.
+    """
 
     def __init__(self, enter: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self._enter = enter
-        self._use_count = 0
-        self._entered: tuple[AbstractAsyncContextManager[Any], Any] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = asyncio.Lock()
+        self._lives: WeakKeyDictionary[asyncio.AbstractEventLoop, _Life] = WeakKeyDictionary()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is entered in any loop."""
+        return any(life.entered is not None for life in list(self._lives.values()))
 
     async def __aenter__(self) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # a lock belongs to one loop
-            self._loop, self._lock = loop, asyncio.Lock()
-        async with self._lock:
-            if self._entered is None:
+        life = self._lives.setdefault(asyncio.get_running_loop(), _Life())
+        async with life.lock:
+            if life.entered is None:
                 context = self._enter()
-                self._entered = (context, await context.__aenter__())
-            self._use_count += 1
-            return self._entered[1]
+                life.entered = (context, await context.__aenter__())
+            life.use_count += 1
+            return life.entered[1]
 
     async def __aexit__(self, *_: object) -> None:
-        async with self._lock:
-            self._use_count -= 1
-            if self._use_count == 0:
-                entered, self._entered = self._entered, None
+        life = self._lives[asyncio.get_running_loop()]
+        async with life.lock:
+            life.use_count -= 1
+            if life.use_count == 0:
+                entered, life.entered = life.entered, None
                 assert entered is not None, "it was held until now"
                 await entered[0].__aexit__(None, None, None)
+
+
+class _Life:
+    """A context in one loop."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.use_count = 0
+        self.entered: tuple[AbstractAsyncContextManager[Any], Any] | None = None

@@ -97,7 +97,7 @@ class State:
         await self._change_keys(lambda keys: tuple(each for each in keys if each != key))
 
     async def _change_keys(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> bool:
-        """Change the list of keys; return whether the session goes on."""
+        """Change the list of keys; return whether the session continues."""
         if self._keys is not None:
             self._keys = change(self._keys)
         return True

@@ -35,7 +35,7 @@ def _wait_for(
 
 
 class SyncContext:
-    """One request, as the function that serves it sees it from its thread.
+    """The context of one request, for a function that is not async.
 
     A thread cannot be stopped. When its request is cancelled, waiting and later calls raise
     `LocalProtocolError`; after a disconnect, `ChannelClosed`.

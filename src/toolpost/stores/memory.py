@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, Generic, TypeVar
 
+from toolpost.errors import LocalProtocolError
 from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
 
 T = TypeVar("T")
@@ -97,6 +98,9 @@ class MemoryStore:
         total: how many bytes all logs may have together, except the last entry of each; and how many all
             records: beyond that, the least recently used go, except those without an end.
         clock: a monotonic clock in seconds.
+
+    Examples:
+        >>> server = Server("shop", store=MemoryStore(entries=4096))
     """
 
     def __init__(
@@ -110,11 +114,18 @@ class MemoryStore:
         self.records: RecordStore = MemoryRecords(clock, total)
         self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
         self._workers: dict[int, Receive] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the workers
         self._next_number = secrets.randbits(WORKER_BITS)
 
     @asynccontextmanager
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
         """Join as a worker until the context ends; its value is the number of the worker."""
+        loop = asyncio.get_running_loop()
+        if self._workers and self._loop is not loop and self._loop is not None and self._loop.is_running():
+            raise LocalProtocolError(
+                "the sessions of this server are in another event loop", hint="give each loop its own server"
+            )
+        self._loop = loop
         while (number := self._next_number % 2**WORKER_BITS) in self._workers or not number:
             self._next_number += 1
         self._next_number += 1

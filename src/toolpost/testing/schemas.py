@@ -13,15 +13,20 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from toolpost.client.sync import SyncClient
 from toolpost.connect import Target
-from toolpost.json_schema import as_list, as_object, find_remote_references, make_validator
+from toolpost.json_schema import as_list, as_object, find_remote_references, get_properties, resolve_schema
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.schema_validator import make_validator
 from toolpost.types.tools import Tool
 
 ToolSource: TypeAlias = "Target | Sequence[Tool]"  # tools that were listed, or any target of a client
 ExpectedSchema: TypeAlias = Mapping[Any, Any]  # a schema, with ellipses that match anything
 Finding: TypeAlias = tuple[Literal["warn", "fail"], str]
 MAX_REASON_LENGTH: Final = 200  # characters of a validator's message to repeat
-_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # accepted by most hosts; the protocol allows more
+MAX_DESCRIPTION_LENGTH: Final = 1024  # characters of a description that all common model APIs accept
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
+_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # accepted by most hosts
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_COMBINATORS: Final = ("anyOf", "oneOf", "allOf")
 
 
 def assert_tool_schema(
@@ -48,7 +53,7 @@ def assert_tool_schema(
         ...         "required": ["a"],
         ...         ...: ...,
         ...     },
-        ...     output={"type": "integer"},
+        ...     output={"type": "object", "properties": {"result": {"type": "integer"}}, ...: ...},
         ... )
 
     Args:
@@ -137,17 +142,37 @@ def lint_tools(tools: ToolSource) -> list[str]:
 
 def lint_tool(tool: Tool) -> Iterator[Finding]:
     """Yield the findings about one tool."""
+    if not _TOOL_NAME.fullmatch(tool.name):
+        yield "fail", "invalid name: use 1 to 128 letters, digits, and _ - . /"
     if not _PORTABLE_NAME.fullmatch(tool.name):
         yield "warn", "many hosts only accept names of 1 to 64 letters, digits, '_' and '-'"
-    if not (tool.description or "").strip():
+    length = len((tool.description or "").strip())
+    if not length:
         yield "warn", "no description"
+    elif length > MAX_DESCRIPTION_LENGTH:
+        yield "warn", f"description of {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
     if (found := tool.input_schema.get("type")) != "object":
         yield "fail", f"the type of the input schema must be 'object', not {found!r}"
     yield from _lint_schema("input", tool.input_schema)
     yield from _lint_schema("output", tool.output_schema or {})
+    yield from _lint_parameters(tool.input_schema)
+
+
+def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[Finding]:
+    known = as_object(schema.get("properties"))
+    odd = next((name for name in known if not _PARAMETER_NAME.fullmatch(name)), None)
+    if odd is not None:
+        yield "warn", f"some hosts reject parameter names such as {shorten(odd)!r}"
+    parameters = get_properties(schema).items()
+    mute = [name for name, each in parameters if "description" not in resolve_schema(each, schema)]
+    if mute:
+        names = shorten(", ".join(mute), 60)
+        yield "warn", f"{len(mute)} of {len(known)} parameters have no description: {names}"
 
 
 def _lint_schema(kind: str, schema: dict[str, Any]) -> Iterator[Finding]:
+    for branch in filter(schema.__contains__, _COMBINATORS):
+        yield "warn", f"the {kind} schema has {branch} at the top level; some hosts reject that"
     properties = schema.get("properties")
     for name in as_list(schema.get("required")) if isinstance(properties, dict) else ():
         if name not in properties:

@@ -60,7 +60,7 @@ class Transcript:
         ...     -> 1 server/discover
         ...     <- 1 result ...
         ...     -> 2 tools/call {"name":"add","arguments":{"a":1,"b":2}}
-        ...     <- 2 result {..."structuredContent":3...}
+        ...     <- 2 result {..."structuredContent":{"result":3}...}
         ... ''')
 
     Args:

@@ -68,8 +68,8 @@ class Authorizer(Protocol):
     async def on_rejected(self, request: OutgoingRequest, rejection: CredentialsRejection, /) -> bool:
         """Return whether to send a request again that got 401 or 403; `headers` is called again then.
 
-        It may take as long as a person needs: the time-outs of requests are paused meanwhile. For an
-        unattended request no person is asked, and no time-out is paused.
+        It may take as long as a user needs: the timeouts of requests are paused meanwhile. For an
+        unattended request no person is asked, and no timeout is paused.
 
         Raises:
             AuthError: another try would fail too; the caller of the request gets this error.

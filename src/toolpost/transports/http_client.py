@@ -76,7 +76,7 @@ class HttpClientChannel(QueueChannel):
             failure.__cause__ = error
             error = failure
         if self._on_lost is None:
-            logger.warning("request %s was lost: %s", request_id, error)
+            logger.warning("request %s was lost: %.1000s", request_id, error)
         else:
             self._on_lost(request_id, error)
 
@@ -201,10 +201,15 @@ class HttpChannel(HttpClientChannel):
         if session is None or has_protocol_version(notice.params):
             await self._post(data, self._mirror_headers(notice), None)
             return
-        await self._post(data, session.fields, session)
-        if notice.method == INITIALIZED and self._session is session:
-            self._stop_listening()
-            self._listener = self._spawn(self._listen(session))
+        if notice.method != INITIALIZED:
+            await self._post(data, session.fields, session)
+            return
+        try:
+            await self._post(data, session.fields, None)  # a 404 means that the server does not know it
+        finally:
+            if self._session is session:
+                self._stop_listening()
+                self._listener = self._spawn(self._listen(session))
 
     def _cancel_call(self, notice: JSONRPCNotification) -> bool:
         """Close the response of a cancelled request. Return whether the notification has to be posted."""
@@ -279,7 +284,7 @@ class HttpChannel(HttpClientChannel):
             with mark_unattended():
                 refused = await stream.keep_open(self._sender, session.fields)
         except AuthError as error:
-            logger.warning("%s: cannot receive unsolicited messages: %s", self._http.label, error)
+            logger.warning("%s: cannot receive unsolicited messages: %.1000s", self._http.label, error)
             return
         except Exception:  # calls go on without it
             logger.exception("%s: the stream for unsolicited messages failed", self._http.label)

@@ -305,7 +305,10 @@ class HttpCall(Struct, eq=False):
     def _is_answer(
         self, item: JSONRPCMessage | RemoteProtocolError
     ) -> TypeGuard[JSONRPCResponse | JSONRPCErrorResponse]:
-        return isinstance(item, JSONRPCResponse | JSONRPCErrorResponse) and item.id == self.id
+        return (
+            isinstance(item, JSONRPCResponse | JSONRPCErrorResponse)
+            and jsonrpc.restore_id(item.id) == self.id
+        )
 
     def _store_session_id(self, response: Response) -> None:
         name = response.headers.get(headers.SESSION)

@@ -127,7 +127,7 @@ async def build_refusal(
             hint="is this the URL of an MCP endpoint?",
         )
     start = body or b""
-    if body is None and (kind or "").partition(";")[0].strip().lower() in _QUOTABLE_TYPES:
+    if body is None and (kind or "text/plain").partition(";")[0].strip().lower() in _QUOTABLE_TYPES:
         start = await _read_start(response)
     try:
         reason = _ERROR_REPLY(start).error.message
@@ -287,7 +287,7 @@ class HttpSender:
     async def _renew_credentials(
         self, authorizer: Authorizer, request: OutgoingRequest, rejection: CredentialsRejection
     ) -> bool:
-        """Return whether there are other credentials; time-outs are paused if a person may be asked."""
+        """Return whether there are other credentials; timeouts are paused if a person may be asked."""
         with _wrap_auth_errors(authorizer):
             if request.unattended:
                 return await authorizer.on_rejected(request, rejection)

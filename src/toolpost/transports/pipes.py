@@ -15,8 +15,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
-from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import READ_SIZE, LineBuffer
+from toolpost.errors import ChannelClosed, RemoteProtocolError
+from toolpost.protocol.framing import READ_SIZE, LineBuffer, OversizedLine
 from toolpost.transports.memory import MessageQueue, SendLimiter
 
 READ_HIGH_WATER: Final = 256 * 1024  # bytes that may wait in a queue before reading pauses: a few full pipes
@@ -94,6 +94,7 @@ class LineFeed:
         self._fd = fd
         self._queue = queue
         self._lines = LineBuffer(limit)
+        self._reported: RemoteProtocolError | None = None  # the error of an open line over the limit
         self._on_end = ended
         self._fed = 0  # bytes since the queue was last empty
         self._wanted = True
@@ -118,7 +119,7 @@ class LineFeed:
         """Hand over the unfinished line, as if the stream had ended here."""
         line = self._lines.end()
         if line is not None and self._wanted:
-            self._queue.put(line)
+            self._put(line)
 
     def discard(self) -> None:
         """Go on reading, so that the peer is not stuck, and drop what comes."""
@@ -178,10 +179,21 @@ class LineFeed:
                 self._fed = 0
             self._fed += len(chunk)
             for line in self._lines.feed(chunk):
-                self._queue.put(line)
+                self._put(line)
+            start = self._lines.start
+            if start is not None and self._reported is None and (error := start.make_error()).reply:
+                self._reported = error  # the line may never end, and its call would wait
+                self._queue.put(start)
             if self._fed > READ_HIGH_WATER and self._queue.arrived:
                 self._pause()
                 self._queue.on_room = self._on_room
+
+    def _put(self, line: bytes | OversizedLine) -> None:
+        start, self._reported = self._reported, None
+        if start is None:
+            self._queue.put(line)
+        elif start.id is None and isinstance(line, OversizedLine) and line.make_error().id is not None:
+            self._queue.put(line)  # only its end says whose answer it was
 
     def _on_room(self) -> None:
         if not self._queue.arrived:

@@ -176,6 +176,10 @@ class ChildProcessChannel(QueueChannel):
         """Hand a request over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._stdin.offer(frame(outgoing.data))
 
+    def end_input(self) -> None:
+        """Close the server's stdin, which ends it; its last output can still be received."""
+        self._stdin.finish(self._closed_reason)
+
     async def _shut_down(self) -> None:
         """End the whole group: close stdin, then SIGTERM, then SIGKILL; a cancellation sends that at once."""
         self._feed.discard()  # a server that is stuck in a write would not notice the end of stdin

@@ -66,6 +66,11 @@ class StdioServerChannel(QueueChannel):
         """Hand one message over if that needs no waiting; False if `send` has to do it, or to raise."""
         return self._writer.offer(frame(data))
 
+    @property
+    def has_reader(self) -> bool:
+        """Whether the client may still read, even if it writes no more."""
+        return not _has_no_reader(self._redirect.stdout)
+
     async def wait_until_ended(self) -> None:
         """Wait until the client has gone, also while its last messages are not received yet."""
         await self._queue.ended.wait()

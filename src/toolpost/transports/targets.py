@@ -71,7 +71,7 @@ class Http(Struct, frozen=True):
         force_setattr(self, "headers", MappingProxyType(headers))
         if self.auth is not None and "authorization" in headers:
             raise ConnectFailed(
-                "auth= and the Authorization header exclude each other", hint="pass one of them"
+                "auth= and the Authorization header are mutually exclusive", hint="pass one of them"
             )
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Stdio(Struct, frozen=True):
         args: its arguments.
         env: variables to set.
         cwd: the folder to start it in.
-        inherit_env: names of further variables of ours to hand on; True hands on all of them.
+        inherit_env: names of further environment variables to pass on; True passes on all of them.
         stderr: where its stderr goes; by default to the logger `toolpost.child`, at level INFO. The last
             lines are kept for errors, unless it is "inherit".
         name: its name in errors and logs; by default the command.

@@ -99,7 +99,7 @@ def enc_hook(value: Any) -> JSON:
     """Encode a value of an unknown kind as it came."""
     if isinstance(value, UnknownKind):
         return value.raw
-    raise TypeError(f"a {type(value).__name__} cannot be encoded as JSON")
+    raise TypeError(f"object of type {type(value).__name__} is not JSON serializable")
 
 
 class Params(WireStruct, kw_only=True):

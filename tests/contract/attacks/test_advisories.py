@@ -1,8 +1,8 @@
-"""The table of attacks: what was done to others, where that is told, and which test tries it here.
+"""The table of attacks: the source of each, and the test that tries it here.
 
-An advisory counts for whoever could make the same mistake, so each row is tried against our server or client,
-whichever could. A test that is elsewhere already is named and not repeated. Checked here is that each test
-exists, and that no test of this folder lacks a source.
+An advisory applies to all who could make the same mistake, so each row is tried against our server or client,
+whichever could. A test in another folder is named and not repeated. Checked here: each test exists, and each
+test of this folder has a source.
 """
 
 import ast
@@ -47,23 +47,26 @@ ATTACKS = [
         "DNS rebinding: a page reaches a local server under a name of its own",
         "CVE-2025-66416 (GHSA-9h52-p55h-vw2f, Python SDK), CVE-2025-66414 (GHSA-w48q-cv73-mx4w, TypeScript "
         "SDK), CVE-2026-35568 (Java SDK)",
-        (f"{WEB}a_name_that_is_not_ours_is_refused_everywhere", f"{WEB}a_name_cannot_be_smuggled_in"),
+        (f"{WEB}a_foreign_host_name_is_rejected_everywhere", f"{WEB}a_host_name_cannot_be_smuggled_in"),
     ),
     Attack(
         "a page posts to a local port, also by way of 0.0.0.0",
         "CVE-2025-49596 (MCP Inspector)",
-        (f"{WEB}a_page_from_elsewhere_is_refused", "contract/transports/test_http_statuses.py::test_status"),
+        (
+            f"{WEB}a_page_of_another_origin_is_rejected",
+            "contract/transports/test_http_statuses.py::test_status",
+        ),
     ),
     # ----------------------------------------------------------------- against servers, about sessions
     Attack(
         "session fixation: the client chooses the id",
         "CWE-384; OWASP Periodic Table of Vulnerabilities, Session Fixation",
-        (f"{WEB}the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess",),
+        (f"{WEB}session_ids_are_chosen_by_the_server_and_cannot_be_guessed",),
     ),
     Attack(
         "session ids that can be guessed",
         "CVE-2025-6515 (oatpp-mcp); OWASP Session Management Cheat Sheet",
-        (f"{WEB}the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess",),
+        (f"{WEB}session_ids_are_chosen_by_the_server_and_cannot_be_guessed",),
     ),
     Attack(
         "a stream is taken over by whoever knows the id",
@@ -79,8 +82,8 @@ ATTACKS = [
         "session hijack: prompts and events are put into another's session",
         f"{BEST_PRACTICES}, Session Hijacking",
         (
-            f"{MESSAGES}nobody_speaks_for_another_session",
-            f"{SESSIONS}an_answer_of_another_session_is_no_answer",
+            f"{MESSAGES}a_client_cannot_act_in_another_session",
+            f"{SESSIONS}an_answer_of_another_session_is_ignored",
             "contract/auth/test_client_attacks.py::test_stored_credentials_stay_where_they_are_from",
         ),
     ),
@@ -88,7 +91,7 @@ ATTACKS = [
         "equal ids of several clients send answers to the wrong one",
         "CVE-2026-25536 (GHSA-345p-7cg4-v4c7, TypeScript SDK)",
         (
-            f"{WEB}equal_ids_of_many_clients_are_not_mixed_up",
+            f"{WEB}equal_request_ids_of_many_clients_are_not_mixed_up",
             "unit/transports/test_http_streams_modern_internals.py::test_requests_with_one_id_do_not_know_of_each_other",
         ),
     ),
@@ -96,8 +99,8 @@ ATTACKS = [
         "the session's secret shows up in logs and errors",
         "CWE-532; OWASP MCP Top 10, MCP01",
         (
-            "unit/client/test_session_secret.py::test_the_id_of_a_session_is_neither_logged_nor_told",
-            f"{WEB}what_was_refused_is_told_without_what_was_sent",
+            "unit/client/test_session_secret.py::test_the_id_of_a_session_is_neither_logged_nor_reported",
+            f"{WEB}a_rejection_is_reported_without_the_rejected_content",
         ),
     ),
     # ----------------------------------------------------------------- against servers, to take them down
@@ -105,20 +108,20 @@ ATTACKS = [
         "a malformed request ends the server",
         "GHSA-3qhf-m339-9g5v (Python SDK)",
         (
-            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            f"{MESSAGES}a_bomb_is_rejected_and_other_clients_are_served",
             f"{MESSAGES}a_process_survives_all_bombs_on_one_stream",
         ),
     ),
     Attack(
         "a client that breaks off ends the server",
         "CVE-2025-53365 (GHSA-j975-95f5-7wqh, Python SDK)",
-        (f"{WEB}who_breaks_off_takes_nobody_along",),
+        (f"{WEB}a_disconnect_does_not_affect_other_clients",),
     ),
     Attack(
         "JSON bombs: deep, wide, many digits, members twice",
         "CWE-674, CWE-770; RFC 8259 §9",
         (
-            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            f"{MESSAGES}a_bomb_is_rejected_and_other_clients_are_served",
             "unit/protocol/test_jsonrpc.py::test_64_megabytes_of_digits_are_not_what_is_wanted",
             "unit/protocol/test_jsonrpc.py::test_many_members_are_counted_in_linear_time",
         ),
@@ -127,24 +130,24 @@ ATTACKS = [
         "slow loris: half heads, half bodies",
         "CWE-400; blog.qualys.com, How to Protect Against Slow HTTP Attacks",
         (
-            f"{WIRE}many_who_are_slow_hold_nobody_up",
+            f"{WIRE}many_slow_clients_do_not_delay_others",
             "unit/transports/test_attack_wire_internals.py::test_a_body_that_does_not_come_is_given_up",
-            "unit/transports/test_uvicorn_protocol.py::test_a_head_without_end_is_refused",
+            "unit/transports/test_uvicorn_protocol.py::test_an_endless_head_is_rejected",
         ),
     ),
     Attack(
         "slow reading: who asks for much and takes nothing",
         "CWE-400; blog.qualys.com, Are you ready for slow reading?",
         (
-            "contract/chaos/test_stalled_processes.py::test_a_client_over_http_that_does_not_read_is_not_buffered_for_and_holds_up_nobody",
-            "unit/transports/test_sse_server_internals.py::test_who_says_more_than_it_hears_is_cut_off",
+            "contract/chaos/test_stalled_processes.py::test_an_http_client_that_does_not_read_has_no_unbounded_buffer_and_does_not_delay_others",
+            "unit/transports/test_sse_server_internals.py::test_a_client_that_sends_more_than_it_reads_is_disconnected",
         ),
     ),
     Attack(
         "a template's regular expression explodes",
         "CVE-2026-0621 (TypeScript SDK), CWE-1333",
         (
-            f"{MESSAGES}a_uri_that_nearly_fits_costs_no_more_than_its_length",
+            f"{MESSAGES}matching_a_nearly_fitting_uri_takes_linear_time",
             "unit/protocol/test_match.py::test_the_work_grows_with_the_length_only",
         ),
     ),
@@ -153,7 +156,7 @@ ATTACKS = [
         "traversal in a URI",
         "CVE-2025-53109, CVE-2025-53110 (filesystem server), CVE-2026-32871 (GHSA-vv7q-7jx5-f767, FastMCP)",
         (
-            f"{MESSAGES}no_uri_leads_a_function_out_of_its_folder",
+            f"{MESSAGES}no_uri_escapes_the_folder_of_a_function",
             "unit/protocol/test_match.py::test_no_traversal_yields_a_value_that_leads_out",
         ),
     ),
@@ -161,7 +164,7 @@ ATTACKS = [
         "one message, two readings: names in other cases, members twice",
         "CVE-2026-27896 (GHSA-wvj2-96wp-fq3f, Go SDK)",
         (
-            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            f"{MESSAGES}a_bomb_is_rejected_and_other_clients_are_served",
             f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
         ),
     ),
@@ -169,18 +172,18 @@ ATTACKS = [
         'id confusion: 1, "1", 1.0, true, null',
         "JSON-RPC 2.0 §4; MCP specification, basic, requests",
         (
-            f"{MESSAGES}what_is_no_id_reaches_no_tool",
-            f"{MESSAGES}a_number_and_its_digits_are_two_calls",
-            "unit/protocol/test_connection.py::test_ids_are_told_apart_by_type",
+            f"{MESSAGES}an_invalid_id_reaches_no_tool",
+            f"{MESSAGES}a_number_and_its_digits_are_different_ids",
+            "unit/protocol/test_connection.py::test_ids_are_distinguished_by_type",
         ),
     ),
     Attack(
         "spoofed notices: cancelled, progress, complete",
         f"{BEST_PRACTICES}, Session Hijacking; MCP specification, cancellation",
         (
-            f"{MESSAGES}nobody_speaks_for_another_session",
-            f"{SERVER}what_was_not_asked_for_changes_nothing",
-            "unit/client/test_url_elicitation_end.py::test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way",
+            f"{MESSAGES}a_client_cannot_act_in_another_session",
+            f"{SERVER}an_unsolicited_response_changes_nothing",
+            "unit/client/test_url_elicitation_end.py::test_a_completion_is_reported_once_and_only_while_the_elicitation_is_in_progress",
         ),
     ),
     Attack(
@@ -188,7 +191,7 @@ ATTACKS = [
         "CWE-444; RFC 9112 §6.1, §11.2",
         (
             f"{WIRE}no_second_request_is_hidden_in_a_first",
-            f"{FRAMING}a_trailer_is_no_header",
+            f"{FRAMING}a_trailer_is_not_a_header",
             f"{FRAMING}an_offer_to_upgrade_in_two_parts_closes_the_connection",
             f"{FRAMING}an_offer_to_upgrade_behind_another_request_closes_the_connection",
         ),
@@ -197,7 +200,7 @@ ATTACKS = [
         "endless trailers and chunk extensions",
         "CWE-770; CVE-2023-39326 (Go net/http); RFC 9112 §7.1",
         (
-            f"{FRAMING}bytes_that_are_no_body_have_a_limit",
+            f"{FRAMING}bytes_outside_the_body_have_a_limit",
             f"{FRAMING}a_body_in_small_chunks_has_the_limit_of_a_body",
         ),
     ),
@@ -260,8 +263,8 @@ ATTACKS = [
         "secrets of our environment end up with a server",
         f"{BEST_PRACTICES}, Local MCP Server Compromise",
         (
-            f"{CONFIG}what_is_in_our_environment_stays_there",
-            "unit/transports/test_stdio_client.py::test_a_server_gets_only_what_is_harmless_and_what_it_is_given",
+            f"{CONFIG}our_environment_is_not_passed_on",
+            "unit/transports/test_stdio_client.py::test_a_server_gets_only_harmless_and_given_variables",
         ),
     ),
     Attack(
@@ -273,7 +276,7 @@ ATTACKS = [
         "terminal escapes in what people are shown",
         "CWE-150; mcpsafe.io, MCP-083",
         (
-            "contract/client/test_prompting.py::test_what_a_server_says_is_never_obeyed_by_the_terminal",
+            "contract/client/test_prompting.py::test_text_of_a_server_is_escaped_for_the_terminal",
             "contract/client/test_prompting.py::test_a_long_line_cannot_look_like_one_of_ours",
             f"{HTTP}a_response_that_is_none_fails_its_call_alone",
         ),
@@ -282,9 +285,9 @@ ATTACKS = [
         "a URL to visit that is no page: javascript:, file:",
         "MCP specification, elicitation, safe URL handling",
         (
-            "contract/client/test_prompting.py::test_what_is_no_web_page_is_not_opened",
-            "contract/server/test_url_elicitation.py::test_what_is_no_url_is_refused_before_anybody_sees_it",
-            "unit/protocol/test_icons.py::test_whatever_a_server_says_only_two_schemes_pass",
+            "contract/client/test_prompting.py::test_a_url_that_is_not_a_web_page_is_not_opened",
+            "contract/server/test_url_elicitation.py::test_an_invalid_url_is_rejected_before_it_is_sent",
+            "unit/protocol/test_icons.py::test_only_two_schemes_are_safe",
         ),
     ),
     # ----------------------------------------------------------------- against clients, to go elsewhere
@@ -318,8 +321,8 @@ ATTACKS = [
         "CWE-770",
         (
             f"{HTTP}a_response_without_end_is_not_read_to_its_end",
-            f"{HTTP}what_never_comes_to_the_point_ends_with_the_time",
-            f"{PROCESS}what_is_written_without_end_fills_no_memory",
+            f"{HTTP}an_endless_response_ends_with_the_timeout",
+            f"{PROCESS}an_endless_line_fills_no_memory",
             f"{PROCESS}a_line_over_the_limit_fails_its_call_and_the_next_is_read",
             f"{SERVER}the_limit_is_small_enough_to_be_met",
         ),
@@ -330,20 +333,20 @@ ATTACKS = [
         (
             f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
             f"{SERVER}a_result_that_is_none_fails_its_call_alone",
-            f"{SERVER}an_answer_that_comes_twice_is_heard_once",
+            f"{SERVER}a_repeated_response_is_received_once",
         ),
     ),
     Attack(
         "floods of notices, requests and rubbish",
         "CWE-770; OWASP MCP Top 10",
-        (f"{SERVER}a_flood_ends_and_the_answer_behind_it_is_heard",),
+        (f"{SERVER}a_flood_ends_and_the_answer_behind_it_is_received",),
     ),
     Attack(
         "`retry: 0`, or a wait without end",
         "WHATWG HTML §9.2, reconnection time",
         (
             f"{STREAMS}a_server_that_ends_each_stream_at_once_is_not_asked_all_the_time",
-            f"{STREAMS}a_server_that_wants_to_be_left_alone_for_ever_holds_nobody_up",
+            f"{STREAMS}an_extreme_sse_retry_delays_no_other_request",
             f"{CLIENT}a_server_that_wants_no_pause_and_says_nothing_is_not_asked_all_the_time",
         ),
     ),
@@ -356,7 +359,7 @@ ATTACKS = [
             f"{PROCESS}a_process_that_never_speaks_is_given_up",
             f"{PROCESS}a_process_that_speaks_half_a_line_and_stops",
             f"{PROCESS}a_process_that_closes_stdout_and_lives_on",
-            f"{PROCESS}a_process_that_does_not_read_what_it_is_told",
+            f"{PROCESS}a_process_that_does_not_read_its_stdin",
             f"{PROCESS}a_process_that_does_not_mind_the_end_of_stdin_is_ended",
         ),
     ),
@@ -366,7 +369,7 @@ ATTACKS = [
         (
             f"{PROCESS}a_process_that_ends_in_a_call_says_how",
             f"{PROCESS}a_process_that_ends_before_it_speaks_cannot_be_connected_to",
-            f"{PROCESS}what_a_process_prints_before_it_serves_is_skipped",
+            f"{PROCESS}output_before_the_first_message_is_skipped",
         ),
     ),
     Attack(
@@ -387,8 +390,8 @@ ATTACKS = [
         "escapes in what a server says of itself take over a terminal",
         "CWE-150",
         (
-            f"{PAST}what_a_process_says_at_its_end_cannot_move_the_cursor",
-            f"{PAST}what_a_server_calls_itself_cannot_move_the_cursor_or_fill_the_screen",
+            f"{PAST}the_last_stderr_of_a_process_cannot_move_the_cursor",
+            f"{PAST}the_name_of_a_server_cannot_move_the_cursor_or_fill_the_screen",
         ),
     ),
     Attack(
@@ -399,7 +402,7 @@ ATTACKS = [
     Attack(
         "an answer that is none is waited for in vain",
         "JSON-RPC 2.0 §5",
-        (f"{PAST}what_is_wrong_with_an_answer_is_told_on_a_stream_as_well",),
+        (f"{PAST}an_invalid_response_is_reported_on_a_stream_too",),
     ),
     Attack(
         "numbers that no value can hold fill the log",

@@ -76,7 +76,7 @@ def test_a_command_line_is_split_and_nothing_else(lure, tmp_path):
             )
             await client.connect()
         except (MCPError, ValueError):
-            pass  # it is no server, or no command line
+            pass  # it is not a server, or not a command line
         assert not bait.exists()
 
     run(main)
@@ -99,7 +99,7 @@ def test_a_command_is_the_name_of_a_program(command, tmp_path):
 @pytest.mark.parametrize(
     "name", ["LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "AWS_SECRET_ACCESS_KEY"]
 )
-def test_what_is_in_our_environment_stays_there(name, tmp_path, monkeypatch):
+def test_our_environment_is_not_passed_on(name, tmp_path, monkeypatch):
     told = tmp_path / "told.json"
 
     async def main():

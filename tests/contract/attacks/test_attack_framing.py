@@ -1,4 +1,4 @@
-"""HTTP requests whose bytes are neither headers nor body: trailers, chunk extensions, offers to upgrade."""
+"""HTTP requests with bytes outside headers and body: trailers, chunk extensions, offers to upgrade."""
 
 import pytest
 
@@ -39,7 +39,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", list(ENDLESS))
 @pytest.mark.parametrize("path", [b"/mcp", b"/nowhere"])
-def test_bytes_that_are_no_body_have_a_limit(name, path):
+def test_bytes_outside_the_body_have_a_limit(name, path):
     start, more = ENDLESS[name]
 
     async def main():
@@ -71,7 +71,7 @@ def test_a_body_in_small_chunks_has_the_limit_of_a_body():
     run(main)
 
 
-def test_a_trailer_is_no_header():
+def test_a_trailer_is_not_a_header():
     missing = head().replace(b"Mcp-Name: mark\r\n", b"")
 
     async def main():

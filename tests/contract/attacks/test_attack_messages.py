@@ -1,4 +1,4 @@
-"""Messages that a hostile client sends to a server: bombs, confused ids, spoofed notices, odd URIs.
+"""Messages that a hostile client sends to a server: bombs, confused ids, spoofed notifications, odd URIs.
 
 Over HTTP on real sockets and, for what is about one stream, to a real process; `test_advisories` has the
 sources.
@@ -6,6 +6,7 @@ sources.
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import PureWindowsPath
 from typing import Any
@@ -46,7 +47,6 @@ BOMBS: dict[str, bytes] = {
     .replace(b'"params"', '"param\u017f"'.encode())
     .replace(b"jsonrpc", b"Jsonrpc"),
     "NaN": told("NaN"),
-    "half an emoji": told(r'"\ud83d"'),
     "no UTF-8": told('"x"').replace(b'"x"', b'"\xc0\xaf"'),
     "UTF-16": told('"x"').decode().encode("utf-16"),
     "a byte order mark": b"\xef\xbb\xbf" + told('"x"'),
@@ -61,7 +61,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_a_bomb_is_refused_and_everybody_else_is_served(era):
+def test_a_bomb_is_rejected_and_other_clients_are_served(era):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -125,11 +125,77 @@ def test_a_process_survives_all_bombs_on_one_stream():
     run(main)
 
 
+# --------------------------------------------------------------------- keys twice
+
+META = (
+    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":'
+    '{"name":"x","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}'
+)
+TWICE = {
+    "a tool": f'{{"name":"list","arguments":{{"text":"x"}},{META},"name":"mark"}}',
+    "an escaped tool": f'{{"name":"list","arguments":{{"text":"x"}},{META},"n\\u0061me":"mark"}}',
+    "arguments": f'{{"name":"mark","arguments":{{}},{META},"arguments":{{"text":"x"}}}}',
+    "an argument": f'{{"name":"mark","arguments":{{"text":"y","text":"x"}},{META}}}',
+    "behind quotes": f'{{"name":"mark","arguments":{{"text":"y","text":"\\u0022\\u0022"}},{META}}}',
+    "beside a number": f'{{"name":"mark","arguments":{{"text":"y","text":"x","n":1{"0" * 400}}},{META}}}',
+    "beside half an emoji": f'{{"name":"mark","arguments":{{"text":"y","text":"x","n":"\\ud83d"}},{META}}}',
+    "a key of _meta": f'{{"name":"mark","arguments":{{"text":"x"}},{META[:-1]},"a":1,"a":2}}}}',
+    "a key in a list": f'{{"name":"mark","arguments":{{"text":"x","more":[{{"a":{{"":0,"":0}}}}]}},{META}}}',
+}
+
+
+@pytest.mark.parametrize("name", list(TWICE))
+def test_a_key_that_stands_there_twice_reaches_no_tool(name):
+    """A gateway that reads bodies could see another tool than the one that runs."""
+    body = bare(TWICE[name])
+
+    async def main():
+        server = Victim()
+        async with attacked(server) as site:
+            session = await site.open()
+            for headers in (legacy(session), modern("tools/call", call("mark", text="x"))[0]):
+                answer = await site.post(headers, body)
+                assert answer.status in {200, 400}
+                told = answer.json["error"]["message"]
+                assert "twice" in told or (name == "beside half an emoji" and "Parse error" in told)
+            assert server.marks == []
+
+    run(main)
+
+
+def test_a_key_that_stands_there_twice_reaches_no_tool_of_a_process():
+    program = "import sys\nfrom toolpost import Server\nserver = Server('victim')\n"
+    program += "@server.tool\ndef mark(text: str) -> str:\n    sys.exit(text)\nserver.run()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=b"".join(bare(params) + b"\n" for params in TWICE.values()),
+        capture_output=True,
+        check=True,
+    )
+    codes = [json.loads(line)["error"]["code"] for line in done.stdout.splitlines()]
+    assert len(codes) == len(TWICE)
+    assert set(codes) <= {-32600, -32700}
+
+
+def test_keys_and_quotes_in_values_are_no_duplicates():
+    text = '{"text":1,"text":2} \\ \\" \u0022 \n'
+
+    async def main():
+        server = Victim()
+        async with attacked(server) as site:
+            headers, body = modern("tools/call", call("mark", text=text))
+            for each in (body, body.replace(b'\\"', b"\\u0022")):
+                assert (await site.post(headers, each)).status == 200
+            assert server.marks == [text] * 2
+
+    run(main)
+
+
 # --------------------------------------------------------------------- ids
 
 
 @pytest.mark.parametrize("key", ["true", "false", "1.5", "1.0", "1e0", "[]", "{}", "[1]", "null", "NaN"])
-def test_what_is_no_id_reaches_no_tool(key):
+def test_an_invalid_id_reaches_no_tool(key):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -146,7 +212,7 @@ def test_what_is_no_id_reaches_no_tool(key):
     run(main)
 
 
-def test_a_number_and_its_digits_are_two_calls():
+def test_a_number_and_its_digits_are_different_ids():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -179,7 +245,7 @@ def test_a_number_and_its_digits_are_two_calls():
     run(main)
 
 
-# --------------------------------------------------------------------- notices of others
+# --------------------------------------------------------------------- notifications of other clients
 
 SPOOFED = [
     ("notifications/cancelled", {"requestId": "w", "reason": "spoofed"}),
@@ -193,7 +259,7 @@ SPOOFED = [
 ]
 
 
-def test_nobody_speaks_for_another_session():
+def test_a_client_cannot_act_in_another_session():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -213,7 +279,7 @@ def test_nobody_speaks_for_another_session():
                         assert answer.status in {202, 400}
                 headers = modern("notifications/cancelled")[0]
                 await site.post(headers, message("notifications/cancelled", {"requestId": "w"}))
-                # The list of their own session may be told; of ours nothing is said by them.
+                # The list of their own session may be reported; nothing of ours is sent to them.
                 assert (await site.ask("DELETE", "/mcp", legacy(theirs))).status == 200
                 assert not waiting.done()
                 server.go.set()
@@ -258,7 +324,7 @@ OUT = [
 
 
 @pytest.mark.parametrize("template", ["files://all/{}", "tree://all/{}", "deep://all/{}"])
-def test_no_uri_leads_a_function_out_of_its_folder(template, tmp_path):
+def test_no_uri_escapes_the_folder_of_a_function(template, tmp_path):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -293,7 +359,7 @@ def test_no_uri_leads_a_function_out_of_its_folder(template, tmp_path):
     ],
     ids=["parts", "commas", "pairs", "values", "names", "slashes", "letters", "escapes"],
 )
-def test_a_uri_that_nearly_fits_costs_no_more_than_its_length(uri):
+def test_matching_a_nearly_fitting_uri_takes_linear_time(uri):
     async def main():
         async with attacked() as site:
             session = await site.open()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosted import legacy, serving
+from hosted import call, legacy, modern, serving
 from request_state_talk import REFUSED, Name, Talk
 from toolpost import Client, Context, Server
 from toolpost.errors import (
@@ -181,6 +181,22 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
                     await work
                 assert caught.value.code == -32603
         assert (len(runs), visits) == (3, [])
+
+    asyncio.run(main())
+
+
+def test_what_is_no_scope_does_not_get_into_a_header():
+    server = Server("s")
+
+    @server.tool
+    async def use() -> str:
+        raise MissingScopes.for_scopes(["read", 'a",resource_metadata="https://evil.test', "é", "b\\"])
+
+    async def main() -> None:
+        async with serving(server.asgi(principal=lambda _: "alice")) as site:
+            answer = await site.post(*modern("tools/call", call("use")))
+            assert answer.status == 403
+            assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope", scope="read"'
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""What a web page or a neighbour can try against a server over HTTP. `test_advisories` has the sources."""
+"""Attacks of a web page or another client on a server over HTTP. `test_advisories` has the sources."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ HOSTS = [
 ]
 
 
-def test_a_name_that_is_not_ours_is_refused_everywhere():
+def test_a_foreign_host_name_is_rejected_everywhere():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -104,7 +104,7 @@ def test_a_name_that_is_not_ours_is_refused_everywhere():
         "",
     ],
 )
-def test_a_page_from_elsewhere_is_refused(origin):
+def test_a_page_of_another_origin_is_rejected(origin):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -133,7 +133,7 @@ def test_a_page_from_elsewhere_is_refused(origin):
     ],
     ids=["target", "forwarded", "twice", "twice, ours first", "none", "two origins"],
 )
-def test_a_name_cannot_be_smuggled_in(lines):
+def test_a_host_name_cannot_be_smuggled_in(lines):
     async def main():
         server = Victim()
         async with attacked(server) as site, wired(site.port) as wire:
@@ -151,7 +151,7 @@ def test_a_name_cannot_be_smuggled_in(lines):
 
 
 @pytest.mark.requirement("HTTPL-23", "SEC-7")
-def test_the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess():
+def test_session_ids_are_chosen_by_the_server_and_cannot_be_guessed():
     async def main():
         async with attacked() as site:
             chosen = "a" * 32
@@ -184,7 +184,7 @@ def test_the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess():
     run(main)
 
 
-def test_equal_ids_of_many_clients_are_not_mixed_up():
+def test_equal_request_ids_of_many_clients_are_not_mixed_up():
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -210,7 +210,7 @@ def test_equal_ids_of_many_clients_are_not_mixed_up():
 
 
 @pytest.mark.parametrize("point", ["stream", "call", "body"])
-def test_who_breaks_off_takes_nobody_along(point):
+def test_a_disconnect_does_not_affect_other_clients(point):
     async def main():
         server = Victim()
         async with attacked(server) as site:
@@ -275,7 +275,7 @@ def test_text_cannot_become_an_event(line):
     run(main)
 
 
-def test_what_was_refused_is_told_without_what_was_sent():
+def test_a_rejection_is_reported_without_the_rejected_content():
     async def main():
         async with attacked() as site:
             secret = "sk-" + "secret" * 10

@@ -61,7 +61,7 @@ def test_no_second_request_is_hidden_in_a_first(name):
                 await wire.send(f"{HEAD}{fields}\r\n".encode("latin-1") + body + HIDDEN)
                 await wire.half_close()
                 said = await _all(wire)
-            # Nobody may take it for one request here and for two there: it is refused, or read whole as one.
+            # No parser may see one request here and two there: it is rejected, or read as one.
             assert server.marks == [], said
             assert said.count(b"HTTP/1.1 ") <= 1, said
             assert b"HTTP/1.1 200" not in said, said
@@ -102,7 +102,7 @@ SLOW = 200
 
 
 @pytest.mark.parametrize("half", ["nothing", "head", "body"])
-def test_many_who_are_slow_hold_nobody_up(half):
+def test_many_slow_clients_do_not_delay_others(half):
     headers, body = modern("tools/call", call("mark", text="slow"))
     head = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in headers.items())
     begun = {

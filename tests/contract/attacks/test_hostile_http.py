@@ -152,7 +152,7 @@ def test_a_response_that_is_none_fails_its_call_alone(library, era):
 
 
 class Endless:
-    """A response that goes on for as long as somebody takes it."""
+    """A response that continues as long as the client reads it."""
 
     def __init__(self, head: bytes, block: bytes) -> None:
         self.head = head
@@ -215,7 +215,7 @@ def for_ever() -> dict[str, Endless]:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", list(for_ever()))
-def test_what_never_comes_to_the_point_ends_with_the_time(library, name):
+def test_an_endless_response_ends_with_the_timeout(library, name):
     async def main():
         table = for_ever()
         special = by_name(table, lambda heard, row, _: row.play(heard))

@@ -120,7 +120,7 @@ def test_a_process_that_closes_stdout_and_lives_on():
     run(main)
 
 
-def test_a_process_that_does_not_read_what_it_is_told():
+def test_a_process_that_does_not_read_its_stdin():
     async def main():
         async with Client(
             child(term_wait=0.05, stdin_wait=0.05), revision=REVISIONS["session"], timeout=0.3
@@ -165,7 +165,7 @@ def test_a_process_that_does_not_mind_the_end_of_stdin_is_ended(ignored):
     ],
     ids=["words", "bytes", "mark", "JSON", "colours"],
 )
-def test_what_a_process_prints_before_it_serves_is_skipped(code):
+def test_output_before_the_first_message_is_skipped(code):
     async def main():
         async with Client(odd(code), revision=REVISIONS["session"], timeout=10) as client:
             assert (await client.call_tool("good")).text == "ok"
@@ -182,6 +182,28 @@ def test_a_line_over_the_limit_fails_its_call_and_the_next_is_read():
             with pytest.raises(RemoteProtocolError, match="too long"):
                 await client.call_tool("say", said(GOOD.replace('"x"', f'"{"x" * LIMIT}"')))
             assert (await client.call_tool("good")).text == "ok"
+
+    run(main)
+
+
+@pytest.mark.parametrize("start", ['"id":%d,', ""], ids=["id first", "id last"])
+def test_a_line_over_the_limit_fails_its_call_before_it_ends(start, tmp_path):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    text = f'{{"jsonrpc":"2.0",{start}"result":{{"content":[{{"type":"text","text":"{"x" * LIMIT}'
+    code = (
+        "key = sys._getframe(1).f_locals['key']\n"
+        f"write(({text!r} % key if '%' in {start!r} else {text!r}).encode())\n"
+        f"open({str(gate)!r}).close()"
+    )
+
+    async def main():
+        async with meeting("stdio session", timeout=20) as client:
+            with pytest.raises(RemoteProtocolError, match="too long"):
+                await client.call_tool("do", {"code": code})
+            next_call = asyncio.create_task(client.call_tool("good"))
+            gate.write_text("")  # the server goes on, ends the line and reads the next call
+            assert (await next_call).text == "ok"
 
     run(main)
 
@@ -211,7 +233,7 @@ def test_a_line_over_the_limit_fails_its_call_and_the_next_is_read():
         "stderr lines",
     ],
 )
-def test_what_is_written_without_end_fills_no_memory(code):
+def test_an_endless_line_fills_no_memory(code):
     async def main():
         target = child(term_wait=0.05, stdin_wait=0.05, stderr="discard")
         async with Client(target, revision=REVISIONS["session"], on_notification=lambda *_: None) as client:
@@ -233,7 +255,7 @@ def test_a_schema_that_explodes_or_leads_elsewhere(era):
     async def main():
         async with meeting(f"stdio {era}", timeout=10) as client:
             await client.list_tools()
-            # `(a+)+$` against 200 000 letters and a wrong one: who goes back and tries again never ends.
+            # `(a+)+$` against 200 000 letters and a wrong one: a backtracking engine never ends.
             with pytest.raises(MCPError, match=r"does not match|violates its output schema"):
                 await client.call_tool("explode")
             with pytest.raises(MCPError, match="invalid output schema"):

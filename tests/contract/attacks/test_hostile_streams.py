@@ -42,7 +42,7 @@ def test_a_server_that_ends_each_stream_at_once_is_not_asked_all_the_time(retry)
 
 
 @pytest.mark.parametrize("retry", ["9" * 18, "9" * 5000, "9999999999999"])
-def test_a_server_that_wants_to_be_left_alone_for_ever_holds_nobody_up(retry):
+def test_an_extreme_sse_retry_delays_no_other_request(retry):
     async def special(heard: Heard, message: dict[str, Any]) -> bool:
         if heard.method == "GET" or message.get("params", {}).get("name") == "polled":
             await heard.write(stream(f"retry: {retry}\nid: 1\ndata:\n\n".encode()))

@@ -55,7 +55,7 @@ def test_a_peer_that_pings_and_does_not_read_fills_no_memory(way):
     run(main, 30)
 
 
-def test_what_a_process_says_at_its_end_cannot_move_the_cursor():
+def test_the_last_stderr_of_a_process_cannot_move_the_cursor():
     words = "\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\r\\x00 done"
 
     async def main():
@@ -68,7 +68,7 @@ def test_what_a_process_says_at_its_end_cannot_move_the_cursor():
     run(main)
 
 
-def test_what_a_server_calls_itself_cannot_move_the_cursor_or_fill_the_screen(monkeypatch):
+def test_the_name_of_a_server_cannot_move_the_cursor_or_fill_the_screen(monkeypatch):
     monkeypatch.setitem(byte_server.NAME, "name", "\x1b[2J" + "x" * 100_000)
 
     async def main():
@@ -108,7 +108,7 @@ def test_a_server_that_has_news_and_ends_each_stream_is_not_asked_all_the_time()
 
 
 @pytest.mark.parametrize("era", ["session", "stateless"])
-def test_what_is_wrong_with_an_answer_is_told_on_a_stream_as_well(era):
+def test_an_invalid_response_is_reported_on_a_stream_too(era):
     async def main():
         async with meeting(f"stream {era}", timeout=10) as client:
             with pytest.raises((RequestFailed, RemoteProtocolError), match="JSON is malformed"):

@@ -61,7 +61,7 @@ async def fetch_token_later() -> str:
         (lambda: lambda: None, r"\(auth=\) returned an invalid token: None instead"),
     ],
 )
-def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, match):
+def test_an_exception_of_a_custom_function_is_an_auth_error(auth, match):
     async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthError, match=match) as caught:
             await sites.client(auth()).connect()
@@ -81,7 +81,7 @@ def test_the_error_code_of_an_authorization_server_is_reported():
     run(visit)
 
 
-def test_without_credentials_a_401_is_what_it_is():
+def test_without_credentials_a_401_is_an_auth_error():
     async def visit(sites: AuthSites) -> None:
         for headers in (None, {"Authorization": "Bearer old"}):
             with pytest.raises(AuthorizationRequired, match="401"):
@@ -109,7 +109,7 @@ def test_a_late_refusal_is_one_of_both_families():
         (', scope="t0ken"', "but the server does not say which"),
     ],
 )
-def test_a_token_that_does_not_allow_something_says_what_would(scope, match):
+def test_insufficient_scope_names_the_required_scopes(scope, match):
     async def visit(sites: AuthSites) -> None:
         sites.valid["t0ken"] = ()
         async with sites.client("t0ken") as mcp:
@@ -214,7 +214,7 @@ def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
     assert "s3cret" not in str(caught.value)
 
 
-# --------------------------------------------------------------------- channels of one's own
+# --------------------------------------------------------------------- custom channels
 
 
 class Network:
@@ -228,7 +228,7 @@ class Network:
     ("network", "principal", "may"),
     [(True, None, False), (True, "ann", False), (False, None, True)],
 )
-def test_who_comes_over_a_channel_of_ones_own_may_not_do_everything(network, principal, may):
+def test_a_client_over_a_custom_channel_has_no_scopes_by_default(network, principal, may):
     server = Server("guarded")
 
     @server.tool

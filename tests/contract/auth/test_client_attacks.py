@@ -122,7 +122,7 @@ def test_a_document_that_is_none(body, match):
     attack(match, lie)
 
 
-def test_a_page_for_every_path_is_no_document():
+def test_a_page_for_every_path_is_not_a_document():
     async def visit(sites: AuthSites) -> None:
         sites.challenge = "Bearer"
         sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: answer(
@@ -225,7 +225,7 @@ def test_the_issuer_of_an_answer_is_compared_with_the_one_asked(advertised, iss,
             return
         with pytest.raises(AuthError) as caught:
             await client.connect()
-        assert isinstance(caught.value, AuthorizationRequired) is good  # else nobody looks at the error
+        assert isinstance(caught.value, AuthorizationRequired) is good  # otherwise the error is not retrieved
         assert "evil words" not in str(caught.value)
         assert not sites.forms
 
@@ -441,7 +441,7 @@ def test_servers_of_the_second_revision_are_their_own_authorization_server():
 
 @pytest.mark.requirement("AUTH-20", "AUTH-21", "AUTH-22", "AUTH-23")
 @pytest.mark.parametrize(("supported", "used"), [(True, True), (False, False), (None, False)])
-def test_a_document_of_ones_own_is_used_where_it_is_read(supported, used):
+def test_a_custom_document_is_used_where_it_is_read(supported, used):
     async def visit(sites: AuthSites) -> None:
         page = "https://app.example/client.json"
         sites.metadata = {"client_id_metadata_document_supported": supported}

@@ -38,7 +38,7 @@ def test_a_program_shows_its_secret():
 
 
 @pytest.mark.parametrize("key", [PEM, PEM.encode(), KEY.as_dict(private=True)])
-def test_a_program_signs_who_it_is(key):
+def test_a_program_signs_its_identity(key):
     async def visit(sites: AuthSites) -> None:
         sites.metadata = {"token_endpoint_auth_methods_supported": ["private_key_jwt"]}
         async with sites.client(ClientCredentials("me", private_key=key, key_id="k1")) as mcp:
@@ -128,7 +128,7 @@ def test_without_the_extra_the_error_says_what_to_install():
 # --------------------------------------------------------------------- workload identity
 
 
-def test_a_workload_shows_what_its_platform_gave_it():
+def test_a_workload_sends_the_jwt_of_its_platform():
     async def visit(sites: AuthSites) -> None:
         async with sites.client(WorkloadIdentity("the.jwt", scopes=["a"])) as mcp:
             await mcp.call_tool("anything")
@@ -355,7 +355,7 @@ def test_a_server_that_wants_ever_new_nonces_is_given_up():
     run(visit)
 
 
-def test_a_nonce_is_remembered_from_an_answer_that_is_no_refusal():
+def test_the_nonce_of_a_successful_response_is_stored():
     async def visit(sites: AuthSites) -> None:
         seen = bound(sites)
         mcp = sites.answer_mcp

@@ -144,7 +144,7 @@ def test_the_same_port_is_taken_again_and_the_registration_too():
         assert len(sites.registered) == 1
         first, second = sites.authorized
         assert first["redirect_uri"] == second["redirect_uri"]
-        # Somebody else has the port now: another one, and so another registration.
+        # Another process has the port now, so the client uses another one and registers again.
         port = int(second["redirect_uri"].split(":")[2].split("/")[0])
         sites.valid.clear()
         sites.refresh.clear()
@@ -177,7 +177,7 @@ def test_a_port_in_use_is_reported():
 # --------------------------------------------------------------------- other ways to show the page
 
 
-def test_a_function_that_blocks_may_tell_where_the_user_was_sent():
+def test_a_blocking_open_url_may_return_the_redirect():
     async def visit(sites: AuthSites) -> None:
         loop = asyncio.get_running_loop()
 
@@ -201,7 +201,7 @@ def test_a_code_may_be_typed():
     run(visit)
 
 
-def test_a_page_of_ones_own_may_be_where_the_user_is_sent():
+def test_the_redirect_may_lead_to_a_custom_page():
     async def visit(sites: AuthSites) -> None:
         page = "https://app.example/back"
         async with sites.client(sites.oauth(redirect_uri=page)) as mcp:
@@ -227,7 +227,7 @@ def test_a_page_of_ones_own_may_be_where_the_user_is_sent():
         ("http://[", "cannot be parsed|a different URL"),
     ],
 )
-def test_what_a_user_comes_back_with_has_to_make_sense(said, match):
+def test_the_redirect_of_a_login_is_validated(said, match):
     async def visit(sites: AuthSites) -> None:
         async def open_url(_: str) -> str:
             return said
@@ -369,7 +369,7 @@ def test_a_server_that_thinks_of_ever_new_scopes_is_given_up():
     run(visit)
 
 
-def test_a_server_that_refuses_what_it_asked_for_is_given_up_at_once():
+def test_ungranted_scopes_are_requested_only_once():
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("read",)
         issue = sites.issue
@@ -382,7 +382,7 @@ def test_a_server_that_refuses_what_it_asked_for_is_given_up_at_once():
     run(visit)
 
 
-def test_a_token_that_is_refused_although_it_is_new_is_no_reason_to_go_on():
+def test_a_new_token_that_is_rejected_stops_the_retries():
     async def visit(sites: AuthSites) -> None:
         sites.valid = _Nothing()
         with pytest.raises(TokenRejected, match="has just issued"):
@@ -579,7 +579,7 @@ def test_by_default_they_are_in_the_folder_for_state(tmp_path, monkeypatch):
     assert list((tmp_path / "toolpost" / "tokens").glob("*.json"))
 
 
-def test_an_object_of_ones_own_may_keep_them():
+def test_a_custom_object_may_store_tokens():
     kept: dict[str, str] = {}
 
     class Mine:
@@ -604,7 +604,7 @@ def test_an_object_of_ones_own_may_keep_them():
     run(visit)
 
 
-def test_a_server_that_repeats_what_it_was_sent_is_not_quoted(caplog):
+def test_echoed_secrets_are_not_quoted(caplog):
     async def visit(sites: AuthSites) -> None:
         def echo(heard) -> bytes:
             return answer(
@@ -649,7 +649,7 @@ def test_one_oauth_serves_clients_in_several_loops():
     run(visit)
 
 
-def test_an_environment_without_a_home_is_no_trouble_until_it_is_used(monkeypatch):
+def test_a_missing_home_folder_matters_only_when_it_is_used(monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", os.sep)
     assert str(FileTokens().folder).endswith("toolpost/tokens")

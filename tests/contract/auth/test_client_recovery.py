@@ -17,7 +17,7 @@ from toolpost.errors import (
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "invalid_grant"), (400, "invalid_grant"), (503, "invalid_client")]
 )
-def test_a_word_that_is_final_is_final_whatever_the_status_is(status, code):
+def test_a_final_error_code_is_final_with_any_status(status, code):
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.valid.clear()
@@ -91,7 +91,7 @@ def test_unbound_tokens_are_not_used_where_bound_ones_are_required():
 LONG = "eyJhbGciOiJFUzI1NiJ9." + "A1b2C3d4E5" * 60
 
 
-def test_what_repeats_nothing_is_quoted():
+def test_a_description_without_secrets_is_quoted():
     async def visit(sites: AuthSites) -> None:
         sites.paths["/mcp"] = lambda _: answer(400, b"the disk is full", "text/plain")
         with pytest.raises(ConnectFailed, match="the disk is full"):
@@ -105,10 +105,10 @@ def test_a_folder_in_the_home_of_the_user(monkeypatch, tmp_path):
     assert FileTokens("~/tokens").folder == tmp_path / "tokens"
 
 
-# --------------------------------------------------------------------- what is told
+# --------------------------------------------------------------------- what is reported
 
 
-def test_a_server_without_metadata_is_told_of_before_the_guess_that_follows():
+def test_missing_metadata_is_reported_before_the_error_of_the_fallback():
     async def visit(sites: AuthSites) -> None:
         sites.resource, sites.challenge = None, "Bearer"
         with pytest.raises(AuthError) as caught:

@@ -85,7 +85,7 @@ def test_all_waiting_requests_fail_with_the_login():
             )
             assert all(isinstance(error, AuthError) for error in said), said
             assert windows == 2
-            # Whoever comes later may try again.
+            # A later caller may try again.
             sites.answer_mcp = inner
             sites.redirect = lambda said: said
             await mcp.call_tool("anything")

@@ -133,7 +133,7 @@ def test_a_mounted_server_warns_only_if_something_is_amiss(public, placed, says,
         assert re.search(says, told[0].getMessage())
 
 
-def test_a_resource_above_the_server_is_no_mistake(caplog):
+def test_a_parent_resource_is_accepted(caplog):
     async def main() -> None:
         app = kitchen(own(resource="https://mcp.example.com")).asgi(public_url="https://mcp.example.com/api")
         routes = [Mount(WELL_KNOWN, app.metadata), Mount("/api", app)]
@@ -202,7 +202,7 @@ def test_an_invalid_argument_is_named(make, error, says):
     assert "secret@" not in str(caught.value)
 
 
-def test_what_can_work_is_taken():
+def test_valid_arguments_are_accepted():
     assert Jwt(A, http="httpx2", leeway=0).issuer == A
     assert Auth(A, verifier=print).issuers == [A]
     auth = Auth(A, verifier=AuthorizationServer(A).token, implies={"a": "b c"})
@@ -252,7 +252,7 @@ def test_without_auth_no_token_is_spoken_of(web, says):
         ((5,), 200, "scopes must be a list of strings, not 5"),
     ],
 )
-def test_what_may_be_required(scopes, status, says):
+def test_the_arguments_of_require_are_validated(scopes, status, says):
     async def main() -> None:
         async with guarded() as (site, mint, server):
 

@@ -150,7 +150,7 @@ def test_a_proof_is_good_once():
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-def test_a_bound_token_is_no_bearer_token(scheme):
+def test_a_bound_token_is_not_a_bearer_token(scheme):
     async def main() -> None:
         async with guarded() as (site, mint, _):
             holder = Holder(mint)
@@ -159,7 +159,7 @@ def test_a_bound_token_is_no_bearer_token(scheme):
                 answer = await site.post({**headers, **sent}, body)
                 assert answer.status == 401
                 assert answer.headers["www-authenticate"].startswith('DPoP error="invalid_token"')
-            # Seen once, it is no better.
+            # A second use is rejected too.
             assert (await site.post({**headers, **holder.sent()}, body)).status == 200
             assert (await site.post({**headers, **holder.sent(scheme=scheme)}, body)).status == 401
             without = {"Authorization": f"DPoP {holder.token}"}

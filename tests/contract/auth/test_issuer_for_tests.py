@@ -79,7 +79,7 @@ def json(answer: Answer) -> Any:
 
 @pytest.mark.requirement("AS-3", "AS-4", "AS-6")
 @pytest.mark.parametrize("path", ["", "/tenant"])
-def test_what_it_publishes(path):
+def test_the_published_metadata(path):
     async def main() -> None:
         async with AuthorizationServer.serve(path, scopes=["read"]) as issuer:
             browser = Browser(issuer)
@@ -179,7 +179,7 @@ def test_a_request_that_cannot_be_is_sent_back(changes, error):
         {"client_id": "nobody"},
     ],
 )
-def test_a_code_is_good_for_whom_it_was_made(changes):
+def test_a_code_is_valid_only_for_its_client(changes):
     async def main() -> None:
         async with AuthorizationServer.serve(clients={"app": None, "other": None}) as issuer:
             browser = Browser(issuer)
@@ -242,7 +242,7 @@ def test_a_client_that_speaks_for_itself():
         ({"redirect_uris": ["https://app.example.com/cb"]}, 201),
     ],
 )
-def test_who_may_register(about, status):
+def test_only_some_clients_can_register(about, status):
     async def main() -> None:
         async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)
@@ -258,7 +258,7 @@ def test_who_may_register(about, status):
 
 
 @pytest.mark.requirement("AS-10")
-def test_the_user_is_asked_and_sees_for_whom():
+def test_the_consent_page_shows_the_client():
     async def main() -> None:
         async with AuthorizationServer.serve(consent=True, clients={"app": None}) as issuer:
             browser = Browser(issuer)
@@ -311,7 +311,7 @@ def test_without_a_socket_it_is_an_application_like_any_other():
     run(main)
 
 
-def test_what_testing_offers():
+def test_the_public_names_of_testing():
     assert toolpost.testing.TokenIssuer is TokenIssuer
     with pytest.raises(AttributeError, match="Nothing"):
         _ = toolpost.testing.Nothing  # pyright: ignore[reportAttributeAccessIssue] - that is the test

@@ -66,7 +66,7 @@ def test_a_token_is_sent_with_every_request(how):
     run(visit)
 
 
-def test_a_function_is_asked_once_and_again_when_the_token_is_refused():
+def test_a_function_is_called_once_and_again_when_the_token_is_rejected():
     async def visit(sites: AuthSites) -> None:
         given: list[str] = []
 
@@ -89,7 +89,7 @@ def test_a_function_is_asked_once_and_again_when_the_token_is_refused():
 
 
 @pytest.mark.parametrize("auth", ["wr0ng", lambda: "wr0ng", iter(["a", "b", "c", "d"]).__next__])
-def test_a_token_that_is_refused_is_an_error_that_does_not_show_it(auth, caplog):
+def test_the_error_for_a_rejected_token_does_not_show_it(auth, caplog):
     async def visit(sites: AuthSites) -> None:
         with pytest.raises(TokenRejected, match="rejected the credentials") as caught:
             await sites.client(auth).connect()
@@ -101,7 +101,7 @@ def test_a_token_that_is_refused_is_an_error_that_does_not_show_it(auth, caplog)
     assert "wr0ng" not in caplog.text
 
 
-def test_a_token_that_is_not_good_for_everything():
+def test_a_token_with_too_few_scopes():
     async def visit(sites: AuthSites) -> None:
         sites.valid["t0ken"] = ()
         sites.needs = ("write",)
@@ -113,7 +113,7 @@ def test_a_token_that_is_not_good_for_everything():
     run(visit)
 
 
-def test_a_plain_403_is_none_of_our_business():
+def test_a_403_without_a_challenge_is_an_ordinary_error():
     async def visit(sites: AuthSites) -> None:
         sites.valid["t0ken"] = ()
         async with sites.client("t0ken") as mcp:
@@ -128,7 +128,7 @@ def test_a_plain_403_is_none_of_our_business():
 
 
 @pytest.mark.requirement("AUTH-43")
-def test_streams_and_goodbyes_carry_the_token():
+def test_streams_and_the_end_of_a_session_carry_the_token():
     heard: list[tuple[str, str | None]] = []
 
     async def script(request: Heard) -> None:
@@ -197,7 +197,7 @@ def test_http_and_sse_carry_the_token(good):
     asyncio.run(visit())
 
 
-def test_without_auth_the_error_says_what_to_give():
+def test_without_auth_the_error_says_what_to_pass():
     async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthorizationRequired, match=r"auth=OAuth\(\)"):
             await Client(sites.server).connect()
@@ -205,5 +205,5 @@ def test_without_auth_the_error_says_what_to_give():
     run(visit)
 
 
-def test_an_error_of_authorization_is_one_family():
+def test_all_errors_of_authorization_have_one_base():
     assert issubclass(TokenRejected, AuthError)

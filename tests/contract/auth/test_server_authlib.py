@@ -87,7 +87,7 @@ def test_a_code_with_pkce_becomes_a_token_that_is_good():
 
 
 @pytest.mark.requirement("AUTH-45", "AUTH-48")
-def test_its_keys_rotate_and_what_it_withdraws_is_good_no_longer():
+def test_its_keys_rotate_and_withdrawn_ones_are_invalid():
     async def main() -> None:
         async with both() as (theirs, authlib, ours):
             before = await token_of(theirs)
@@ -189,7 +189,7 @@ def test_no_bad_token_is_let_in_and_nothing_is_logged_that_could_be_used(bad, ca
             token = await bad(theirs, authlib)
             answer = await ours.post(*listing(token))
             assert (answer.status, answer.headers["www-authenticate"]) == (401, UNFIT)
-            # authlib itself tells all that it issues, if it is asked for that much.
+            # authlib itself publishes all that it issues, if it is asked for that much.
             records = [record for record in caplog.records if not record.name.startswith("authlib")]
             logged = "\n".join(record.getMessage() for record in records)
             assert "rejected: " in logged

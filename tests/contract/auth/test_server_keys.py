@@ -67,7 +67,7 @@ def test_keys_that_rotate():
 
 def test_an_issuer_that_cannot_be_reached_makes_no_token_bad(caplog):
     async def main() -> None:
-        auth = Auth("http://127.0.0.1:9", resource=RESOURCE)  # nobody is there
+        auth = Auth("http://127.0.0.1:9", resource=RESOURCE)  # no server is listening
         async with serving(kitchen(auth).asgi()) as site:
             token = TokenIssuer("http://127.0.0.1:9").token(RESOURCE)
             for _ in range(2):
@@ -136,7 +136,7 @@ META = "/.well-known/oauth-authorization-server"
         ({META: (302, b"")}, "publishes no metadata"),
     ],
 )
-def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
+def test_the_metadata_of_an_issuer_is_validated(answers, says, caplog):
     async def main() -> None:
         verifier = Jwt(ISSUER, http=scripted(answers))
         with pytest.raises(RequestFailed, match="cannot be fetched"):
@@ -168,7 +168,7 @@ def test_without_joserfc_the_error_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "joserfc.jwk", None)
     with pytest.raises(MCPError, match=r"toolpost\[auth\]"):
         Auth(ISSUER)
-    Auth(ISSUER, verifier=lambda _: "ann")  # who checks tokens in a way of their own does not need it
+    Auth(ISSUER, verifier=lambda _: "ann")  # a custom verifier does not need it
 
 
 # --------------------------------------------------------------------- asking

@@ -20,7 +20,7 @@ def auth(**more: Any) -> Auth:
 
 @pytest.mark.requirement("AUTH-3", "AUTH-5", "AUTH-63")
 @pytest.mark.parametrize("target", [f"{WELL_KNOWN}/mcp", WELL_KNOWN, f"{WELL_KNOWN}/mcp/"])
-def test_what_is_published_and_where(target):
+def test_the_published_metadata_and_its_url(target):
     async def main() -> None:
         async with guarded(scopes=["read", "list"], name="The kitchen") as (site, _, _):
             answer = await site.ask("GET", target)

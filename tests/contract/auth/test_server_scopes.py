@@ -39,7 +39,7 @@ NEEDING = [
 
 
 @pytest.mark.requirement("AUTH-50", "AUTH-51")
-def test_what_every_request_needs():
+def test_the_scopes_of_every_request():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             headers, body = modern("tools/list")
@@ -143,7 +143,7 @@ def test_over_http_sse_the_post_is_rejected(asked):
             enough = token(mint, "read", "write", "money", "burn")
             assert (await site.post({**posted, **enough}, message(*asked, id=2), endpoint)).status == 202
             assert "result" in (await wire.event()).json
-            # What is no request of that kind is left to whoever serves it.
+            # Other requests are left to the function that serves them.
             for odd in (message("tools/call", {"name": 5}, 3), message("tools/call", call("nothing"), 4)):
                 assert (await site.post({**posted, **little}, odd, endpoint)).status == 202
                 assert "error" in (await wire.event()).json
@@ -303,7 +303,7 @@ def test_a_factory_chooses_by_principal_and_its_servers_keep_their_scopes():
         ({"resource": "https://[::1"}, "resource"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(wrong, says):
+def test_invalid_arguments_are_reported_at_once(wrong, says):
     given: dict[str, Any] = {"issuer": "https://login.example.com", "verifier": lambda _: None, **wrong}
     with pytest.raises(ValueError, match=says) as caught:
         Auth(**given)

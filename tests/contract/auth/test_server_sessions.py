@@ -132,14 +132,14 @@ def test_messages_of_http_sse_need_the_principal_of_the_stream():
 
 
 @pytest.mark.requirement("SEC-9", "SEC-10")
-def test_what_is_kept_without_a_session_is_kept_for_its_principal():
+def test_state_without_a_session_belongs_to_its_principal():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             counted = []
             for who in ("alice", "bob", "alice", "alice", "bob"):
                 headers, body = modern("tools/call", call("count"))
                 answer = await site.post({**headers, **token(mint, who)}, body)
-                counted.append(answer.json["result"]["structuredContent"])
+                counted.append(answer.json["result"]["structuredContent"]["result"])
             assert counted == [1, 1, 2, 3, 2]
 
     run(main)
@@ -210,7 +210,7 @@ def test_stateless_serving_of_old_clients_wants_tokens_as_well(accept):
             assert (await site.post(legacy(), said)).status == 401
             answer = await site.post({**legacy(), "Accept": accept, **token(mint)}, said)
             assert answer.json["result"]["structuredContent"]["subject"] == "alice"
-            # … and is told what it lacks in the same way.
+            # … and gets the missing scopes in the same way.
             more = await site.post(
                 {**legacy(), **token(mint)}, message("tools/call", call("cook", dish="egg"), 1)
             )

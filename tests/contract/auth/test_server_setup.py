@@ -34,7 +34,7 @@ OTHER = "https://other.example.com"
         (lambda: Introspection(ISSUER, "a", "b", audience=cast("Any", 5)), TypeError, "audience must be"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_told_at_once(make, error, says):
+def test_invalid_arguments_are_reported_at_once(make, error, says):
     with pytest.raises(error, match=says):
         make()
 
@@ -50,7 +50,7 @@ def test_an_issuer_with_another_name_is_logged(caplog):
     run(main)
 
 
-def test_a_mounted_server_says_once_what_it_lacks(caplog):
+def test_a_mounted_server_warns_once_about_missing_settings(caplog):
     caplog.set_level("INFO")
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_a_nonce_is_good_with_every_worker():
     run(main)
 
 
-def test_what_is_wrong_with_a_proof_is_hinted_at_and_no_more():
+def test_the_error_of_a_proof_is_only_a_hint():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             headers, body = modern("tools/list")

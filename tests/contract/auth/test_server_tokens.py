@@ -65,7 +65,7 @@ def test_a_good_token_is_let_in(changes):
         ({"Authorization": "bearer abc"}, 401, "invalid_token"),
     ],
 )
-def test_what_is_missing_and_what_is_malformed(sent, status, error):
+def test_missing_and_malformed_credentials(sent, status, error):
     async def main() -> None:
         async with guarded() as (site, _, _):
             headers, body = modern("tools/list")
@@ -112,18 +112,18 @@ def test_every_verb_on_every_path_wants_a_token_before_anything_is_read(method, 
     async def main() -> None:
         async with guarded() as (site, _, _):
             wire = await site.wire()
-            # The body never comes: whoever waited for it would not answer.
+            # The body never comes: a server that waited for it would not answer.
             head = {**legacy("some-session"), "Content-Length": "100", "Accept": "text/event-stream"}
             await wire.ask(method, target, head)
             answer = await wire.answer()
-            # A client of HTTP+SSE is told about the URL that it uses.
+            # A client of HTTP+SSE gets the URL that it uses.
             asked = ASKED.replace("/mcp", "/sse") if target.startswith(("/sse", "/messages")) else ASKED
             assert (answer.status, answer.headers["www-authenticate"]) == (401, asked)
 
     run(main)
 
 
-def test_health_and_what_is_not_there_need_no_token():
+def test_health_checks_and_unknown_paths_need_no_token():
     async def main() -> None:
         async with guarded(web={"health": "/health"}) as (site, _, _):
             assert (await site.ask("GET", "/health")).status == 200
@@ -132,7 +132,7 @@ def test_health_and_what_is_not_there_need_no_token():
     run(main)
 
 
-def test_a_browser_asks_what_it_may_send_without_a_token_and_may_read_the_challenge():
+def test_preflight_requests_need_no_token_and_browsers_may_read_the_challenge():
     async def main() -> None:
         async with guarded(web={"cors": ["https://app.example.com"]}) as (site, _, _):
             page = {"Origin": "https://app.example.com"}
@@ -172,7 +172,7 @@ def test_the_token_itself_reaches_no_function():
             token = bearer(good(mint))
             headers, body = modern("tools/call", call("headers"))
             answer = await site.post({**headers, **token, "DPoP": "x"}, body)
-            told = answer.json["result"]["structuredContent"]
+            told = answer.json["result"]["structuredContent"]["result"]
             assert "mcp-method" in told
             assert not {"authorization", "dpop"} & set(told)
             session = await site.open(headers=token)
@@ -184,12 +184,12 @@ def test_the_token_itself_reaches_no_function():
     run(main)
 
 
-def test_nothing_is_asked_of_those_who_open_a_session_that_is_not_asked_of_all():
+def test_every_request_of_a_session_needs_a_token():
     async def main() -> None:
         async with guarded() as (site, mint, _):
             assert (await site.post(legacy(revision=None), opening())).status == 401
             session = await site.open(headers=bearer(good(mint)))
-            # A session is no proof of anything (SEC-6).
+            # A session does not authenticate (SEC-6).
             assert (await site.post(legacy(session), message("ping", id=1))).status == 401
             answer = await site.post({**legacy(session), **bearer(good(mint))}, message("ping", id=1))
             assert answer.status == 200
@@ -197,7 +197,7 @@ def test_nothing_is_asked_of_those_who_open_a_session_that_is_not_asked_of_all()
     run(main)
 
 
-# --------------------------------------------------------------------- a verifier of one's own
+# --------------------------------------------------------------------- a custom verifier
 
 
 class Own:
@@ -211,7 +211,7 @@ class Own:
         return {"ann": Principal("ann", scopes=frozenset({"read"})), "bob": "bob"}.get(token)
 
 
-def test_a_verifier_of_ones_own_is_asked_each_time():
+def test_a_custom_verifier_is_asked_each_time():
     own = Own()
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_a_verifier_of_ones_own_is_asked_each_time():
         ("a-secret-text", "the verifier raised RuntimeError, in check ("),
     ],
 )
-def test_what_a_verifier_raises_is_logged_unless_it_may_hold_the_token(token, logged, caplog):
+def test_an_exception_of_a_verifier_is_logged_unless_it_may_contain_the_token(token, logged, caplog):
     def check(token: str) -> None:
         raise RuntimeError("no such token" if token == "broken" else f"what is {token[3:]}?")
 

@@ -57,7 +57,7 @@ class NotificationRecorder:
 
 @pytest.mark.requirement("SEC-8", "SEC-5")
 @pytest.mark.parametrize("method", ["notifications/roots/list_changed", "notifications/own"])
-def test_a_notice_may_do_what_its_own_token_allows(method):
+def test_a_notification_uses_the_scopes_of_its_own_token(method):
     async def main() -> None:
         server = Server("notes", auth=guard())
         recorder = NotificationRecorder(server)
@@ -87,7 +87,7 @@ def test_a_handshake_may_be_completed_by_another_principal():
 
 
 @pytest.mark.requirement("SEC-5")
-def test_notices_that_wait_for_the_handshake_keep_their_tokens():
+def test_notifications_that_wait_for_the_handshake_keep_their_tokens():
     go = asyncio.Event()
     server = Server("notes")
     recorder = NotificationRecorder(server)
@@ -115,7 +115,7 @@ def test_notices_that_wait_for_the_handshake_keep_their_tokens():
 
 
 def chosen(auth: Auth) -> Any:
-    """A server for everybody, and another one for administrators of one client."""
+    """A server for all users, and another one for administrators of one client."""
     public, secret = Server("public"), Server("secret")
 
     @public.tool
@@ -148,7 +148,7 @@ def test_the_selection_of_a_session_is_not_used_with_fewer_scopes(less):
             assert (refused.status, b"Session not found" in refused.body) == (404, True)
             get = await site.ask("GET", "/mcp", {**EVENTS, "Mcp-Session-Id": session, **less})
             assert get.status == 404
-            own = await site.open(headers=less)  # as a client does that is told so
+            own = await site.open(headers=less)  # as a client does after such a response
             assert b"wiped" not in (await site.post({**legacy(own), **less}, wipe)).body
             more = token("admin", "read", "write")
             assert b"wiped" in (await site.post({**legacy(session), **more}, wipe)).body

@@ -14,7 +14,7 @@ from toolpost.errors import TokenRejected
 
 
 @pytest.mark.parametrize(("keep", "times"), [(30.0, 1), (0.0, 3)])
-def test_it_is_remembered_for_a_while_that_a_token_is_not_good(keep, times):
+def test_a_rejection_is_cached_for_a_while(keep, times):
     async def main() -> None:
         issuer = Issuer({"active": False})
         verifier = asks(issuer, cache_ttl=keep)
@@ -26,7 +26,7 @@ def test_it_is_remembered_for_a_while_that_a_token_is_not_good(keep, times):
     run(main)
 
 
-def test_what_is_refused_for_one_server_may_be_good_for_another():
+def test_a_token_rejected_for_one_server_may_be_valid_for_another():
     async def main() -> None:
         verifier = asks(Issuer())
         with pytest.raises(TokenRejected, match="wrong token audience"):
@@ -55,7 +55,7 @@ def test_what_is_refused_for_one_server_may_be_good_for_another():
         ({"iat": "now"}, 401),
     ],
 )
-def test_what_an_answer_says_is_looked_at(more, status, caplog):
+def test_the_claims_of_a_response_are_checked(more, status, caplog):
     async def main() -> None:
         auth = Auth(ISSUER, resource=RESOURCE, verifier=asks(Issuer({**GOOD, **more})))
         async with serving(kitchen(auth).asgi()) as site:
@@ -98,12 +98,12 @@ class Async:
         return "ann"
 
 
-def test_what_is_async_stays_in_the_loop():
+def test_async_functions_run_on_the_loop():
     async def main() -> None:
         for verifier in (Async(), Async().__call__):
             async with guarded(verifier=verifier, scopes=[]) as (site, _, _):
                 assert (await site.post(*listing("t"))).status == 200
-        # It may be hidden that there is something to await.
+        # A wrapper may hide that the result is awaitable.
         async with guarded(verifier=lambda token: Async()(token), scopes=[]) as (site, _, _):  # noqa: PLW0108 - to hide it
             assert (await site.post(*listing("t"))).status == 200
 
@@ -111,7 +111,7 @@ def test_what_is_async_stays_in_the_loop():
 
 
 @pytest.mark.parametrize("scopes", [["read"], "read", ("read", "write"), frozenset({"read"})])
-def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
+def test_the_scopes_of_a_principal_have_the_usual_forms(scopes):
     async def main() -> None:
         async with guarded(verifier=lambda _: Principal("ann", scopes=scopes)) as (site, _, _):
             assert (await site.post(*listing("t"))).status == 200
@@ -138,7 +138,7 @@ def test_an_error_in_a_verifier_is_logged_on_the_server(verifier, status, says, 
     run(main)
 
 
-def test_a_verifier_of_ones_own_says_who_has_issued_a_token():
+def test_a_custom_verifier_returns_the_issuer():
     async def main() -> None:
         verifier: Any = lambda _: Principal("ann", "internal", scopes=frozenset({"read"}))  # noqa: E731 - as users write it
         async with guarded(verifier=verifier) as (site, _, _):

@@ -24,7 +24,7 @@ def test_grants_that_share_a_storage_share_no_tokens():
 
 
 @pytest.mark.parametrize("storage", [None, MemoryTokens()])
-def test_a_function_that_speaks_for_anybody_keeps_nothing_for_the_next(storage):
+def test_a_token_function_cannot_have_a_storage(storage):
     if storage is None:
         assert WorkloadIdentity(lambda: "x", storage=storage).client_key
         return

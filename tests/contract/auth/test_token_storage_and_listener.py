@@ -57,7 +57,7 @@ def somebody_elses(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("mode", "match"), [(0o755, "is readable"), (0o777, "is writable"), (None, "belongs to another user")]
 )
-def test_a_folder_that_is_open_to_others_is_refused_before_anybody_logs_in(tmp_path, mode, match):
+def test_a_folder_that_others_can_read_is_rejected_before_the_login(tmp_path, mode, match):
     folder = somebody_elses(tmp_path) if mode is None else tmp_path
     if mode is not None:
         tmp_path.chmod(mode)
@@ -152,7 +152,7 @@ def test_a_secret_that_is_sent_as_a_header_is_not_repeated(caplog, part):
 
 @pytest.mark.parametrize("field", ["code", "code_verifier"])
 @pytest.mark.parametrize("cut", [None, 12])
-def test_what_was_sent_in_a_form_is_not_repeated(field, cut):
+def test_form_values_are_not_repeated(field, cut):
     sent: list[str] = []
 
     def part(form: dict[str, str]) -> dict[str, str]:
@@ -168,7 +168,7 @@ def test_what_was_sent_in_a_form_is_not_repeated(field, cut):
     run(visit)
 
 
-def test_what_is_no_secret_may_be_repeated():
+def test_text_that_is_not_secret_may_be_repeated():
     async def visit(sites: AuthSites) -> None:
         said = lambda form: {"error": "invalid_grant", "error_description": f"{form['redirect_uri']} is new"}  # noqa: E731 - short
         sites.paths["/token"] = parroting(said)
@@ -193,7 +193,7 @@ def test_what_is_no_secret_may_be_repeated():
         ("http://[{host}/mcp", "not a URL"),
     ],
 )
-def test_a_resource_with_a_name_that_is_no_url(named, match):
+def test_a_resource_identifier_must_be_a_url(named, match):
     async def visit(sites: AuthSites) -> None:
         sites.resource = {"resource": named.format(host=urlsplit(sites.server).netloc)}
         with pytest.raises(AuthError, match=match):
@@ -336,7 +336,7 @@ def test_every_setting_is_used_or_refused_wherever_it_is_given(place, value):
     asyncio.run(visit())
 
 
-def test_what_is_usual_is_used():
+def test_the_default_paths_are_used():
     async def visit() -> None:
         site = Place({})
         auth = OAuth(storage=MemoryTokens(), http=site, open_url=returned, timeout=5.0)
@@ -369,7 +369,7 @@ def test_a_registration_that_cannot_be_used(said, match):
 # --------------------------------------------------------------------- without a browser
 
 
-def test_a_code_alone_does_not_say_who_gave_it():
+def test_a_code_alone_does_not_name_its_issuer():
     async def visit(sites: AuthSites) -> None:
         async def code(url: str) -> str:
             return parse_qs(urlsplit(await browse(url)).query)["code"][0]
@@ -386,7 +386,7 @@ def test_a_code_alone_does_not_say_who_gave_it():
     run(visit)
 
 
-def test_where_there_is_no_browser_the_error_says_what_to_do(monkeypatch):
+def test_without_a_browser_the_error_says_what_to_do(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("webbrowser.open", lambda *_, **__: False)  # as it is without any

@@ -21,7 +21,7 @@ def weather() -> Server:
     return server
 
 
-async def test_clients_of_every_era_share_a_server_and_each_hears_of_a_change(runner):
+async def test_clients_of_every_era_share_a_server_and_each_learns_of_a_change(runner):
     server = weather()
     heard: dict[str, list[str]] = {}
 

@@ -88,7 +88,7 @@ async def test_a_callback_that_breaks_is_an_error_of_the_call(link, revision):
         raise ValueError("secret")
 
     link.desk.elicited = broken
-    # Without a session nobody else has to hear of it: it is raised where the tool was called.
+    # Without a session only the caller is notified: the error is raised where the tool was called.
     told = ("secret", ValueError) if record(revision).stateless else ("cannot ask", ToolError)
     with pytest.raises(told[1], match=told[0]):
         await client.call_tool("excused")
@@ -235,11 +235,11 @@ async def test_without_a_session_no_request_is_sent_to_the_client(link, tool):
     assert client.stats.client_requests == 0
 
 
-# --------------------------------------------------------------------- methods of one's own
+# --------------------------------------------------------------------- custom methods
 
 
 @needs("sessions")
-async def test_methods_of_ones_own_go_both_ways(link):
+async def test_custom_methods_go_both_ways(link):
     async def answer(params):
         return {"double": 2 * params["n"]}
 

@@ -85,7 +85,7 @@ async def test_a_url_is_neither_fetched_nor_opened_by_us(link, agrees, told):
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         assert (await client.call_tool("visit", {"url": url})).text == told
         assert link.desk.asked[0].url == url
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 

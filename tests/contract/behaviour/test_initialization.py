@@ -1,4 +1,4 @@
-"""How a conversation begins, and what both sides know of each other."""
+"""The start of a conversation, and what both sides know about each other."""
 
 from contextlib import asynccontextmanager
 
@@ -21,19 +21,20 @@ async def test_both_sides_agree(link, revision):
 
 
 @pytest.mark.requirement("LIFE-15", "RES-1", "PRM-10")
-async def test_what_is_not_offered_is_not_declared_and_fails_at_once(link):
+async def test_an_unsupported_feature_is_not_declared_and_fails_at_once(link):
     client = await link()
     assert client.capabilities.resources is None
     assert client.capabilities.prompts is None
     with pytest.raises(CapabilityNotDeclared, match="resources"):
-        await client.list_resources()
+        await client.read_resource("x://a")
+    assert await client.list_resources() == []
     with pytest.raises(CapabilityNotDeclared, match="prompts"):
         await client.get_prompt("x")
 
 
 @on("memory")
 @pytest.mark.requirement("LIFE-12", "LIFE-18")
-async def test_a_client_leaves_when_there_is_no_common_revision(link, revision):
+async def test_without_a_common_revision_the_client_disconnects(link, revision):
     server = Server("narrow", revisions=[revision])
     others = [date for date in Server("all").revisions if date != revision]
     with pytest.raises(ConnectFailed):
@@ -68,7 +69,7 @@ async def test_a_lifespan_is_entered_once_and_left_after_the_last(link, revision
 
 
 @on("memory")
-async def test_the_first_tool_may_come_late(link, revision):
+async def test_the_first_tool_may_be_registered_late(link, revision):
     server = Server("late")
     client = await link.fresh(server)
     if client.era == "stateless":

@@ -1,4 +1,4 @@
-"""What changes while a server serves, and who hears of it."""
+"""Changes while a server runs, and which clients are notified."""
 
 import pytest
 
@@ -39,7 +39,7 @@ async def use(client, what) -> object:
 
 @pytest.mark.requirement("TOOL-2", "TOOL-4", "RES-2", "RES-3", "PRM-2", "PRM-3")
 @pytest.mark.parametrize("what", CHANGED)
-async def test_handles_change_what_is_served_and_clients_hear_of_it(link, what):
+async def test_handles_change_the_entries_and_clients_are_notified(link, what):
     client = await link.attended("shifting")
 
     async def change(how) -> None:
@@ -68,7 +68,7 @@ async def test_handles_change_what_is_served_and_clients_hear_of_it(link, what):
 
 
 @pytest.mark.requirement("TOOL-4")
-async def test_many_changes_are_few_notices(link):
+async def test_many_changes_are_few_notifications(link):
     client = await link.attended("shifting")
     before = len(await client.list_tools())
     await client.call_tool("grow", {"count": 100})
@@ -97,7 +97,7 @@ async def test_subscribers_are_notified_when_a_resource_changes(link, tool):
     assert [params.uri for _, params in link.desk.notices] == ["rows://7", "state://now"]
 
 
-async def test_what_does_not_exist_cannot_be_watched(link, revision):
+async def test_a_missing_resource_cannot_be_watched(link, revision):
     client = await link.attended("shifting")
     with pytest.raises(MCPError) as caught:
         await client.subscribe("nope://x")

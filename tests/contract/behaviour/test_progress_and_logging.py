@@ -53,7 +53,7 @@ async def test_progress_is_sent_only_to_requests_that_asked_for_it(link, tool):
 
 @needs("sessions")
 @pytest.mark.requirement("LOG-1", "LOG-10")
-async def test_a_session_hears_the_level_it_wants(link):
+async def test_a_session_receives_the_level_it_wants(link):
     client = await link.attended("asking")
     assert client.capabilities.logging is not None
     await client.call_tool("lines")
@@ -77,10 +77,10 @@ async def test_a_level_that_does_not_exist_is_refused(link):
 
 @lacks("sessions")
 @pytest.mark.requirement("LOG-6", "LOG-7")
-async def test_a_request_hears_the_level_it_asks_for(link):
+async def test_a_request_receives_the_level_it_asks_for(link):
     client = await link.attended("asking")
     graver = ["warning", "error", "emergency"]
-    await client.call_tool("lines")  # whoever listens to logs asks for "info" until they say otherwise
+    await client.call_tool("lines")  # a client with a log callback starts at "info"
     await client.set_log_level("warning")
     await client.call_tool("lines")
     await until(lambda: len(link.desk.logs) == 7)

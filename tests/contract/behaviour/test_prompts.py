@@ -45,7 +45,7 @@ async def test_prompts_are_filled_in(link, revision):
         ("greet", {"name": "ann", "other": "x"}, "other"),
     ],
 )
-async def test_what_does_not_fit_is_refused(link, name, arguments, told):
+async def test_invalid_arguments_are_rejected(link, name, arguments, told):
     client = await link("library")
     with pytest.raises(InvalidParams, match=told):
         await client.get_prompt(name, arguments)
@@ -87,7 +87,7 @@ async def test_at_most_a_hundred_values_are_sent(link):
 
 @pytest.mark.requirement("COMP-3")
 @pytest.mark.parametrize("ref", [PromptReference("nope"), ResourceReference("nope://{x}")])
-async def test_what_is_unknown_cannot_be_completed(link, ref):
+async def test_an_unknown_argument_cannot_be_completed(link, ref):
     client = await link("library")
     with pytest.raises(InvalidParams, match="nope"):
         await client.complete(ref, "x")

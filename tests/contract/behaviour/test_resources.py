@@ -1,4 +1,4 @@
-"""Resources and templates: lists, reading, what is missing."""
+"""Resources and templates: lists, reading, missing resources."""
 
 import pytest
 
@@ -57,7 +57,7 @@ async def test_a_resource_may_have_parts(link):
 @pytest.mark.parametrize(
     "uri", ["nope://x", "users://x/profile", "files://docs/../secret", "files://docs/a/../../b", "", "no uri"]
 )
-async def test_what_is_missing_has_the_code_of_the_era(link, revision, uri):
+async def test_a_missing_resource_has_the_code_of_the_era(link, revision, uri):
     client = await link("library")
     with pytest.raises(RPCError) as caught:
         await client.read_resource(uri)
@@ -65,7 +65,7 @@ async def test_what_is_missing_has_the_code_of_the_era(link, revision, uri):
 
 
 @pytest.mark.requirement("RES-5", "RES-6")
-async def test_a_function_that_breaks_is_an_internal_error(link):
+async def test_an_exception_of_a_function_is_an_internal_error(link):
     client = await link("library")
     with pytest.raises(InternalError) as caught:
         await client.read_resource("broken://always")
@@ -77,7 +77,7 @@ async def test_a_function_that_breaks_is_an_internal_error(link):
 @pytest.mark.requirement("PAGE-2", "PAGE-4", "PAGE-7")
 @pytest.mark.parametrize("method", ["resources/list", "resources/templates/list", "prompts/list"])
 @pytest.mark.parametrize("cursor", ["1", "AAAA", "x" * 10_000, "é"])
-async def test_a_cursor_that_is_not_ours_is_refused(link, method, cursor):
+async def test_a_foreign_cursor_is_rejected(link, method, cursor):
     client = await link("library")
     with pytest.raises(InvalidParams, match="cursor"):
         await client.request(method, {"cursor": cursor})
@@ -93,7 +93,7 @@ async def test_a_cursor_belongs_to_its_list(link):
         await client.request("prompts/list", {"cursor": cursor})
 
 
-async def test_a_uri_of_the_wrong_type_is_refused(link, revision, transport):
+async def test_a_uri_of_the_wrong_type_is_rejected(link, revision, transport):
     client = await link("library")
     mirrors = transport in {"http", "asgi"} and record(revision).stateless  # no header can repeat a number
     with pytest.raises(RequestFailed if mirrors else InvalidParams):

@@ -80,7 +80,7 @@ async def test_a_file_in_a_prompt_has_a_uri_a_kind_and_text_or_blob(link):
         "{name} {0} %s ${name} {{name}}",
     ],
 )
-async def test_what_stands_in_an_argument_stays_text_of_one_message(link, hostile):
+async def test_the_text_of_an_argument_stays_in_one_message(link, hostile):
     client = await link("library")
     heard = client.stats.notifications
     [message] = (await client.get_prompt("greet", {"name": hostile})).messages
@@ -93,7 +93,7 @@ async def test_what_stands_in_an_argument_stays_text_of_one_message(link, hostil
     )  # a line that was smuggled in would have come before the answer
 
 
-# --------------------------------------------------------------------- who may see what
+# --------------------------------------------------------------------- access to entries
 
 
 class Vault:
@@ -143,7 +143,7 @@ class Vault:
 
 
 async def refusal(asking: Any) -> tuple[type, str]:
-    """What somebody is told who asks for what is not there."""
+    """The error for a request for something that does not exist."""
     with pytest.raises(MCPError) as caught:
         await asking
     return type(caught.value), str(caught.value)
@@ -200,7 +200,7 @@ async def test_completion_discloses_nothing_that_is_hidden_or_broken(link):
         {"ref": {"type": "ref/prompt"}, "argument": {"name": "who", "value": ""}},
     ],
 )
-async def test_completion_reads_nothing_but_what_is_well_formed(link, params):
+async def test_completion_accepts_only_well_formed_params(link, params):
     client = await link.fresh(Vault().part)
     with pytest.raises(InvalidParams):
         await client.request("completion/complete", params)
@@ -234,7 +234,7 @@ async def test_completion_can_be_limited_for_each_client(link):
 
 @pytest.mark.requirement("LOG-4")
 @pytest.mark.parametrize("tool", ["raises", "raises_sync"])
-async def test_what_breaks_inside_a_tool_is_not_told_to_the_clients_log(link, tool):
+async def test_an_exception_inside_a_tool_is_not_sent_to_the_clients_log(link, tool):
     client = await link()
     await client.set_log_level("debug")
     heard = client.stats.notifications
@@ -242,12 +242,12 @@ async def test_what_breaks_inside_a_tool_is_not_told_to_the_clients_log(link, to
         with pytest.raises(ToolError) as caught:
             await client.call_tool(tool, {"what": what})
         assert "secret" not in str(caught.value)
-    # A notice is counted when it comes in, and would have come before the answer.
+    # A notification is counted when it arrives, and would have come before the response.
     assert client.stats.notifications == heard
 
 
 @pytest.mark.requirement("LOG-4")
-async def test_what_breaks_elsewhere_is_not_told_to_the_clients_log(link):
+async def test_an_exception_outside_a_tool_is_not_sent_to_the_clients_log(link):
     client = await link("library")
     await client.set_log_level("debug")
     heard = client.stats.notifications

@@ -34,7 +34,7 @@ HELLO: dict[str, Any] = {
 
 
 @pytest.mark.requirement("STDIO-1", "STDIO-2", "STDIO-4")
-async def test_what_others_print_does_not_reach_the_stream(link, revision):
+async def test_other_output_does_not_reach_the_stream(link, revision):
     lines = []
     client = Client(stdio("rough", stderr=lines.append), revision=revision)
     async with client:
@@ -46,14 +46,14 @@ async def test_what_others_print_does_not_reach_the_stream(link, revision):
         assert f"stray {source}" in text
 
 
-async def test_a_tool_that_blocks_the_loop_delays_and_no_more(link):
+async def test_a_tool_that_blocks_the_loop_only_delays_others(link):
     client = await link.fresh("rough")
     slow, quick = client.call_tool("blocks", {"seconds": 0.1}), client.call_tool("number")
     results = await asyncio.gather(slow, quick)
     assert results[0].text == "blocked"
 
 
-async def test_a_thread_that_is_stuck_does_not_keep_the_process(link):
+async def test_a_stuck_thread_does_not_keep_the_process_alive(link):
     client = await link.fresh("rough")
     call = asyncio.ensure_future(client.call_tool("stuck"))
     assert (await client.call_tool("number")).text
@@ -62,7 +62,7 @@ async def test_a_thread_that_is_stuck_does_not_keep_the_process(link):
         await call
 
 
-async def test_a_server_that_dies_tells_its_code_and_last_words(link):
+async def test_a_server_that_dies_reports_its_code_and_last_words(link):
     client = await link.fresh("rough")
     with pytest.raises(ChannelClosed, match=r"(?s)7.*last words|last words.*7"):
         await client.call_tool("dies", {"code": 7})
@@ -82,14 +82,14 @@ async def test_a_killed_server_is_reported(link):
 
 
 async def bare() -> Any:
-    """A server that nobody has talked to."""
+    """A server without any client yet."""
     return await asyncio.create_subprocess_exec(
         *ROUGH, stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env=BUFFERED, limit=1 << 26
     )
 
 
 async def start() -> Any:
-    """A server, opened by hand."""
+    """A server with a manual handshake."""
     process = await bare()
     await say(process, HELLO)
     assert (await hear(process))["id"] == 1
@@ -152,7 +152,7 @@ async def test_a_signal_ends_an_idle_server(runner, number, transport):
     assert await ended(process) == 0
 
 
-async def test_a_line_that_is_too_long_is_answered_and_survived(runner, transport):
+async def test_an_oversized_line_gets_an_error_and_the_server_continues(runner, transport):
     process = await start()
     await say(process, b'"' + b"x" * (MAX_LINE + 10) + b'"')
     answer = await hear(process)

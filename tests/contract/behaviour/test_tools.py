@@ -79,18 +79,19 @@ async def test_typed_results_are_structured(link):
 
 @needs("structured output")
 @pytest.mark.requirement("TOOL-13", "TOOL-14")
-async def test_values_that_are_no_objects_come_in_the_shape_the_revision_allows(link, revision):
+async def test_non_object_results_are_wrapped(link):
     client = await link()
     tools = {tool.name: tool for tool in await client.list_tools()}
-    wraps = record(revision).structured == "object"
     for name, arguments, value in (
         ("add", {"a": 1, "b": 2}, 3),
         ("names", {}, ["ann", "bob"]),
         ("maybe", {"there": False}, None),
+        ("shout", {"text": "ho"}, "HO"),
     ):
         result = await client.call_tool(name, arguments)
-        assert result.structured_content == ({"result": value} if wraps else value)
-        assert (tools[name].output_schema.get("type") == "object") is wraps
+        assert (result.data, result.structured_content) == (value, {"result": value})
+        assert tools[name].output_schema["type"] == "object"
+        assert tools[name].output_schema["x-fastmcp-wrap-result"] is True
 
 
 @lacks("structured output")
@@ -106,7 +107,6 @@ async def test_text_stays_text(link):
     client = await link()
     result = await client.call_tool("shout", {"text": "ho"})
     assert result.content == [TextContent("HO")]
-    assert result.structured_content is UNSET
     assert result.data == "HO"
     assert (await client.call_tool("nothing")).is_error is False
     assert (await client.call_tool("untyped", {"kind": "text"})).text == "plain"
@@ -138,7 +138,7 @@ async def test_a_whole_result_passes(link):
     assert result.meta["com.example/x"] == 1
 
 
-async def test_a_context_knows_who_asks(link, revision, transport):
+async def test_a_context_knows_its_client(link, revision, transport):
     client = await link()
     told = await client.call_tool("who", meta={"com.example/trace": "1"}, result_type=dict)
     assert told.data["client"] == "toolpost"
@@ -171,7 +171,7 @@ async def test_state_lives_as_long_as_the_request_without_a_session(link):
     [
         ("add", {"a": "x", "b": 1}, "a"),
         ("add", {"a": 1}, "b"),
-        ("add", {"a": 1, "b": 2, "c": 3}, "c"),
+        ("add", {"a": 1, "c": 3}, "c"),
         ("order", {"dish": "soup", "portions": 10}, "portions"),
         ("order", {"dish": "soup", "size": "huge"}, "size"),
         ("shout", {"text": 1}, "text"),
@@ -220,7 +220,7 @@ BROKEN = """
 
 @pytest.mark.requirement("TOOL-15")
 @pytest.mark.parametrize("tool", ["raises", "raises_sync"])
-async def test_whatever_a_tool_raises_stays_with_its_call(link, tool):
+async def test_an_exception_of_a_tool_affects_only_its_call(link, tool):
     client = await link()
     assert await text_error(client, tool, {"what": "ToolError"}) == "the oven is cold"
     for what in BROKEN.split():
@@ -249,7 +249,7 @@ async def test_an_rpc_error_is_that_error(link):
 
 @pytest.mark.requirement("TOOL-13")
 @pytest.mark.parametrize("tool", ["lies", "unwritable", "endless", "recursion", "surrogate"])
-async def test_what_cannot_be_sent_is_an_error_of_the_tool(link, tool):
+async def test_an_unencodable_result_is_an_error_of_the_tool(link, tool):
     client = await link()
     assert "failed" in await text_error(client, tool)
     assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"

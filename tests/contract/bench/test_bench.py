@@ -75,7 +75,7 @@ def test_a_word_that_chooses_nothing_is_refused_beside_one_that_does(monkeypatch
     assert "no scenario begins with htpp; available: http-stateless-context, " in capsys.readouterr().err
 
 
-def test_a_busy_machine_shows_by_who_never_waits():
+def test_a_target_that_waits_reveals_a_busy_machine():
     calm, busy = row(ours=[80], official=[10]), row(busy=0.8, ours=[80], official=[10])
     assert (calm.disturbed, busy.disturbed) == (False, True)
     assert ("disturbed" in calm.plain(), "disturbed" in busy.plain()) == (False, True)
@@ -101,7 +101,7 @@ def test_a_goal_is_reached_by_a_figure_and_missed_without_one(made, reached, sai
     assert said in str(verdict)
 
 
-def test_a_goal_tells_why_there_is_no_figure():
+def test_a_goal_reports_why_there_is_no_figure():
     made = row(official=[10])
     made.failed[OURS] = "it fell over"
     assert "it fell over" in str(judge(CALL, {made.key: made}))
@@ -148,7 +148,7 @@ def test_a_percentile_is_a_value_that_was_seen():
 # --------------------------------------------------------------------- the arena
 
 
-def test_targets_take_turns_and_one_that_fails_stops_nobody():
+def test_targets_take_turns_and_a_failed_target_does_not_stop_the_others():
     turns = []
 
     def ready(name):
@@ -195,7 +195,7 @@ def test_without_the_official_sdk_there_is_no_bench(monkeypatch, capsys):
 # --------------------------------------------------------------------- the report
 
 
-def test_what_failed_is_recorded_without_the_words_of_the_program():
+def test_failures_are_recorded_without_the_output_of_the_program():
     made = row(ours=[1.0])
     made.failed[OFFICIAL] = "it fell over in a folder of ours"
     assert made.plain()["failed"] == [OFFICIAL]

@@ -39,7 +39,7 @@ def program(path, *lines):
 
 
 def gone(pid):
-    """Whether there is no such process."""
+    """Return whether the process is gone."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -47,7 +47,7 @@ def gone(pid):
     return False
 
 
-# --------------------------------------------------------------------- what they are told
+# --------------------------------------------------------------------- what they receive
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -84,7 +84,7 @@ def test_a_tool_explains_itself_and_does_nothing(tool):
         (publish, ["nonsense"], "unrecognized arguments: nonsense"),
     ],
 )
-def test_what_a_tool_does_not_know_is_refused(tool, words, said, monkeypatch, capsys):
+def test_unknown_arguments_of_a_tool_are_rejected(tool, words, said, monkeypatch, capsys):
     told(monkeypatch, *words)
     with pytest.raises(SystemExit) as refused:
         tool.main()
@@ -102,7 +102,7 @@ def test_what_a_tool_does_not_know_is_refused(tool, words, said, monkeypatch, ca
         (Failed("it fell over"), 1, "bench: it fell over\n"),
     ],
 )
-def test_an_end_is_told_by_its_code_and_without_a_traceback(error, code, said, monkeypatch, capsys):
+def test_an_exit_is_reported_with_its_code_and_without_a_traceback(error, code, said, monkeypatch, capsys):
     def main():
         raise error
 
@@ -111,7 +111,7 @@ def test_an_end_is_told_by_its_code_and_without_a_traceback(error, code, said, m
     assert capsys.readouterr().err == said
 
 
-def test_a_reader_that_leaves_is_no_failure():
+def test_a_reader_that_leaves_is_not_a_failure():
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -123,7 +123,7 @@ def test_a_reader_that_leaves_is_no_failure():
 
 def test_an_interrupt_ends_the_counting_and_both_of_its_processes(tmp_path):
     pids = tmp_path / "pids"
-    # Whoever is talked to first interrupts us, and would stay for long.
+    # The first process that gets a message interrupts us, and would run for long.
     program(tmp_path / "valgrind", f"echo $$ >> {pids}", "read hello", "kill -INT $PPID", "exec sleep 600")
     ran = run("-c", COUNTING, str(tmp_path))
     assert (ran.returncode, ran.stderr) == (130, "")
@@ -170,14 +170,14 @@ sys.exit(command.exit_code(profile.main))
 # --------------------------------------------------------------------- publish
 
 
-def test_results_that_are_not_there_are_told(monkeypatch):
+def test_missing_results_are_reported(monkeypatch):
     monkeypatch.setattr(publish, "HERE", ROOT / "bench" / "nowhere")
     told(monkeypatch)
     with pytest.raises(Failed, match=r"^bench/nowhere/results.md does not exist; `make bench` writes"):
         publish.main()
 
 
-def test_a_mark_without_results_is_told(monkeypatch):
+def test_a_mark_without_results_is_reported(monkeypatch):
     def nothing():
         raise KeyError("the results have nothing under 'Speed'")
 
@@ -209,7 +209,7 @@ def test_chosen_steps_stand_beside_bare_msgspec(words, names, monkeypatch, capsy
 # --------------------------------------------------------------------- instructions
 
 
-def test_counting_says_what_it_does_and_what_its_columns_are(monkeypatch, capsys):
+def test_counting_describes_its_columns(monkeypatch, capsys):
     told(monkeypatch, "stateless", "session-context")
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(instructions, "per_call", lambda _: 1100)
@@ -226,7 +226,7 @@ def test_counting_says_what_it_does_and_what_its_columns_are(monkeypatch, capsys
     ]
 
 
-def test_an_environment_that_was_never_made_is_told_before_counting(monkeypatch, capsys):
+def test_a_missing_environment_is_reported_before_counting(monkeypatch, capsys):
     told(monkeypatch)
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(contenders, "BARE", "nowhere")
@@ -274,7 +274,7 @@ def test_few_requests_have_counts_and_no_time(monkeypatch, capsys):
     assert "    1.00        –           –  toolpost/" in out
 
 
-def test_what_c_does_for_the_bench_is_its_own(tmp_path):
+def test_c_calls_of_the_bench_count_as_its_own(tmp_path):
     space = {}
     for name, file in (("bench", contenders.TARGETS / "one.py"), ("other", Path("/lib/python3.11/two.py"))):
         exec(compile(f"def {name}(): len(''); len('')", str(file), "exec"), space)
@@ -288,7 +288,7 @@ def test_what_c_does_for_the_bench_is_its_own(tmp_path):
     assert spent["<built-in method builtins.len>"].calls == 2
 
 
-def test_a_process_that_ends_badly_is_told():
+def test_a_failed_process_is_reported():
     with pytest.raises(Failed, match=r"^nonsense ended with 1: KeyError: 'nonsense'$"):
         profile.profiled("nonsense", 1)
 
@@ -331,7 +331,7 @@ run (run.py:1);read (toolpost/mould.py:3) 1"""
     assert profile.leaves(stacks) == {"send (a b.py:2)": 3, "read (toolpost/mould.py:3)": 1}
 
 
-def test_what_py_spy_saw_is_printed_without_its_words(tmp_path, monkeypatch, capfd):
+def test_the_samples_of_py_spy_are_printed_without_its_messages(tmp_path, monkeypatch, capfd):
     write = "printf 'run (a.py:1);wait (threading.py:331) 9\\nrun (a.py:1);send (b.py:2) 9\\n' > $9"
     monkeypatch.setattr(profile, "spy", lambda: program(tmp_path / "py-spy", write, 'echo "Wrote $9"'))
     monkeypatch.setattr(profile, "SECONDS", -0.9)  # and so the load lasts for an instant
@@ -342,7 +342,7 @@ def test_what_py_spy_saw_is_printed_without_its_words(tmp_path, monkeypatch, cap
     assert err == ""
 
 
-def test_a_py_spy_that_may_not_look_is_told(tmp_path, monkeypatch):
+def test_missing_permissions_of_py_spy_are_reported(tmp_path, monkeypatch):
     refuse = program(tmp_path / "py-spy", "echo 'Permission Denied' >&2", "exit 1")
     monkeypatch.setattr(profile, "spy", lambda: refuse)
     monkeypatch.setattr(profile, "SECONDS", -0.9)

@@ -32,7 +32,7 @@ class Later:
 
 @asynccontextmanager
 async def guarded(**options: Any) -> AsyncGenerator[tuple[str, AuthorizationServer]]:
-    """The URL of a server that wants tokens, and who issues them."""
+    """The URL of a server that requires tokens, and the issuer."""
     later = Later()
     async with AuthorizationServer.serve(**options) as login, serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}"
@@ -57,7 +57,7 @@ class Spender:
         self._process = process
 
     async def told(self, word: str) -> str:
-        """What it says when it is told to do something."""
+        """The output after a command."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{word}\n".encode())

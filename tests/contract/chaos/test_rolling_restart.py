@@ -19,7 +19,7 @@ CLIENTS = 8
 
 
 class Caller:
-    """A client that calls without a pause on a connection that it keeps, until it is told to close it."""
+    """A client that calls without a pause on one connection, until it is asked to close it."""
 
     def __init__(self, proxy: RoundRobin, session: str | None) -> None:
         self._proxy = proxy
@@ -55,7 +55,7 @@ class Caller:
         return False
 
     async def answers(self, count: int = 2) -> None:
-        """Wait for so many more answers: the last of them was asked for after this was called."""
+        """Wait for `count` more responses; the last one was requested after this call."""
         for _ in range(count):
             self._answered.clear()
             await self._answered.wait()
@@ -118,8 +118,8 @@ def test_a_listening_client_comes_back_to_another_worker():
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
-def test_a_client_of_ours_notices_nothing(revision, tmp_path):
-    """Calls before, during and after; one of them is being served while its worker is told to end."""
+def test_a_toolpost_client_is_not_affected(revision, tmp_path):
+    """Calls before, during and after; one of them is being served when its worker gets the signal."""
 
     async def main():
         async with AsyncExitStack() as stack:

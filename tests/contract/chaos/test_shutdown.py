@@ -16,13 +16,13 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 async def nothing(*_: object) -> None:
-    """Be somebody who wants to hear."""
+    """Subscribe to changes."""
 
 
 @SIGNALS
 @pytest.mark.parametrize("revision", [OLD, NEW])
 @pytest.mark.parametrize("tools", [(), ("hang", "blocked")], ids=["idle", "busy"])
-def test_a_server_over_pipes_ends_whatever_it_is_doing(number, revision, tools):
+def test_a_server_over_pipes_stops_in_any_state(number, revision, tools):
     async def main():
         async with Client(stdio(drain=0.2), revision=revision, on_notification=nothing) as mcp:
             pid = int((await mcp.call_tool("pid")).text)
@@ -32,7 +32,7 @@ def test_a_server_over_pipes_ends_whatever_it_is_doing(number, revision, tools):
                 assert isinstance(error, ChannelClosed)
                 assert "with code 0" in str(error), error
             await until(lambda: gone(pid))
-            with suppress(ChannelClosed):  # who was idle may not know it yet
+            with suppress(ChannelClosed):  # an idle connection may not know it yet
                 await mcp.call_tool("pid")
             assert int((await mcp.call_tool("pid")).text) != pid
 
@@ -55,7 +55,7 @@ def test_a_call_over_pipes_that_can_finish_does(number, tmp_path):
 
 @SIGNALS
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_over_http_ends_whatever_it_is_doing(number, workers):
+def test_a_server_over_http_stops_in_any_state(number, workers):
     async def main():
         more = {"workers": workers, "stateless": True} if workers > 1 else {}
         ways = ["stateless"] if workers > 1 else list(WAYS)

@@ -14,7 +14,7 @@ SOAK = Path(__file__).parents[3] / "dev" / "soak.py"
 LANE = ("stdio", "any")
 
 
-def test_it_runs_and_tells_what_it_has_seen():
+def test_it_runs_and_prints_what_it_measured():
     environment = {**os.environ, "SOAK_SECONDS": "2", "SOAK_SEED": "8"}
     done = subprocess.run(
         [sys.executable, str(SOAK)], env=environment, capture_output=True, text=True, timeout=110, check=False
@@ -25,7 +25,7 @@ def test_it_runs_and_tells_what_it_has_seen():
 
 
 def ledger(*memory: int, descriptors: int = 10) -> Ledger:
-    """What was seen if one process held so many megabytes, one fifth of the time each."""
+    """The samples of a process that held these megabytes, one for each fifth of the time."""
     seen = Ledger()
     seen.calls[LANE] += 1
     for part, size in enumerate(memory):
@@ -44,12 +44,12 @@ def ledger(*memory: int, descriptors: int = 10) -> Ledger:
         (Ledger(), False),
     ],
 )
-def test_it_sees_what_has_grown_and_that_nothing_was_done(seen, good):
+def test_it_detects_growth_and_idle_runs(seen, good):
     assert seen.good is good
     assert good is ("Grown: nothing" in seen.report() and seen.calls.total() > 0)
 
 
-def test_an_error_that_follows_from_nothing_is_told():
+def test_an_error_that_follows_from_nothing_is_reported():
     seen = ledger(10, 50, 50, 50, 50)
     seen.expect(LANE, "ChannelClosed")
     assert seen.good

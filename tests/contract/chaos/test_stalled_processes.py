@@ -1,4 +1,4 @@
-"""Processes that stand still for a while, and readers who do not read: it costs only those who wait."""
+"""Processes that are stopped for a while, and readers that do not read: only their own clients wait."""
 
 import asyncio
 import signal
@@ -75,7 +75,7 @@ def test_calls_of_a_server_over_http_that_stands_still_time_out_or_complete(way)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_client_that_stands_still_holds_up_nobody_and_goes_on(way):
+def test_a_stopped_client_does_not_delay_others_and_continues(way):
     async def main():
         async with victim() as server, caller(server.entry(way), WAYS[way][0], 0, echoes=200) as client:
             await client.stop()
@@ -110,10 +110,10 @@ def test_a_server_that_does_not_read_costs_its_callers_their_time_and_no_memory(
 
 
 BOUND = 48 * MEGABYTE
-"""What a server may grow by while somebody does not read: less than half of what is said to them."""
+"""How much a server may grow while a client does not read: less than half of what is sent to it."""
 
 FLOOD = {"count": 4000, "size": 32 * 1024}
-"""What is said to somebody who does not read: 128 MB."""
+"""Data for a client that does not read: 128 MB."""
 
 
 def greeting(revision: str) -> list[bytes]:
@@ -145,7 +145,7 @@ def test_a_client_over_pipes_that_does_not_read_is_not_buffered_for():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_client_over_http_that_does_not_read_is_not_buffered_for_and_holds_up_nobody(way):
+def test_an_http_client_that_does_not_read_has_no_unbounded_buffer_and_does_not_delay_others(way):
     async def main():
         async with victim() as server, wired(server.port) as wire:
             async with server.client(way) as mcp:

@@ -122,13 +122,13 @@ def test_errors_are_counted_by_kind(server):
         (["--for", "0"], 2, "x>0"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_measured(server, words, code, told):
+def test_invalid_options_are_reported_before_anything_is_measured(server, words, code, told):
     out, err = bench(server, *words, code=code)
     assert told in err
     assert out == ""
 
 
-def test_an_interruption_ends_it_with_what_was_measured(server):
+def test_an_interrupt_prints_the_results_so_far(server):
     words = [sys.executable, "-m", "toolpost", "bench", str(server), "--for", "600", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

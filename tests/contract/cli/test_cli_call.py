@@ -18,7 +18,7 @@ def called():
         yield lambda *words, **options: toolpost("call", url, *words, **options)
 
 
-def test_words_become_what_the_schema_says(called):
+def test_words_are_converted_to_the_types_of_the_schema(called):
     words = [
         *("--text", "a b"),
         "--no-flag",
@@ -69,7 +69,7 @@ def test_help_of_a_tool_shows_its_parameters(called):
     assert "Print the result" not in said.out  # the tool has a parameter of that name
 
 
-def test_help_tells_where_a_command_stands():
+def test_help_shows_the_groups_of_commands():
     said = toolpost("call", "hello", "--help", *SHOP)
     assert said.out.startswith("Usage: toolpost call hello [PARAMETERS] [OPTIONS] -- COMMAND...\n")
 
@@ -140,7 +140,7 @@ def test_pictures_and_sounds_are_saved_and_nothing_is_overwritten(called, tmp_pa
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_folder_that_cannot_be_written_to_is_told(called, tmp_path):
+def test_an_unwritable_folder_is_reported(called, tmp_path):
     (tmp_path / "file").touch()
     said = called("picture", "--save", "file", cwd=tmp_path)
     assert said.code == exit_codes.USAGE
@@ -164,14 +164,14 @@ def test_a_log_level_is_asked_for(called):
 
 
 @pytest.mark.parametrize("revision", [date for date in DATES if date >= "2025-06"])
-def test_questions_are_declined_where_there_is_nobody(called, revision):
+def test_questions_are_declined_without_a_terminal(called, revision):
     said = called("--revision", revision, "ask")
     assert (said.code, said.out) == (exit_codes.OK, "no: Declined\n")
     assert said.err == "The server asks: How many?\nDeclined: there is no terminal.\n"
 
 
 @pytest.mark.parametrize("revision", [date for date in DATES if date < "2025-06"])
-def test_questions_that_a_revision_does_not_have_are_told(called, revision):
+def test_unsupported_questions_are_reported(called, revision):
     said = called("--revision", revision, "ask")
     assert said.code == exit_codes.FAILED
     assert f"clients of {revision} do not support" in said.err

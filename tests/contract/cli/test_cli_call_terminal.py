@@ -10,7 +10,7 @@ from revision_dates import DATES
 ASKING = [date for date in DATES if date >= "2025-06"]
 
 
-def test_what_is_missing_is_asked_for():
+def test_missing_arguments_are_prompted_for():
     with on_terminal("call", "ship", "--address.zip", "1", *SHOP) as child:
         for prompt, typed in [
             (r"address\.city \(text\): ", "Oslo"),
@@ -27,7 +27,7 @@ def test_what_is_missing_is_asked_for():
 
 
 @pytest.mark.parametrize("leave", ["intr", "eof"])
-def test_whoever_does_not_want_to_say_leaves(leave):
+def test_the_user_can_leave_a_question(leave):
     with on_terminal("call", "hello", *SHOP) as child:
         child.expect("name")
         child.sendintr() if leave == "intr" else child.sendeof()
@@ -36,7 +36,7 @@ def test_whoever_does_not_want_to_say_leaves(leave):
     assert child.exitstatus == exit_codes.INTERRUPTED
 
 
-def test_a_prompt_asks_for_what_is_missing():
+def test_missing_arguments_of_a_prompt_are_prompted_for():
     with on_terminal("prompt", "praise", *SHOP) as child:
         child.expect("dish")
         child.sendline("soup")

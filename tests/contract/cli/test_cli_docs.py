@@ -20,7 +20,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("command", "output"), SHOWN)
-def test_the_page_shows_what_is_printed(command, output):
+def test_the_page_shows_the_actual_output(command, output):
     said = toolpost(*shlex.split(command), cwd=ROOT, COLUMNS="80")
     assert (said.code, said.out) == (exit_codes.OK, output)
 

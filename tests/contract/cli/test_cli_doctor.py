@@ -40,7 +40,7 @@ def doctored(*words, **env):
     )
 
 
-def test_what_is_said_to_a_person_is_said_line_by_line():
+def test_messages_for_a_person_are_printed_line_by_line():
     ended = doctored("--", sys.executable, str(EXAMPLES / "hello.py"))
     assert ended.returncode == 0
     lines = ended.stdout.splitlines()
@@ -120,7 +120,7 @@ def certified(tmp_path_factory):
         ("elsewhere.example", 90, True, "fail", "issued for another name"),
     ],
 )
-def test_a_certificate_is_told_in_words(certified, name, days, trusted, verdict, says):
+def test_a_certificate_is_explained(certified, name, days, trusted, verdict, says):
     path, context = certified(name, days)
     with odd_site(lambda _: Reply(404, b"", None), context) as origin:
         ended = doctored("--json", f"{origin}/mcp", **({"SSL_CERT_FILE": path} if trusted else {}))
@@ -166,19 +166,19 @@ def scripted(**answers):
 # --------------------------------------------------------------------- a command
 
 
-def test_a_file_of_ours_is_well():
+def test_a_toolpost_file_has_no_failures():
     report = examined(str(EXAMPLES / "notes.py"))
     assert report.code == 0
     assert set(report.verdicts().values()) <= {"ok", "warn"}
     names = "file answer capabilities tools resources templates prompts ping revisions stdout messages"
     assert [*report.checks] == names.split()
     assert report.says("revisions").strip() == ", ".join(DATES)
-    assert "in 2026-07-28 (stateless era)" in report.says("answer")
+    assert "revision 2026-07-28 (stateless)" in report.says("answer")
 
 
 def test_a_revision_can_be_named():
     report = examined("--revision", DATES[1], "--", sys.executable, str(EXAMPLES / "hello.py"))
-    assert f"in {DATES[1]} (session era)" in report.says("answer")
+    assert f"revision {DATES[1]} (session)" in report.says("answer")
     assert "revisions" not in report.checks
 
 
@@ -197,7 +197,7 @@ def test_a_revision_can_be_named():
         (["./lost"], None, "requires the interpreter /no/such/interpreter, which does not exist"),
     ],
 )
-def test_a_program_that_cannot_be_started_is_told(tmp_path, monkeypatch, words, path, says):
+def test_a_program_that_cannot_be_started_is_reported(tmp_path, monkeypatch, words, path, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     for name in ("plain.py", "plain.txt"):
@@ -218,14 +218,14 @@ def test_a_file_that_is_not_a_program_is_reported(tmp_path):
     assert "is not a program" in report.says("start")
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"x": {"command": "cat", "cwd": str(tmp_path / "gone")}}}))
     report = examined("--config", str(config), "x")
     assert (report.code, report.verdicts()) == (3, {"folder": "fail"})
 
 
-def test_npx_asks_first_unless_it_is_told(tmp_path):
+def test_npx_without_yes_is_reported(tmp_path):
     npx = tmp_path / "npx"
     npx.write_text("#!/bin/sh\nexit 1\n")
     npx.chmod(0o755)
@@ -257,7 +257,7 @@ def test_npx_asks_first_unless_it_is_told(tmp_path):
         ),
     ],
 )
-def test_a_process_that_does_not_answer_is_told(source, name, says):
+def test_a_process_that_does_not_answer_is_reported(source, name, says):
     report = examined("--timeout", "1.5", *python(source))
     assert report.code == 3
     assert says in report.says(name)
@@ -276,6 +276,14 @@ def test_a_server_that_prints_is_reported():
     assert report.verdicts()["answer"] == "ok"
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_what_a_server_prints_when_it_ends_is_reported(end):
+    *start, source, answers = scripted()
+    report = examined(*start, f"{source}\nprint('Good bye', end={end!r})", answers)
+    assert report.code == 1
+    assert "Good bye\nwrite other output to stderr" in report.says("stdout")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
@@ -285,7 +293,7 @@ def test_a_server_that_prints_is_reported():
         ("x = 1\n", "start", "Error: "),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_told_with_its_lines(tmp_path, text, name, says):
+def test_a_file_that_cannot_be_loaded_is_reported_with_its_lines(tmp_path, text, name, says):
     (tmp_path / "broken.py").write_text(text)
     report = examined(str(tmp_path / "broken.py"))
     assert report.code == 3
@@ -295,7 +303,7 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_lines(tmp_path, text, nam
 # --------------------------------------------------------------------- what a server says
 
 
-def test_an_old_server_is_told_by_its_era():
+def test_the_era_of_an_old_server_is_reported():
     report = examined(*scripted())
     assert report.code == 0
     assert report.says("revisions").strip() == f"{DATES[2]}; session era only"
@@ -313,7 +321,7 @@ def tools(*listed):
             {"tools_list": {"error": {"code": -32601, "message": "no"}}},
             "tools",
             "fail",
-            "the server declares 'tools', but: no",
+            "the server declares 'tools', but: Method not found",
         ),
         (
             {"tools_list": {"error": {"code": -32603, "message": "bang"}}},
@@ -325,7 +333,7 @@ def tools(*listed):
             {"tools_list": {"result": {"tools": [], "nextCursor": "a"}}},
             "tools",
             "fail",
-            "the same cursor twice",
+            "the list ends with the cursor 'a', which leads nowhere",
         ),
         (
             {"tools_list": tools({"name": "a b", "inputSchema": {"type": "object"}})},
@@ -344,14 +352,14 @@ def tools(*listed):
         ({"tools_list": {"result": "what"}}, "messages", "fail", "result tools/list: "),
     ],
 )
-def test_what_a_server_gets_wrong_is_told(answers, name, verdict, says):
+def test_violations_of_a_server_are_reported(answers, name, verdict, says):
     report = examined(*scripted(**answers))
     assert report.code == 1
     assert report.verdicts()[name] == verdict
     assert says in report.says(name)
 
 
-def test_capabilities_are_held_against_what_answers():
+def test_capabilities_are_compared_with_the_responses():
     hello = {
         "protocolVersion": DATES[3],
         "capabilities": {"resources": {}, "prompts": {}, "logging": {}},
@@ -369,7 +377,7 @@ def test_capabilities_are_held_against_what_answers():
     )
 
 
-def test_revisions_that_are_listed_and_not_spoken_are_told():
+def test_listed_but_unsupported_revisions_are_reported():
     found = {
         "supportedVersions": [DATES[4], DATES[0]],
         "capabilities": {},
@@ -411,7 +419,7 @@ def test_a_site_of_ours_is_well():
         assert examined("--revision", DATES[3], url).verdicts()["stream"] == "ok"
 
 
-def test_nobody_is_there():
+def test_no_server_is_listening():
     with odd_site(lambda _: Reply()) as origin:
         pass
     refused = examined(f"{origin}/mcp")
@@ -422,7 +430,7 @@ def test_nobody_is_there():
     assert "http is not encrypted" in unknown.says("url")
 
 
-def test_somebody_listens_and_never_answers():
+def test_a_server_that_never_responds():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         report = examined("--timeout", "0.5", f"http://localhost:{listening.getsockname()[1]}/mcp")
     assert (report.code, report.verdicts()["http"]) == (3, "fail")
@@ -430,7 +438,7 @@ def test_somebody_listens_and_never_answers():
     assert report.verdicts()["dns"] == "ok"
 
 
-def test_a_proxy_is_told():
+def test_a_proxy_is_reported():
     with odd_site(lambda _: Reply(502, b"", None)) as origin:
         report = examined("http://service.invalid/mcp", http_proxy=origin, no_proxy="", NO_PROXY="")
     assert f"using {origin}" in report.says("proxy")
@@ -458,7 +466,7 @@ def test_an_invalid_endpoint_is_reported(reply, code, says):
     assert says in report.says("http")
 
 
-def test_a_stream_that_somebody_has_collected_is_told():
+def test_a_buffered_stream_is_reported():
     hello = {"protocolVersion": DATES[2], "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
     results = {"initialize": hello, "ping": {}}
 
@@ -546,7 +554,7 @@ ISSUER = {
         (None, None, "issuer", "warn", "publishes no metadata (RFC 8414)"),
     ],
 )
-def test_what_a_login_needs_is_looked_at(resource, issuer, name, verdict, says):
+def test_the_metadata_for_a_login_is_checked(resource, issuer, name, verdict, says):
     with site_with_login(resource, issuer) as origin:
         report = examined(f"{origin}/mcp")
     assert report.code == 4
@@ -555,7 +563,7 @@ def test_what_a_login_needs_is_looked_at(resource, issuer, name, verdict, says):
     assert "no token was sent\nuse --header" in report.says("login")
 
 
-def test_a_token_that_is_not_accepted_is_told():
+def test_a_token_that_is_not_accepted_is_reported():
     challenge = 'Bearer error="invalid_token"'
     with site_with_login(None, None, challenge) as origin:
         report = examined("--header", "Authorization: Bearer tiger", f"{origin}/mcp")

@@ -1,4 +1,4 @@
-"""Every command that takes a target, on npm's `server-everything`: a server that nobody here has written.
+"""Every command that takes a target, on npm's `server-everything`: a server by other authors.
 
 Each test starts the real processes, over stdio or over HTTP.
 """
@@ -82,7 +82,7 @@ def toolpost(line: Line, tmp_path) -> Callable[..., str]:
 
 def test_list(toolpost):
     told = toolpost("list")
-    assert told.startswith("Everything Reference Server 2.0.0, speaking 2025-11-25\n")
+    assert told.startswith("Everything Reference Server 2.0.0, revision 2025-11-25\n")
     for name in ("get-structured-content", "demo://resource/static/document/features.md", "args-prompt"):
         assert name in told
     assert "demo://resource/dynamic/text/{resourceId}" in told
@@ -129,7 +129,7 @@ def test_call_shows_the_parameters_of_a_tool(toolpost):
 
 
 @pytest.mark.parametrize("line", ["http"], indirect=True)  # one way is enough
-def test_call_tells_what_is_wrong(toolpost):
+def test_call_reports_what_is_wrong(toolpost):
     toolpost("call", "get-sum", "--a", "2", "--b", "many", code=2)
     toolpost("call", "get-sun", "--a", "2", code=2)
     toolpost("call", "--args", '{"resourceType": "Text", "resourceId": -1}', "get-resource-reference", code=1)
@@ -157,7 +157,7 @@ def test_ping(toolpost):
 
 
 def test_listen(toolpost):
-    """It writes a line when somebody watches a resource; it adds tools before anybody is sure to listen."""
+    """It writes a line when a client watches a resource; it adds tools before a client can listen."""
     told = toolpost("listen", "--count", "1", "--uri", "demo://resource/dynamic/text/1")
     assert "Received Subscribe Resource request" in told
 
@@ -233,7 +233,7 @@ def spawned(words: list[str]) -> pexpect.spawn:
     )
 
 
-def test_what_is_missing_is_asked_for(line):
+def test_missing_arguments_are_prompted_for(line):
     with spawned(line("call", "get-sum", "--a", "2")) as terminal:
         terminal.expect_exact("b (number): ")
         terminal.sendline("3")

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -9,13 +10,18 @@ import pytest
 
 from command_group import command_group
 
-FILES = [".gitignore", "README.md", "my_notes.py", "pyproject.toml", "test_my_notes.py"]
+FILES = [".gitignore", "README.md", "my_notes.py", "pyproject.toml", "tests/test_my_notes.py"]
+
+
+def list_files(folder):
+    """All files in a folder, as paths below it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def start(*words, code=0, folder=None):
     """What a Python program writes, which ends like this."""
     done = subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, *(words if words[0] == "-c" else ["-m", *words])],
         check=False,
         capture_output=True,
         text=True,
@@ -35,12 +41,27 @@ def here(tmp_path, monkeypatch):
 def test_a_project_works_at_once(here):
     assert "cd my-notes" in start("toolpost", "init", "my-notes")
     folder = here / "my-notes"
-    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert list_files(folder) == FILES
     assert "2 passed" in start("pytest", "-p", "no:cacheprovider", folder=folder)
     out = start("toolpost", "call", "my_notes.py", "count", "--text", "Hello, world", "--json", folder=folder)
     assert json.loads(out)["structuredContent"] == {"words": 2, "letters": 10}
     assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] == "my-notes"
     assert "toolpost call my_notes.py count" in (folder / "README.md").read_text()
+
+
+def test_a_project_can_be_built(here):
+    """Setuptools refuses a folder with two modules unless the project names one."""
+    pytest.importorskip("setuptools", reason="no network: the build system is not downloaded")
+    make("my-notes")
+    project = here / "my-notes"
+    settings = tomllib.loads((project / "pyproject.toml").read_text())
+    assert settings["build-system"]["build-backend"] == "setuptools.build_meta"
+    start("-c", "from setuptools import build_meta; build_meta.build_sdist('dist')", folder=project)
+    [built] = (project / "dist").iterdir()
+    with tarfile.open(built) as archive:
+        assert "my_notes-0.1.0/my_notes.py" in {
+            name.replace("my-notes-", "my_notes-") for name in archive.getnames()
+        }
 
 
 def test_nothing_is_overwritten(here):
@@ -63,7 +84,7 @@ def test_a_project_has_no_faults_to_find(here, options):
     for check in (["check", "--select", "I,F,E,UP,B,SIM,RUF,D4", "--ignore", "D401"], ["format", "--check"]):
         start("ruff", *check, "--isolated", "--no-cache", ".", folder=here / "my-notes")
     assert ('http="127.0.0.1:8000"' in Path("my-notes/my_notes.py").read_text()) is bool(options)
-    assert "$" not in "".join(path.read_text() for path in Path("my-notes").iterdir())
+    assert "$" not in "".join((here / "my-notes" / file).read_text() for file in FILES)
 
 
 def test_a_project_has_types(here):
@@ -81,7 +102,7 @@ def test_a_project_is_made_in_this_folder(here, monkeypatch, capsys):
     monkeypatch.chdir(here / "my-notes")
     make(".", "--json")
     assert json.loads(capsys.readouterr().out)["name"] == "my-notes"
-    assert sorted(path.name for path in Path().iterdir()) == FILES
+    assert list_files(Path()) == FILES
 
 
 @pytest.mark.parametrize(
@@ -103,17 +124,17 @@ def test_a_name_that_cannot_be_is_explained(here, name, told):
     assert [*here.iterdir()] == []
 
 
-def test_what_to_do_next_can_be_pasted(here, capsys):
+def test_the_next_steps_can_be_pasted(here, capsys):
     make("my work/my-notes")
     assert "  cd 'my work/my-notes'\n" in capsys.readouterr().out
 
 
-def test_a_name_that_is_too_long_is_told(here):
+def test_a_name_that_is_too_long_is_reported(here):
     with pytest.raises(Exception, match=r"could not write to .*: File name too long"):
         make("a" * 300)
 
 
-def test_a_file_in_the_way_is_told(here):
+def test_a_file_in_the_way_is_reported(here):
     (here / "notes").write_text("a file")
     with pytest.raises(Exception, match=r"could not write to .*notes: File exists"):
         make("notes")

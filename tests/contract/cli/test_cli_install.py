@@ -25,7 +25,7 @@ def forecast(city: str) -> str:
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home with nothing in it but a server in a project, which is where we are."""
+    """A home folder that contains only a project with a server, which is the current folder."""
     project = tmp_path / "sky"
     project.mkdir()
     (project / "weather.py").write_text(WEATHER)
@@ -37,7 +37,7 @@ def home(tmp_path, monkeypatch):
 
 
 def install(*words, code=0):
-    """What `toolpost install` says: to people, and on stderr."""
+    """Run `toolpost install`; return its output and its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "toolpost", "install", *words],
         check=False,
@@ -57,7 +57,7 @@ def started(home, name="weather.py"):
 # --------------------------------------------------------------------- the command
 
 
-def test_a_server_is_installed_once_and_started_from_there(home):
+def test_a_server_is_installed_once_and_starts_from_the_configuration(home):
     out, err = install("weather.py", "--for", "cursor", "--yes", "--env", "SKY=rain")
     file = home / ".cursor/mcp.json"
     assert "weather responds; tools: 1" in err
@@ -83,7 +83,7 @@ def test_a_server_is_installed_once_and_started_from_there(home):
     assert b"rain" in done.stdout
 
 
-def test_without_anybody_to_ask_the_change_is_only_shown(home):
+def test_without_a_terminal_the_change_is_only_shown(home):
     out, err = install("weather.py", "--for", "claude-code", "--no-check", code=2)
     assert '+    "weather": {' in out
     assert "nothing was written" in err
@@ -91,7 +91,7 @@ def test_without_anybody_to_ask_the_change_is_only_shown(home):
     assert not (home / ".claude.json").exists()
 
 
-def test_programs_are_told_in_json(home):
+def test_json_output_reports_the_change(home):
     _, err = install("weather.py", "--for", "kiro", "--no-check", "--json", code=2)
     assert '"weather"' in json.loads(err)["error"]["diff"]
     out, _ = install("weather.py", "--for", "kiro", "--no-check", "--json", "--yes")
@@ -106,7 +106,7 @@ def test_programs_are_told_in_json(home):
     assert json.loads(out)["status"] == "unchanged"
 
 
-def test_somebody_at_a_terminal_is_asked(home):
+def test_a_user_at_a_terminal_is_asked(home):
     words = ["-m", "toolpost", "install", "weather.py", "--for", "zed", "--no-check"]
     file = home / ".config/zed/settings.json"
     for answer, code, written in (("n", 1, False), ("y", 0, True)):
@@ -148,7 +148,7 @@ def test_print_writes_nothing(home):
     assert [path.name for path in home.iterdir()] == ["sky"]
 
 
-def test_a_name_that_says_nothing_is_that_of_the_folder(home):
+def test_a_generic_file_name_is_replaced_by_that_of_the_folder(home):
     Path("weather.py").rename("server.py")
     out, _ = install("server.py", "--for", "cursor", "--print")
     assert [*json.loads(out)["mcpServers"]] == ["sky"]
@@ -164,7 +164,7 @@ def test_a_url_is_installed(home):
 
 
 class Closed(BaseHTTPRequestHandler):
-    """Wants a login first."""
+    """Requires a login."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))

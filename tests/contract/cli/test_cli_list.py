@@ -12,7 +12,7 @@ def test_everything_is_listed():
     said = toolpost("list", *SHOP)
     assert (said.code, said.err) == (exit_codes.OK, "")
     lines = said.out.splitlines()
-    assert lines[:2] == [f"shop 1.2, speaking {DATES[-1]}", "Ask for the menu first."]
+    assert lines[:2] == [f"shop 1.2, revision {DATES[-1]}", "Ask for the menu first."]
     titles = ["Tools", "Resources", "Resource templates", "Prompts"]
     assert [line for line in lines if line in titles] == titles
     assert any(line.split() == ["hello", "name", "Greet."] for line in lines)
@@ -47,7 +47,7 @@ def test_one_list_stands_alone(shop):
     assert told["prompts"]
 
 
-def test_what_a_server_does_not_offer_is_said():
+def test_a_missing_capability_is_printed():
     said = toolpost("list", "--prompts", "--resources", *TALKER, "silent")
     assert said.code == exit_codes.OK
     assert said.out == ("Resources: not supported by this server\nPrompts: not supported by this server\n")

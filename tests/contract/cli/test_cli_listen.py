@@ -45,7 +45,7 @@ def test_it_ends_after_a_while():
         (["--uri", "shop://menu", *TALKER], "'resources.subscribe'"),
     ],
 )
-def test_what_a_server_does_not_tell_is_told(words, problem):
+def test_a_server_without_change_notifications_is_reported(words, problem):
     said = toolpost("listen", *words)
     assert said.code == exit_codes.FAILED
     assert problem in said.err
@@ -83,7 +83,7 @@ def test_changes_are_shown_on_every_revision(revision):
     run(main)
 
 
-def test_a_person_reads_what_has_changed_until_ctrl_c():
+def test_changes_are_printed_until_ctrl_c():
     async def main() -> None:
         async with running(SHOP[-1]) as server, listening("--resources", "--tools", server.url) as process:
             async with Client(server.url) as client:

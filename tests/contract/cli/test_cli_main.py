@@ -132,7 +132,7 @@ def test_a_terminal_obeys_nothing_that_a_server_says():
     assert toolpost("call", "blink", *SHOP).out == "\x1b[5mblink\x1b[0m\n"
 
 
-def test_what_a_server_writes_to_stderr_is_shown_if_wanted():
+def test_the_stderr_of_a_server_is_shown_on_request():
     assert toolpost("ping", *TALKER).err == ""
     assert toolpost("ping", "-v", *TALKER).err == "python talker.py | the talker starts\n"
 

@@ -54,7 +54,7 @@ def test_programs_get_the_contents(shop):
     assert (part["mimeType"], part["blob"][:5]) == ("image/png", "iVBOR")
 
 
-def test_what_is_not_there_is_told(shop):
+def test_a_missing_item_is_reported(shop):
     said = toolpost("read", shop, "shop://nothing")
     assert (said.code, said.out) == (exit_codes.FAILED, "")
     assert "Resource not found: shop://nothing" in said.err

@@ -77,7 +77,7 @@ async def begun(client: Client, gate: Path) -> tuple[asyncio.Task[Any], int]:
     while True:
         try:
             return call, os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet
+        except OSError:  # no reader yet
             await asyncio.sleep(0.001)
 
 
@@ -85,7 +85,7 @@ async def begun(client: Client, gate: Path) -> tuple[asyncio.Task[Any], int]:
 
 
 @pytest.mark.parametrize("revision", [DATES[0], DATES[-2], DATES[-1]])
-def test_over_stdio_a_client_stays_and_hears_of_it(place: Place, revision: str):
+def test_over_stdio_a_client_stays_connected_and_is_notified(place: Place, revision: str):
     async def main():
         target = started(f"{place.server}:server", "--reload")
         async with (
@@ -139,7 +139,7 @@ def test_over_http_clients_of_all_revisions_stay(place: Place):
     run(main)
 
 
-def test_what_cannot_be_loaded_is_told_and_the_old_code_serves_on(place: Place):
+def test_code_that_does_not_load_is_reported_and_the_old_code_keeps_running(place: Place):
     async def main():
         async with running(str(place.server), "--reload") as server, Client(server.url) as client:
             write(place.words, "WORD = nothing\n")

@@ -53,7 +53,7 @@ def test_stdout_has_nothing_but_messages(weather: Path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_file_is_served_over_http_until_it_is_told_to_stop(weather: Path, number: int):
+def test_a_file_is_served_over_http_until_a_signal_arrives(weather: Path, number: int):
     async def main():
         options = ["--path", "/here", "--health", "/alive", "--allowed-host", "other.example"]
         async with running(f"{weather}:server", *options) as server:
@@ -69,7 +69,7 @@ def test_a_file_is_served_over_http_until_it_is_told_to_stop(weather: Path, numb
     run(main)
 
 
-def test_several_processes_serve_whoever_comes(weather: Path):
+def test_several_workers_serve_all_clients(weather: Path):
     async def main():
         async with running(str(weather), "--workers", "2") as server:
             assert "Older clients are served without sessions" in server.said
@@ -127,7 +127,7 @@ server = Server("failing", lifespan=life)
         ("x = 1", USAGE, "", "Error: it.py has no server; it defines x (of type int)\nHint: write `"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_the_authors_own_lines(tmp_path, text, code, line, told):
+def test_an_error_in_the_file_shows_its_own_lines(tmp_path, text, code, line, told):
     (tmp_path / "it.py").write_text(text)
     done = subprocess.run(
         [*RUN, "it.py"],
@@ -144,7 +144,7 @@ def test_what_cannot_be_served_is_told_in_the_authors_own_lines(tmp_path, text, 
     assert lines == ([f'File "{tmp_path / "it.py"}", {line}'] if line else [])
 
 
-def test_an_address_that_is_taken_is_told(weather: Path):
+def test_an_address_that_is_taken_is_reported(weather: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(
@@ -159,7 +159,7 @@ def test_an_address_that_is_taken_is_told(weather: Path):
     assert "Traceback" not in done.stderr.decode()
 
 
-def test_at_a_terminal_it_says_what_it_is_for(weather: Path):
+def test_on_a_terminal_it_explains_itself(weather: Path):
     child = pexpect.spawn(RUN[0], [*RUN[1:], str(weather)], timeout=PATIENCE, encoding="utf-8")
     try:
         child.expect("weather is serving MCP over stdio")

@@ -76,7 +76,7 @@ def test_bytes_pass_unchanged(said):
     assert b"words\n" in ended.stderr
 
 
-def test_what_is_too_long_is_passed_on_and_not_looked_at(tmp_path):
+def test_oversized_messages_are_forwarded_without_inspection(tmp_path):
     long = b'{"jsonrpc":"2.0","id":5,"method":"x","params":{"data":"' + b"y" * (MAX_LINE + 1) + b'"}}\n'
     ended = tapped("--record", str(tmp_path / "talk.jsonl"), *python(ECHO), said=long)
     assert ended.stdout == long
@@ -116,7 +116,7 @@ def test_the_words_of_a_server_that_has_ended_all_arrive():
     assert tapped(*python(source)).stdout == b"x" * 3_000_000 + b"\n"
 
 
-def test_whoever_keeps_the_stdout_of_a_server_that_has_ended_is_not_waited_for(tmp_path):
+def test_a_process_that_keeps_the_stdout_of_an_exited_server_open_is_not_awaited(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     waits = "import os; open(os.environ['GATE']).read()"
@@ -125,7 +125,7 @@ def test_whoever_keeps_the_stdout_of_a_server_that_has_ended_is_not_waited_for(t
         try:
             assert tap.wait(PATIENCE) == 4
         finally:
-            gate.write_text("")  # whoever is left may leave
+            gate.write_text("")  # the remaining clients may disconnect
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -164,13 +164,11 @@ def test_a_tap_that_is_killed_takes_the_server_with_it():
         assert tap.stdout.readline() == b"\n"
         tap.kill()
         tap.wait(PATIENCE)
-        assert (
-            tap.stdout.read() == b""
-        )  # nobody holds the other end of what was the server's stderr, or its stdout
+        assert tap.stdout.read() == b""  # no process holds the other end of the server's stderr or stdout
         assert b"closed" not in tap.stderr.read()
 
 
-def test_a_host_that_never_reads_stderr_stops_nobody():
+def test_a_host_that_never_reads_stderr_stops_no_other():
     count = 1200
     source = "import sys\nfor line in sys.stdin: sys.stdout.write(line); sys.stdout.flush()"
     line = b'{"jsonrpc":"2.0","method":"notifications/x","params":{"text":"' + b"z" * 2000 + b'"}}\n'
@@ -208,7 +206,7 @@ async def _talk(target, date=None):
         return str(told.content[0])
 
 
-def test_what_breaks_a_rule_is_marked():
+def test_violations_are_marked():
     source = (
         "import sys\n"
         "print('Starting…', flush=True)\n"
@@ -290,7 +288,7 @@ def test_a_recording_can_be_played_and_is_not_overwritten(tmp_path, date):
         ([], 2, "Missing argument 'TARGET'"),
     ],
 )
-def test_what_cannot_be_done_is_told(words, code, said):
+def test_impossible_requests_are_reported(words, code, said):
     ended = tapped(*words)
     assert ended.returncode == code
     assert said in ended.stderr.decode()

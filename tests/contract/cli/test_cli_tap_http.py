@@ -108,7 +108,7 @@ def test_a_conversation_passes_is_shown_and_breaks_no_rule(kitchen, date, tmp_pa
     assert asyncio.run(talk(replay(there), date))[1:3] == (tools, told)
 
 
-def test_several_sessions_are_told_apart(kitchen, tmp_path):
+def test_several_sessions_are_distinguished(kitchen, tmp_path):
     there = tmp_path / "talk.jsonl"
 
     async def both(url):
@@ -136,7 +136,7 @@ def test_it_says_in_json_where_it_is(kitchen):
 # --------------------------------------------------------------------- what passes
 
 
-def test_what_is_asked_and_answered_passes_as_it_is():
+def test_messages_are_forwarded_unchanged():
     asked: list[Asked] = []
 
     def answer(request):
@@ -176,7 +176,7 @@ def test_a_query_of_the_target_is_sent_and_not_printed():
     assert paths == ["/mcp?key=tiger"]
 
 
-def test_what_leads_to_the_server_leads_to_the_tap():
+def test_urls_of_the_server_are_rewritten_to_the_tap():
     def answer(request):
         own = f"http://{request.headers['host']}"
         if request.verb == "GET":
@@ -272,7 +272,7 @@ def test_headers_that_do_not_fit_are_marked(kitchen):
         ),
     ],
 )
-def test_odd_answers_are_told_and_passed(reply, words):
+def test_odd_responses_are_reported_and_forwarded(reply, words):
     with odd_site(lambda _: reply) as origin, tapping(f"{origin}/mcp") as tap:
         with contextlib.suppress(http.client.HTTPException, OSError):
             response, body = tap.ask("POST", "/mcp", PING)
@@ -281,7 +281,7 @@ def test_odd_answers_are_told_and_passed(reply, words):
         assert words in tap.end()
 
 
-def test_a_server_that_is_not_there_is_told_to_both():
+def test_an_unreachable_server_is_reported_to_host_and_user():
     with odd_site(lambda _: Reply()) as origin:
         pass
     with tapping(f"{origin}/mcp") as tap:
@@ -293,7 +293,7 @@ def test_a_server_that_is_not_there_is_told_to_both():
         assert "POST /mcp: could not reach the server" in tap.end()
 
 
-def test_an_answer_that_is_no_http_is_told_to_both():
+def test_an_invalid_http_response_is_reported_to_host_and_user():
     with odd_site(lambda _: Reply(headers={"X-Long": "x" * 70_000})) as origin, tapping(origin) as tap:
         response, body = tap.ask("POST", "/", PING)
         assert (response.status, body) == (502, b"toolpost tap: the response is not valid HTTP\n")
@@ -308,7 +308,7 @@ def test_a_page_under_another_name_is_not_let_in():
         tap.end()
 
 
-def test_an_address_that_cannot_be_had_is_told(kitchen):
+def test_an_unavailable_address_is_reported(kitchen):
     taken = urlsplit(kitchen).netloc
     for listen, code, words in ((taken, 3, "could not listen on"), ("nowhere", 2, "invalid address")):
         ended = subprocess.run(

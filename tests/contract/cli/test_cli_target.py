@@ -52,7 +52,7 @@ def test_options_that_cannot_be_meant_are_usage_errors(words, problem, tmp_path)
 
 
 class Closed(BaseHTTPRequestHandler):
-    """A server that lets nobody in."""
+    """A server that rejects every client."""
 
     def do_POST(self) -> None:
         """Refuse."""
@@ -68,7 +68,7 @@ class Closed(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """The URL of a server that lets nobody in."""
+    """The URL of a server that rejects every client."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

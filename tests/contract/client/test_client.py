@@ -134,7 +134,7 @@ def test_the_data_of_a_tool_that_returns_text_is_the_text(date):
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_what_fastmcp_wraps_is_unwrapped_once_its_schema_is_known(listed):
+def test_results_wrapped_by_fastmcp_are_unwrapped_once_the_schema_is_known(listed):
     schema = {"type": "object", "x-fastmcp-wrap-result": True}
 
     async def tools(_: Asked) -> Result:
@@ -183,7 +183,7 @@ def test_a_call_that_the_server_refuses_is_an_error():
     run(main())
 
 
-def test_arguments_that_are_no_json_fail_before_anything_is_sent():
+def test_arguments_that_are_not_json_fail_before_anything_is_sent():
     async def main() -> None:
         server = RawServer()
         async with Client(server) as client:
@@ -195,7 +195,7 @@ def test_arguments_that_are_no_json_fail_before_anything_is_sent():
 
 
 @pytest.mark.parametrize("date", DATES[:2])
-def test_where_there_is_no_structured_content_nothing_is_validated(date):
+def test_nothing_is_validated_without_structured_content(date):
     async def main() -> None:
         async with Client(Schooled(WRONG), revision=date) as client:
             await client.list_tools()
@@ -204,12 +204,12 @@ def test_where_there_is_no_structured_content_nothing_is_validated(date):
     run(main())
 
 
-def test_a_schema_that_cannot_be_used_fails_before_the_tool_is_called():
+def test_a_strict_client_calls_no_tool_whose_schema_cannot_be_used():
     async def main() -> None:
         server = Schooled({"type": "nothing known"})
-        async with Client(server) as client:
+        async with Client(server, strict=True) as client:
             await client.list_tools()
-            with pytest.raises(RemoteProtocolError, match="invalid output schema"):
+            with pytest.raises(RemoteProtocolError, match="output schema that cannot be used"):
                 await client.call_tool("t")
             assert "tools/call" not in server.methods
             await client.call_tool("t", validate=False)
@@ -306,7 +306,7 @@ def test_an_argument_is_completed(date, ref, sent):
 
 
 @pytest.mark.requirement("LOG-6", "LOG-7")
-def test_whoever_listens_hears_the_log_without_asking_for_it():
+def test_a_log_callback_receives_the_log_without_a_request():
     async def call(asked: Asked) -> Result:
         for level in ("debug", "info", "warning"):
             await asked.log(level, level)
@@ -319,7 +319,7 @@ def test_whoever_listens_hears_the_log_without_asking_for_it():
             heard.append(line.data)
 
         client = Client(RawServer({"tools/call": call}), revision=STATELESS, on_log=on_log)
-        for _ in range(2):  # what was set is forgotten when it connects anew
+        for _ in range(2):  # settings are forgotten when it reconnects
             async with client:
                 await client.call_tool("t")
                 await client.set_log_level("warning")
@@ -340,10 +340,10 @@ async def chatter(asked: Asked) -> Result:
 
 
 @every_revision
-def test_what_arrived_before_the_client_closes_is_heard(date):
+def test_messages_before_the_close_are_delivered(date):
     heard: list[Any] = []
 
-    def on_log(line: LogParams) -> None:  # in a thread, so that none of it is heard at once
+    def on_log(line: LogParams) -> None:  # in a thread, so that the callback does not run at once
         heard.append(line.data)
 
     async def main() -> None:
@@ -396,7 +396,7 @@ def test_a_level_that_does_not_exist_fails_at_once():
 
 
 @every_revision
-def test_what_the_server_did_not_declare_fails_locally(date):
+def test_undeclared_capabilities_fail_locally(date):
     async def main() -> None:
         server = RawServer(capabilities=ServerCapabilities())
         async with Client(server, revision=date) as client:
@@ -438,7 +438,7 @@ async def hang(_: Asked) -> Result:
 
 @pytest.mark.requirement("ROOT-2")
 @every_revision
-def test_the_server_is_told_that_roots_have_changed_where_it_can_be(date):
+def test_the_server_is_notified_of_changed_roots_where_possible(date):
     async def main() -> None:
         server = RawServer()
         async with Client(server, revision=date, on_roots=[]) as client:
@@ -487,7 +487,7 @@ async def slow(asked: Asked) -> Result:
         ({"timeout": 30.0}, None, 30.0),
         ({"timeout": None}, None, None),
         ({}, 30.0, 30.0),
-        ({}, 350.0, 350.0),  # whoever wants to wait longer than the cap may
+        ({}, 350.0, 350.0),  # a caller may wait longer than the cap
         ({}, math.inf, None),
     ],
 )
@@ -510,7 +510,7 @@ def test_how_long_a_call_may_take(date, options, timeout, waited):
 
 
 @every_revision
-def test_progress_is_heard_by_the_callback_of_the_call_or_of_the_client(date):
+def test_progress_reaches_the_callback_of_the_call_or_of_the_client(date):
     async def call(asked: Asked) -> Result:
         await asked.progress(1, 2, "half")
         await asked.progress(2, 2)
@@ -563,7 +563,7 @@ def test_a_key_that_is_reserved_cannot_be_sent():
     run(main())
 
 
-def test_more_notices_than_anybody_has_time_for_are_counted():
+def test_notifications_beyond_the_queue_are_counted():
     async def main() -> None:
         gate = asyncio.Event()
 
@@ -581,7 +581,7 @@ def test_more_notices_than_anybody_has_time_for_are_counted():
     run(main())
 
 
-def test_a_notice_whose_params_are_no_object_harms_nobody():
+def test_a_notification_whose_params_are_not_an_object_is_harmless():
     async def main() -> None:
         heard: list[Any] = []
 
@@ -595,12 +595,12 @@ def test_a_notice_whose_params_are_no_object_harms_nobody():
             await server.channel.send(b'{"jsonrpc":"2.0","method":"x/z","params":{}}')
             await client.ping()
             assert heard == [("x/z", {})]
-            assert client.stats.discarded == {"malformed notice": 2}
+            assert client.stats.discarded == {"malformed notification": 2}
 
     run(main())
 
 
-def test_a_notice_callback_may_use_the_client():
+def test_a_notification_callback_may_use_the_client():
     async def main() -> None:
         done = asyncio.Event()
 
@@ -637,7 +637,7 @@ def test_a_request_of_a_stateless_server_is_dropped_and_counted():
 
 
 @sessions
-def test_what_was_not_declared_is_refused(date):
+def test_undeclared_server_requests_are_rejected(date):
     async def call(asked: Asked) -> Result:
         # A server that does not look at what was declared.
         await asked.server.channel.send(b'{"jsonrpc":"2.0","id":77,"method":"roots/list"}')
@@ -656,7 +656,7 @@ def test_what_was_not_declared_is_refused(date):
 # --------------------------------------------------------------------- what a client says of itself
 
 
-def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
+def test_the_repr_of_a_client_names_the_server_and_the_state():
     async def main() -> None:
         client = Client(RawServer(), revision=STATELESS)
         assert repr(client) == "<Client for RawServer: not connected>"
@@ -667,7 +667,7 @@ def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
     run(main())
 
 
-def test_help_tells_what_is_in_a_result():
+def test_help_describes_a_result():
     told = inspect.getdoc(ToolResult)
     assert told is not None
     names = [*ToolResult.__struct_fields__, "text"]

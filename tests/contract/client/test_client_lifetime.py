@@ -1,4 +1,4 @@
-"""The life of a client: opened and closed by anybody, in any order, any number of times."""
+"""The lifetime of a client: opened and closed from any task, in any order, any number of times."""
 
 import asyncio
 
@@ -80,7 +80,7 @@ def test_connecting_and_closing_twice_is_fine():
     run(main())
 
 
-def test_what_is_known_stays_known_and_before_that_there_is_nothing():
+def test_server_facts_are_none_before_the_first_connection_and_kept_afterwards():
     async def main() -> None:
         client = Client(RawServer())
         for attribute in (
@@ -132,7 +132,7 @@ def test_several_tasks_may_wait_for_the_same_connection():
     run(main())
 
 
-def test_a_connection_that_nobody_waits_for_any_more_is_given_up():
+def test_a_connection_without_waiters_is_given_up():
     async def main() -> None:
         server = Slow()
         client = Client(server)
@@ -162,7 +162,7 @@ def test_closing_while_another_task_connects_ends_the_attempt():
     run(main())
 
 
-def test_everybody_who_waits_learns_that_it_failed():
+def test_every_waiter_learns_that_it_failed():
     async def main() -> None:
         client = Client(["no-such-program-anywhere"])
         errors = await asyncio.gather(client.connect(), client.connect(), return_exceptions=True)
@@ -196,7 +196,7 @@ def test_a_server_that_has_gone_is_waited_for_and_connecting_does_not_wait():
             assert server.served == 2
             assert RECONNECT_FIRST <= loop.time() <= 2 * RECONNECT_FIRST
             await server.channel.close()
-            while client.connected:  # noqa: ASYNC110 - until the reader has heard of it as well
+            while client.connected:  # noqa: ASYNC110 - until the reader has received it as well
                 await asyncio.sleep(0)
             before = loop.time()
             await client.connect()

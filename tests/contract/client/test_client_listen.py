@@ -17,7 +17,7 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, ConnectFailed,
 RESOURCES = "notifications/resources/list_changed"
 
 
-# --------------------------------------------------------------------- what is heard
+# --------------------------------------------------------------------- what is received
 
 
 async def _changes_are_heard_as_they_happen(server: Telling, client: Client) -> None:
@@ -128,7 +128,7 @@ async def _a_resource_that_others_watch_stays_watched(server: Telling, client: C
 test_a_resource_that_others_watch_stays_watched = both(_a_resource_that_others_watch_stays_watched)
 
 
-# --------------------------------------------------------------------- what cannot be heard
+# --------------------------------------------------------------------- what cannot be received
 
 
 @pytest.mark.parametrize("date", ERAS)
@@ -141,7 +141,7 @@ test_a_resource_that_others_watch_stays_watched = both(_a_resource_that_others_w
         ({}, "list_changed"),
     ],
 )
-def test_what_the_server_does_not_tell_is_an_error_at_once(date, wanted, capability):
+def test_a_server_without_change_notifications_is_an_error_at_once(date, wanted, capability):
     async def main() -> None:
         poor = {"capabilities": {"tools": {}, "resources": {}}}
         server = Telling(server__discover={**DISCOVERED, **poor}, initialize={**WELCOME, **poor})
@@ -156,13 +156,13 @@ def test_what_the_server_does_not_tell_is_an_error_at_once(date, wanted, capabil
     run(main())
 
 
-def test_one_string_is_no_list_of_resources():
+def test_one_string_is_not_a_list_of_resources():
     with pytest.raises(TypeError, match=r"uris must be a list of URIs, such as \['x://a'\]"):
         Client(RawServer()).listen(uris="x://a")
 
 
 @pytest.mark.parametrize("date", ERAS)
-def test_a_client_that_is_not_connected_hears_nothing(date):
+def test_a_client_that_is_not_connected_receives_nothing(date):
     async def main() -> None:
         with pytest.raises(ChannelClosed, match="not connected"):
             await collect(client_of(Telling(), revision=date).listen(), 1)
@@ -200,7 +200,7 @@ def test_a_stream_that_is_cut_is_opened_again_and_says_so():
                 assert await collect(changes, 2) == MISSED
                 assert client.stats.gaps == number
                 assert len(server.channels) == 1
-            assert len(set(server.listens)) == 3  # a request that was lost is made anew, under another id
+            assert len(set(server.listens)) == 3  # a lost request is repeated under another id
             server.change(TOOLS)
             assert await collect(changes, 1) == [Change("tools")]
             await client.list_tools()
@@ -244,7 +244,7 @@ def test_a_connection_that_is_lost_is_opened_again_and_says_so(date):
     run(main(), Clock)
 
 
-def test_a_session_that_somebody_else_made_anew_is_listened_to():
+def test_a_recreated_session_is_watched_again():
     async def main() -> None:
         server = Telling()
         client = client_of(server, revision=ERAS[0])
@@ -274,7 +274,7 @@ def test_a_connection_that_cannot_be_opened_again_ends_the_loop_with_an_error(da
     run(main(), Clock)
 
 
-def test_a_server_that_lets_nobody_listen_any_more_ends_the_loop_with_an_error():
+def test_a_server_that_refuses_listeners_ends_the_loop_with_an_error():
     async def main() -> None:
         server = Telling()
         async with client_of(server) as client, client.listen(tools=True) as changes:
@@ -335,8 +335,7 @@ def test_tries_get_rarer_but_do_not_end():
     run(main(), Clock)
 
 
-def test_a_loop_without_await_that_never_began_can_be_left():
+def test_a_client_without_await_listens_only_while_it_is_connected():
     client = SyncClient(RawServer())
-    loop = client.listen(tools=True)
     with pytest.raises(ChannelClosed, match="not connected"):
-        next(loop)
+        client.listen(tools=True)

@@ -34,7 +34,7 @@ from toolpost.types import (
 
 
 @pytest.mark.requirement("SUB-5", "SUB-7", "STDIO-8")
-def test_in_the_stateless_era_one_listen_carries_all_wishes():
+def test_in_the_stateless_era_one_listen_carries_all_subscriptions():
     async def main() -> None:
         server = Listened()
         heard = Heard()
@@ -55,7 +55,7 @@ def test_in_the_stateless_era_one_listen_carries_all_wishes():
     run(main())
 
 
-def test_without_a_callback_for_notices_lists_are_not_asked_for():
+def test_without_on_notification_lists_are_not_subscribed():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -71,7 +71,7 @@ def test_without_a_callback_for_notices_lists_are_not_asked_for():
     run(main())
 
 
-def test_a_server_whose_lists_do_not_change_is_not_listened_to():
+def test_a_server_without_list_changes_gets_no_listen():
     async def main() -> None:
         server = Listened(
             capabilities=ServerCapabilities(tools=ListCapability(), resources=ResourcesCapability())
@@ -100,7 +100,7 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error():
     run(main())
 
 
-def test_a_listen_that_is_refused_changes_nothing():
+def test_a_rejected_listen_changes_nothing():
     async def main() -> None:
         async def refuse(_: Asked) -> Result:
             raise InvalidParams("not today")
@@ -118,7 +118,7 @@ def test_a_listen_that_is_refused_changes_nothing():
     run(main())
 
 
-def test_a_listen_that_ends_at_once_is_the_servers_fault():
+def test_a_listen_that_ends_at_once_is_a_protocol_error():
     async def main() -> None:
         async with Client(RawServer()) as client:
             with pytest.raises(RemoteProtocolError, match="ended the subscription at once"):
@@ -127,7 +127,7 @@ def test_a_listen_that_ends_at_once_is_the_servers_fault():
     run(main())
 
 
-def test_a_listen_that_is_not_acknowledged_is_given_up():
+def test_a_listen_without_acknowledgement_times_out():
     async def main() -> None:
         server = Listened()
         server.silent = True
@@ -140,7 +140,7 @@ def test_a_listen_that_is_not_acknowledged_is_given_up():
     run(main(), Clock)
 
 
-def test_a_listen_that_the_server_ends_is_logged_and_can_be_had_again(caplog):
+def test_a_listen_that_the_server_ends_is_logged_and_can_be_reopened(caplog):
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -154,7 +154,7 @@ def test_a_listen_that_the_server_ends_is_logged_and_can_be_had_again(caplog):
     assert "subscriptions/listen ended" in caplog.text
 
 
-def test_a_wish_that_is_dropped_after_its_listen_has_ended_needs_no_other():
+def test_an_unsubscribe_after_the_listen_has_ended_sends_no_other():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -167,7 +167,7 @@ def test_a_wish_that_is_dropped_after_its_listen_has_ended_needs_no_other():
     run(main())
 
 
-def test_a_client_whose_server_does_not_let_it_listen_works_all_the_same(caplog):
+def test_a_client_works_although_its_listen_is_rejected(caplog):
     async def main() -> None:
         server = RawServer()  # it answers the listen at once
         async with Client(server, on_notification=Heard()) as client:
@@ -177,7 +177,7 @@ def test_a_client_whose_server_does_not_let_it_listen_works_all_the_same(caplog)
     assert "could not subscribe to list changes" in caplog.text
 
 
-def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
+def test_closing_a_client_that_starts_to_listen_leaves_nothing():
     async def main() -> None:
         server = Listened()
         server.silent = True
@@ -194,7 +194,7 @@ def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
 # --------------------------------------------------------------------- listens that end too early
 
 
-def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
+def test_a_lost_listen_is_reopened_with_all_subscriptions(caplog):
     async def main() -> None:
         server = Listened()
         heard = Heard()
@@ -212,7 +212,7 @@ def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
     assert "subscribing again" in caplog.text
 
 
-def test_a_listen_is_tried_until_the_server_lets_us(caplog):
+def test_a_listen_is_retried_until_the_server_accepts_it(caplog):
     async def main() -> None:
         server = Listened()
         refused = 0
@@ -237,7 +237,7 @@ def test_a_listen_is_tried_until_the_server_lets_us(caplog):
     assert "could not subscribe to changes yet: raw: not today" in caplog.text
 
 
-def test_a_server_that_knows_no_listen_any_more_is_not_asked_again(caplog):
+def test_a_server_that_no_longer_supports_listen_is_not_asked_again(caplog):
     async def main() -> None:
         server = Listened()
 
@@ -256,7 +256,7 @@ def test_a_server_that_knows_no_listen_any_more_is_not_asked_again(caplog):
     assert "change notifications have stopped: raw: no such method" in caplog.text
 
 
-def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
+def test_a_new_subscription_replaces_the_retry():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -272,7 +272,7 @@ def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
     run(main(), Clock)
 
 
-def test_a_connection_that_ends_while_a_listen_is_tried_takes_the_wish_along_to_the_next():
+def test_a_connection_that_ends_during_a_listen_passes_the_subscription_on():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:

@@ -33,9 +33,12 @@ async def late(asked: Asked) -> Result:
         ({"timeout": None, "max_timeout": None}, None, None),
         ({"timeout": None, "max_timeout": math.inf}, None, None),
         ({"timeout": None, "max_timeout": 1.0}, math.inf, None),
+        ({"max_timeout": 0.5}, None, 0.5),  # below the usual time-out
+        ({"timeout": 5.0, "max_timeout": 2.0}, None, 2.0),
+        ({"max_timeout": 0.5}, 2.0, 2.0),  # the caller knows better
     ],
 )
-def test_a_cap_holds_without_a_time_out(options, timeout, waited):
+def test_a_cap_holds_without_a_time_out_and_below_it(options, timeout, waited):
     async def main() -> None:
         async with Client(RawServer({"tools/call": late}), **options) as client:
             if waited is None:
@@ -67,7 +70,7 @@ class Process(ScriptedChannel):
         (-9, (), "within 30 s; the server process exited with code -9"),
     ],
 )
-def test_a_handshake_that_takes_too_long_tells_what_became_of_the_process(code, words, text):
+def test_a_slow_handshake_reports_the_state_of_the_process(code, words, text):
     async def main() -> None:
         channel = Process()
         channel.returncode, channel.stderr_tail = code, words
@@ -90,21 +93,23 @@ def test_a_handshake_that_takes_too_long_without_a_process_is_just_that():
 SILENT = "import sys; print('no licence yet', file=sys.stderr, flush=True); sys.stdin.read()"
 
 
-def test_a_child_that_prints_instead_of_speaking_is_told_of():
+def test_a_child_that_prints_instead_of_speaking_is_reported():
     async def main() -> None:
-        stdio = Stdio(sys.executable, ["-c", "print('Starting …', flush=True); input(); input(); input()"])
+        stdio = Stdio(
+            sys.executable, ["-IS", "-c", "print('Starting …', flush=True); input(); input(); input()"]
+        )
         with pytest.raises(
             ConnectFailed, match=r"1 line\(s\) to stdout that are not messages: does it print"
         ):
-            await Client(stdio, connect_timeout=1.0).connect()
+            await Client(stdio, connect_timeout=4.0).connect()
 
     run(main())
 
 
 def test_a_child_that_is_silent_is_quoted():
     async def main() -> None:
-        stdio = Stdio(sys.executable, ["-c", SILENT])
+        stdio = Stdio(sys.executable, ["-IS", "-c", SILENT])
         with pytest.raises(ConnectFailed, match=r"(?s)is still running; .*stderr:\n    no licence yet"):
-            await Client(stdio, connect_timeout=2.0).connect()
+            await Client(stdio, connect_timeout=4.0).connect()
 
     run(main())

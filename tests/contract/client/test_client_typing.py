@@ -1,4 +1,4 @@
-"""What a type checker sees: each line is checked by pyright, and runs."""
+"""The types of a client: pyright checks each line, and each line runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -54,11 +54,11 @@ def test_the_types_of_a_client_without_await():
         assert_type(client.request("tools/list"), Result)
 
 
-def test_what_a_type_checker_refuses_fails():
+def test_calls_that_a_type_checker_rejects_fail():
     for wrong in (
         lambda: Client(server(), timeut=5),  # pyright: ignore[reportCallIssue] - no such option
         lambda: SyncClient(server(), timeut=5),  # pyright: ignore[reportCallIssue] - no such option
-        lambda: Client(7),  # pyright: ignore[reportArgumentType] - no target
+        lambda: Client(7),  # pyright: ignore[reportArgumentType] - not a target
     ):
         try:
             wrong()

@@ -89,7 +89,7 @@ def test_a_command_that_does_not_exist_is_an_error():
     run(main())
 
 
-def test_a_string_that_is_no_program_is_told_what_else_there_is():
+def test_an_unknown_program_name_lists_the_other_targets():
     async def main() -> None:
         with pytest.raises(ConnectFailed) as caught:
             await Client("nonsense").connect()
@@ -104,7 +104,7 @@ def test_a_string_that_is_no_program_is_told_what_else_there_is():
 
 
 @pytest.mark.parametrize("kind", [str, Path, lambda name: [name]])
-def test_a_script_is_no_program(kind):
+def test_a_script_is_not_a_program(kind):
     async def main() -> None:
         with pytest.raises(ConnectFailed, match=r"with Python: \[sys\.executable, 'hello2\.py'\]"):
             await Client(kind("hello2.py")).connect()
@@ -157,6 +157,7 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         (None, {}, "^PATH does not exist"),
         ("{", {}, "^PATH is not a valid mcp.json"),
         ("[]", {}, "^PATH is not a valid mcp.json"),
+        ("{} /* no end", {}, "^PATH is not a valid mcp.json: line 1, column 4: a comment has no end"),
         ("{}", {}, '^PATH: invalid entry for a command.* {"command": "…"}'),
         ('{"mcpServers": {}}', {}, '^PATH: no servers are defined .*"mcpServers": {"name": {"command"'),
         ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' must be an object"),
@@ -268,7 +269,7 @@ def test_nonsense_fails_when_the_client_is_made(target):
 
 
 @pytest.mark.parametrize("target", [RawServer, ScriptedChannel, Stdio, str])
-def test_a_class_is_nobody_to_talk_to(target):
+def test_a_class_is_not_a_target(target):
     name = target.__name__
     with pytest.raises(TypeError, match=rf"^{name} is a class; pass an instance: {name}\(…\)"):
         Client(target)
@@ -325,3 +326,21 @@ def test_a_server_that_just_ends_is_an_error():
             await Client(Short(), revision=OLD).connect()
 
     run(main())
+
+
+def test_a_configuration_may_have_comments_and_trailing_commas(tmp_path):
+    path = tmp_path / "mcp.json"
+    text = """{
+      // the servers of this folder
+      "servers": {
+        "hello": { /* ours */ "command": PYTHON, "args": ["examples/hello.py"],
+          "env": {"URL": "http://a//b",}, },
+      },
+    }"""
+    path.write_text("\ufeff" + text.replace("PYTHON", json.dumps(sys.executable)), encoding="utf-8")
+
+    async def main() -> None:
+        async with Client(path) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["greet"]
+
+    asyncio.run(main())

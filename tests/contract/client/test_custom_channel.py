@@ -1,4 +1,4 @@
-"""Whoever implements `Channel` has written a transport: here is one, and a client that talks over it."""
+"""A class that implements `Channel` is a transport: an example, and a client that uses it."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ class LineChannel:
         self._writer.close()
 
 
-def test_a_client_talks_over_a_transport_of_ones_own():
+def test_a_client_talks_over_a_custom_transport():
     async def main() -> None:
         left, right = socket.socketpair()
         ours = LineChannel(*await asyncio.open_connection(sock=left))

@@ -1,4 +1,4 @@
-"""Several servers as one: one namespace, and nobody suffers from a neighbour that is not there."""
+"""Several servers as one: one namespace, and an unavailable server does not affect the others."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ def test_a_configuration_is_one_namespace_and_a_dead_server_leaves_the_others_al
     run(main())
 
 
-def test_a_server_that_is_killed_is_missed_by_nobody_else_and_comes_back_with_its_tools(config):
+def test_a_killed_server_affects_no_other_and_returns_with_its_tools(config):
     async def main() -> None:
         async with ClientGroup(config) as group:
             before = [tool.name for tool in await group.list_tools()]
@@ -115,7 +115,7 @@ def test_a_server_that_was_never_there_is_there_once_it_can_be():
     run(main(), Clock)
 
 
-def test_a_server_that_was_away_for_long_is_there_again_without_anybody_asking_for_it():
+def test_an_unavailable_server_is_reconnected_in_the_background():
     async def main() -> None:
         class Flaky(RawServer):
             ready = True
@@ -140,7 +140,7 @@ def test_a_server_that_was_away_for_long_is_there_again_without_anybody_asking_f
     run(main(), Clock)
 
 
-def test_a_name_that_several_have_is_nobodys_whoever_comes_later():
+def test_an_ambiguous_name_is_prefixed_even_if_a_server_is_away():
     async def main() -> None:
         group = ClientGroup({"a": shop("a", "x"), "b": shop("b", "x"), "c": shop("c", "x")})
         async with group:
@@ -162,7 +162,7 @@ def test_an_entry_that_is_none_is_left_out_and_one_that_is_switched_off_too():
     run(main())
 
 
-def test_a_name_that_was_given_stays_whoever_comes():
+def test_an_assigned_name_stays():
     async def main() -> None:
         late = shop("b", "x", "b_x", "y")
         async with ClientGroup({"a": shop("a", "x"), "b": late}) as group:
@@ -186,7 +186,7 @@ def test_a_server_that_cannot_list_its_tools_is_left_out():
     run(main())
 
 
-def test_a_group_in_which_nobody_is_there_says_why_and_leaves_nothing_running():
+def test_a_group_without_any_server_reports_why_and_leaves_nothing_running():
     async def main() -> None:
         group = ClientGroup({"a": ["no-such-program-a"], "b": ["no-such-program-b"]})
         with pytest.raises(
@@ -236,7 +236,7 @@ def test_a_file_that_is_none_says_so(tmp_path, text, match):
     run(main())
 
 
-def test_what_is_no_target_is_named():
+def test_an_invalid_target_is_named():
     with pytest.raises(TypeError) as caught:
         ClientGroup({"odd": 3})  # type: ignore[dict-item] - that is what it is about
     assert "server 'odd'" in caught.value.__notes__

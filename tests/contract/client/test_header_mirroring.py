@@ -39,7 +39,7 @@ def server(**table: Any) -> Endpoint:
 
 
 @pytest.mark.requirement("HDR-4")
-def test_the_channel_is_told_what_was_learnt_from_the_list():
+def test_the_channel_receives_the_header_parameters_of_the_list():
     async def main() -> None:
         it = server(tools__list=[listing(tool("a", "Region"), cursor="x"), listing(tool("b"))])
         async with client_of(it) as client:
@@ -90,7 +90,7 @@ def test_where_nothing_is_mirrored_nothing_is_wrong_with_it():
     run(main())
 
 
-def test_what_is_known_belongs_to_a_connection():
+def test_header_parameters_belong_to_a_connection():
     async def main() -> None:
         it = server(tools__list=listing(tool("a", "Region")))
         client = client_of(it)
@@ -146,7 +146,7 @@ def test_a_mismatch_that_stays_is_an_error():
         {"code": -32603, "message": "not today"},
     ],
 )
-def test_a_list_that_does_not_help_is_no_reason_to_call_again(tools):
+def test_an_unchanged_list_does_not_repeat_the_call(tools):
     async def main() -> None:
         it = server(tools__list=tools, tools__call=MISMATCH)
         async with client_of(it) as client:

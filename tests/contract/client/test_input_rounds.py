@@ -169,7 +169,7 @@ def test_a_server_that_wants_a_request_again_gets_it_later_and_later():
         ({"timeout": None}, None),
     ],
 )
-def test_what_the_server_takes_over_all_rounds_is_bounded(options, rounds):
+def test_the_time_of_all_rounds_is_bounded(options, rounds):
     script = Script(*(wants("q") for _ in range(5)), DONE, takes=3.0)
 
     async def slow(_: ElicitParams) -> dict[str, Any]:

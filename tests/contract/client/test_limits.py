@@ -1,4 +1,4 @@
-"""Messages over the limit: they are dropped, counted, and nobody waits for them."""
+"""Messages over the limit are dropped and counted, and no caller waits for them."""
 
 import asyncio
 import sys
@@ -51,7 +51,7 @@ def long_server(date: str, *, instructions: int = 0, **options: Any) -> Client:
 
 @pytest.mark.parametrize("date", [DATES[0], *DATES[-2:]])
 @pytest.mark.parametrize("last", [False, True])
-def test_a_long_answer_fails_its_caller_and_costs_nobody_else(date, last):
+def test_an_oversized_response_fails_only_its_call(date, last):
     async def main() -> None:
         async with long_server(date, max_line=100_000) as client:
             long = client.call_tool("say", {"size": 1_000_000, "last": last})
@@ -77,7 +77,7 @@ def test_an_answer_as_long_as_a_large_picture_is_read_as_it_is():
     run(main())
 
 
-def test_what_is_dropped_is_told_behind_what_came_before_it():
+def test_a_dropped_message_is_reported_in_order():
     # Both arrive together: the answer must be taken before the only request in flight is looked for.
     async def main() -> None:
         async with long_server(DATES[-1], max_line=2000) as client:
@@ -90,7 +90,7 @@ def test_what_is_dropped_is_told_behind_what_came_before_it():
 
 
 @pytest.mark.parametrize("date", DATES[-2:])
-def test_a_greeting_that_is_too_long_is_told_at_once(date):
+def test_an_oversized_handshake_is_reported_at_once(date):
     async def main() -> None:
         client = long_server(date, instructions=5000, max_line=2000)
         with pytest.raises(ConnectFailed, match="limit: 2000"):

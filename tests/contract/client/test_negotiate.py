@@ -313,7 +313,7 @@ def test_the_verdict_is_remembered():
 
 @pytest.mark.requirement("VER-7")
 @pytest.mark.parametrize("refusal", [NOT_FOUND, EXIT, {}])
-def test_a_verdict_that_proves_wrong_is_found_anew(refusal):
+def test_a_wrong_cached_revision_is_detected_again(refusal):
     async def main() -> None:
         server = Odd(server__discover=[NOT_FOUND, DISCOVERED], initialize=[WELCOME, refusal])
         client = Client(server)

@@ -1,4 +1,4 @@
-"""Calls that are paused: kept as a text, taken up by another client, answered by whoever owns the loop."""
+"""Paused calls: stored as a string, resumed by another client, answered by the owner of the loop."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +91,7 @@ def paused_call() -> PausedCall:
     return paused
 
 
-def test_what_is_written_is_read():
+def test_encoding_and_decoding_round_trip():
     paused = paused_call()
     again = PausedCall.from_json(paused.to_json())
     assert again == paused
@@ -146,7 +146,7 @@ def test_a_paused_call_is_a_text_and_nothing_else():
         ("q", TypeError, "answers must be a mapping"),
     ],
 )
-def test_answers_that_are_none_are_told_and_nothing_is_sent(answers, error, text):
+def test_invalid_answers_are_reported_and_nothing_is_sent(answers, error, text):
     script = Script()
 
     async def main() -> None:
@@ -159,7 +159,7 @@ def test_answers_that_are_none_are_told_and_nothing_is_sent(answers, error, text
     assert script.seen == []
 
 
-def test_a_callback_answers_what_was_left_out():
+def test_a_callback_answers_the_omitted_questions():
     script = Script(DONE)
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_the_bounds_travel_with_the_call(options, error, rounds):
     assert len(script.seen) == rounds
 
 
-def test_what_the_call_was_told_stays_so():
+def test_the_options_of_a_call_are_kept():
     failed = CallToolResult(content=[TextContent("no")], is_error=True)
 
     async def main() -> None:
@@ -237,7 +237,7 @@ def test_what_the_call_was_told_stays_so():
         ({}, ClientCapabilities(sampling=SamplingCapability()), {"sampling": {}}),
     ],
 )
-def test_a_call_declares_what_it_can_be_asked(options, given, expected):
+def test_a_call_declares_its_capabilities(options, given, expected):
     script = Script(DONE, DONE, DONE)
 
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_a_call_declares_what_it_can_be_asked(options, given, expected):
         assert declared(script, 2) == {}  # other calls are as they were
 
 
-def test_what_a_call_did_not_declare_may_not_be_asked():
+def test_undeclared_questions_are_an_error():
     async def main() -> None:
         script = Script(wants("q"))
         async with Client(RawServer({"tools/call": script})) as client:
@@ -327,7 +327,7 @@ def test_a_function_answers_a_whole_round(kind):
         (7, TypeError, "on_input must be a mapping"),
     ],
 )
-def test_a_function_that_answers_nonsense_is_told_so(answers, error, text):
+def test_an_invalid_answer_of_a_function_is_reported(answers, error, text):
     async def main() -> None:
         async with Client(RawServer({"tools/call": Script(wants("q"))})) as client:
             with pytest.raises(error, match=text):

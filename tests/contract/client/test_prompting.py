@@ -1,4 +1,4 @@
-"""Questions on a terminal: a child process has a real one, and a user who types."""
+"""Questions on a terminal: a child process has a real one, and a simulated user types."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def played(
     stdin: str = "pipe",
     stderr: str = "tty",
 ) -> Told:
-    """Run a program on a terminal where somebody types a line at each prompt."""
+    """Run a program on a terminal, and type a line at each prompt."""
     ours, theirs = pty.openpty()
     lines = re.findall(r"[^\n\x04]*[\n\x04]", typed)
     try:
@@ -54,7 +54,7 @@ def played(
             stdout=subprocess.PIPE,
             stderr=theirs if stderr == "tty" else subprocess.DEVNULL,
             start_new_session=True,
-            pass_fds=[theirs],  # as long as somebody has it, what is written to it can be read
+            pass_fds=[theirs],  # as long as a process has it open, written data can be read
             env={**os.environ, "TERM": "xterm"},
         ) as child:
             os.close(theirs)
@@ -77,7 +77,7 @@ def played(
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says so that nobody has it open any more
+    except OSError:  # Linux reports in this way that no process has it open any more
         return b""
 
 
@@ -106,7 +106,7 @@ FIELDS = {
 
 
 @pytest.mark.requirement("ELIC-4", "ELIC-5", "ELIC-15", "ELIC-42")
-def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
+def test_a_form_is_asked_field_by_field_and_invalid_values_are_asked_again():
     typed = [
         "",
         "A",
@@ -163,7 +163,7 @@ def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
 
 
 @pytest.mark.requirement("ELIC-5")
-def test_what_was_filled_in_can_be_changed_before_it_is_sent():
+def test_values_can_be_changed_before_they_are_sent():
     fields = {
         "a": {"type": "string"},
         "b": {"type": "array", "items": {"enum": ["x", "y"]}, "default": ["x"]},
@@ -202,7 +202,7 @@ def test_a_form_without_fields_is_a_question_all_the_same():
     assert played("n\n", json.dumps({"message": "?"})).result == {"action": "decline"}
 
 
-def test_what_a_server_says_is_never_obeyed_by_the_terminal():
+def test_text_of_a_server_is_escaped_for_the_terminal():
     evil = "\x1b[2J\x1b]0;bank\x07\u202e\r\x9b1m\nYour answer: sent"
     fields = {
         f"f{evil}": {"type": "string", "enum": [evil], "title": evil, "description": evil, "default": evil}
@@ -287,7 +287,7 @@ def test_an_odd_url_comes_with_a_warning(address, warning, tmp_path, monkeypatch
         "--version",
     ],
 )
-def test_what_is_no_web_page_is_not_opened(address, tmp_path, monkeypatch):
+def test_a_url_that_is_not_a_web_page_is_not_opened(address, tmp_path, monkeypatch):
     told, opened = visited("y\n", address, tmp_path, monkeypatch)
     assert told.result == {"action": "decline"}
     assert "It was not opened" in told.screen
@@ -343,7 +343,7 @@ print(json.dumps(answers))
 """
 
 
-def test_two_who_ask_at_once_take_turns():
+def test_two_concurrent_prompts_take_turns():
     told = played("1\n2\ny\n3\n4\ny\n", program=TWO)
     assert sorted(told.result, key=str) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
@@ -372,7 +372,7 @@ def test_the_user_sees_which_server_asks(revision):
 
 
 @pytest.mark.requirement("ELIC-37")
-def test_what_was_typed_before_the_question_is_no_consent(tmp_path, monkeypatch):
+def test_earlier_input_does_not_count_as_consent(tmp_path, monkeypatch):
     """A y for something else, typed too early, opens nothing."""
     early = """
 import os, threading

@@ -59,7 +59,7 @@ def test_a_callback_runs_in_the_context_of_the_call_that_it_belongs_to(way: str,
 
 
 @pytest.mark.parametrize("revision", [SESSION, STATELESS])
-def test_over_http_the_calls_of_several_callers_are_told_apart(revision: str):
+def test_over_http_the_calls_of_several_callers_are_distinguished(revision: str):
     async def main() -> None:
         app = make_server().asgi()
         url = "http://127.0.0.1/mcp"

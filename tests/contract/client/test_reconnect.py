@@ -1,4 +1,4 @@
-"""A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
+"""A client that reconnects: every transition is reported with its cause, and safe requests are retried."""
 
 import asyncio
 import json
@@ -189,7 +189,7 @@ def server(**table: Any) -> Endpoint:
 
 
 class Heard(list[Transition]):
-    """Hears of transitions; on the loop, whose clock is not the world's."""
+    """Records transitions, on the loop, whose clock is simulated."""
 
     async def __call__(self, transition: Transition) -> None:
         self.append(transition)
@@ -263,7 +263,7 @@ def test_closing_says_nothing_of_a_connection_that_was_opened_meanwhile():
 # --------------------------------------------------------------------- once more
 
 
-def test_what_was_not_sent_is_sent_once_more():
+def test_an_unsent_request_is_sent_again():
     async def main() -> None:
         it = server(tools__call=[RequestFailed("refused", sent=False), {"content": []}])
         async with client_of(it, revision=SESSION) as client:
@@ -310,7 +310,7 @@ def test_a_call_is_repeated_only_where_that_does_no_harm(tool, retry, times):
 
 
 @pytest.mark.parametrize("lost", [RequestFailed("cut off"), RequestFailed("bad gateway", status=502)])
-def test_what_only_reads_is_repeated(lost):
+def test_read_only_requests_are_repeated(lost):
     async def main() -> None:
         read: dict[str, Any] = {"contents": []}
         it = server(resources__read=[lost, lost, read], tools__list=[lost, {"tools": []}])
@@ -322,7 +322,7 @@ def test_what_only_reads_is_repeated(lost):
     run(main(), Clock)
 
 
-def test_a_request_of_ones_own_is_repeated_if_one_says_so():
+def test_a_custom_request_is_retried_with_retry():
     async def main() -> None:
         it = server(x__y=[RequestFailed("cut off"), {}, RequestFailed("cut off"), {}])
         async with client_of(it, revision=SESSION) as client:
@@ -389,7 +389,7 @@ def test_a_server_that_says_when_is_asked_then(status, retry):
 @pytest.mark.parametrize(
     ("failure", "retry", "times"),
     [
-        (RequestFailed("busy", status=503), None, 1),  # whoever says so may have served it before
+        (RequestFailed("busy", status=503), None, 1),  # the sender of this status may have served it before
         (RequestFailed("busy", status=503), False, 1),
         (RequestFailed("busy", status=429), None, 2),
         (RequestFailed("busy", status=429), False, 1),
@@ -397,7 +397,7 @@ def test_a_server_that_says_when_is_asked_then(status, retry):
         (ChannelClosed("gone", sent=False), False, 1),
     ],
 )
-def test_no_wish_of_a_server_is_above_that_of_the_caller(failure, retry, times):
+def test_no_retry_after_exceeds_the_timeout_of_the_caller(failure, retry, times):
     async def main() -> None:
         if isinstance(failure, RequestFailed) and failure.status is not None:
             failure.retry_after = 0.0

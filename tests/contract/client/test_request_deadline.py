@@ -44,7 +44,7 @@ def asks(before: float, after: float, *, times: int = 1, progress: bool = False)
         (3, 3, 3, False, 300, None),  # two at once do not make it go on sooner
         (3, 8, 1, False, 300, "10.0"),
         (8, 3, 1, False, 300, "10.0"),
-        (8, 9, 1, True, 300, None),  # progress starts it anew
+        (8, 9, 1, True, 300, None),  # progress restarts it
         (8, 9, 1, True, 12, "12.0"),  # the cap stands still, too, and no longer than that
     ],
 )
@@ -99,7 +99,7 @@ def test_all_requests_in_flight_stand_still_and_one_that_was_answered_does_not_m
     run(main(), Clock)
 
 
-def test_what_a_callback_asks_itself_has_its_own_time():
+def test_a_request_inside_a_callback_has_its_own_timeout():
     async def main() -> None:
         async def never(_: Asked) -> Result:
             await asyncio.Event().wait()

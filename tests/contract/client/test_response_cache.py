@@ -83,7 +83,7 @@ def test_a_resource_is_kept_by_its_uri():
                 assert (await client.read_resource(uri)).contents[0].text == "one"  # type: ignore[union-attr] - it is a text
             assert [params["uri"] for params in it.sent("resources/read")] == ["x://a", "x://b"]
             first = await client.read_resource("x://a")
-            first.contents.clear()  # whoever changes what was read changes it for nobody else
+            first.contents.clear()  # a caller that modifies a result affects no other caller
             assert (await client.read_resource("x://a")).contents
 
     run(main())
@@ -91,7 +91,7 @@ def test_a_resource_is_kept_by_its_uri():
 
 @pytest.mark.requirement("CACHE-10", "CACHE-11")
 @pytest.mark.parametrize("ttl", [None, 0, -5])
-def test_what_is_not_fresh_at_all_is_not_kept(ttl):
+def test_results_without_a_ttl_are_not_cached(ttl):
     async def main() -> None:
         page = {**COMPLETE, "tools": []} if ttl is None else {**COMPLETE, "tools": [], "ttlMs": ttl}
         it = server(tools__list=page)
@@ -168,7 +168,7 @@ def test_a_result_that_took_answers_is_not_kept():
     run(main(), Clock)
 
 
-def test_a_reader_with_wishes_of_its_own_gets_an_answer_of_its_own():
+def test_a_read_with_its_own_options_is_not_cached():
     async def main() -> None:
         it = server()
         async with client_of(it) as client:
@@ -203,7 +203,7 @@ def test_an_error_is_not_kept():
 
 @pytest.mark.requirement("CACHE-17")
 @pytest.mark.parametrize("method", LISTS)
-def test_a_notice_makes_its_own_list_stale_at_once(method):
+def test_a_notification_makes_its_own_list_stale_at_once(method):
     async def main() -> None:
         it = server()
         async with client_of(it) as client:

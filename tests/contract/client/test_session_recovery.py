@@ -1,4 +1,4 @@
-"""Sessions that a server forgets: made anew once for everybody, with all that was wished for."""
+"""Sessions that a server forgets: recreated once for all callers, with all subscriptions."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ def server(**table: Any) -> Endpoint:
     return Endpoint(**{"initialize": WELCOME, "tools__call": {"content": []}, **table})
 
 
-# --------------------------------------------------------------------- once for everybody
+# --------------------------------------------------------------------- once for all callers
 
 
 @pytest.mark.requirement("HTTPL-28")
@@ -45,7 +45,7 @@ def test_a_forgotten_session_is_reopened_and_the_request_is_sent_again():
 
 
 @pytest.mark.requirement("HTTPL-28")
-def test_it_is_made_anew_once_for_all_who_wait():
+def test_it_is_recreated_once_for_all_waiters():
     async def main() -> None:
         it = server()
         async with client_of(it, revision=SESSION) as client:
@@ -53,12 +53,12 @@ def test_it_is_made_anew_once_for_all_who_wait():
             await asyncio.gather(*(client.call_tool(str(number)) for number in range(50)))
             assert len(it.channels) == 2
             assert it.heard[1] == [*OPENED, *["tools/call"] * 50]
-            assert asyncio.get_running_loop().time() == 0.0  # nobody had to be given up
+            assert asyncio.get_running_loop().time() == 0.0  # no call was abandoned
 
     run(main(), Clock)
 
 
-def test_whoever_may_have_been_served_is_not_sent_again():
+def test_a_request_that_may_have_been_served_is_not_resent():
     async def main() -> None:
         it = server()
         async with client_of(it, revision=SESSION) as client:
@@ -107,7 +107,7 @@ def test_a_server_that_does_not_come_back_is_an_error_until_it_does():
     run(main(), Clock)
 
 
-def test_a_client_that_was_closed_is_not_opened_again_by_who_still_waits():
+def test_waiters_do_not_reopen_a_closed_client():
     async def main() -> None:
         it = server()
         client = await client_of(it, revision=SESSION).connect()
@@ -124,7 +124,7 @@ def test_a_client_that_was_closed_is_not_opened_again_by_who_still_waits():
     run(main(), Clock)
 
 
-def test_a_lost_request_is_no_lost_session():
+def test_a_lost_request_is_not_a_lost_session():
     async def main() -> None:
         it = server(tools__call=[RequestFailed("cut off"), {"content": []}])
         async with client_of(it, revision=SESSION) as client:
@@ -136,7 +136,7 @@ def test_a_lost_request_is_no_lost_session():
     run(main())
 
 
-def test_a_session_is_made_anew_at_once_and_the_old_one_ends_behind_it():
+def test_a_session_is_recreated_at_once_and_the_old_one_ends_later():
     async def main() -> None:
         it = server()
         client = await client_of(it, revision=SESSION).connect()
@@ -157,7 +157,7 @@ def test_a_session_is_made_anew_at_once_and_the_old_one_ends_behind_it():
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_callback_may_be_who_makes_the_session_anew(is_async):
+def test_a_callback_may_recreate_the_session(is_async):
     async def main() -> None:
         it = server(tools__list={"tools": []})
         done = asyncio.Event()
@@ -264,7 +264,7 @@ def test_a_server_that_is_another_one_now_is_asked_in_its_own_way():
     run(main(), Clock)
 
 
-def test_a_client_that_was_closed_has_no_wishes_left():
+def test_a_closed_client_has_no_subscriptions_left():
     async def main() -> None:
         it = server()
         client = client_of(it, revision=SESSION)
@@ -335,7 +335,7 @@ def test_pages_do_not_go_on_when_the_client_is_closed():
 
 @pytest.mark.requirement("CACHE-16")
 @pytest.mark.parametrize("date", [SESSION, DATES[-1]])
-def test_a_cursor_that_is_refused_starts_the_list_anew_once(date):
+def test_a_rejected_cursor_restarts_the_list_once(date):
     async def main() -> None:
         no = {"code": -32602, "message": "no such cursor"}
         it = server(server__discover=DISCOVERED, tools__list=[*pages("a"), no, *pages("b", None)])

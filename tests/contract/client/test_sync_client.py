@@ -1,4 +1,4 @@
-"""The client without `await`: scripts, threads, callbacks that ask back, and an end that leaves nothing."""
+"""The synchronous client: scripts, threads, callbacks that use it, and a close that leaves nothing."""
 
 import asyncio
 import inspect
@@ -11,7 +11,7 @@ import pytest
 
 from raw_server import Asked, RawServer
 from revision_dates import DATES
-from toolpost import Channel, Client, SyncClient
+from toolpost import Channel, Client, Server, SyncClient
 from toolpost.errors import ChannelClosed, LocalProtocolError, MCPError, ToolError
 from toolpost.types import (
     CallToolResult,
@@ -31,7 +31,7 @@ SESSION = DATES[3]
 
 @pytest.fixture(autouse=True)
 def no_thread_left():
-    """No thread of ours outlives its test."""
+    """No toolpost thread outlives its test."""
     yield
     for thread in threading.enumerate():
         if thread.name.startswith("toolpost"):
@@ -61,7 +61,7 @@ def test_the_same_methods_without_await(date):
     assert not client.connected
 
 
-def test_every_method_of_a_client_is_there():
+def test_every_method_of_a_client_exists():
     def public(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
 
@@ -81,7 +81,7 @@ def test_pages_are_iterated():
         assert [[tool.name for tool in page.tools] for page in client.list_tools_pages()] == [["a"], ["b"]]
 
 
-def test_errors_are_raised_where_they_are_waited_for():
+def test_errors_are_raised_in_the_caller():
     async def fail(_: Asked) -> Result:
         return CallToolResult(content=[TextContent("no")], is_error=True)
 
@@ -195,7 +195,7 @@ async def exits_on_the_loop(_: object) -> None:
 
 
 @pytest.mark.parametrize("callback", [exits, exits_on_the_loop])
-def test_a_callback_that_wants_to_exit_costs_one_answer_and_not_the_client(callback, caplog):
+def test_a_callback_that_exits_loses_one_answer_and_not_the_client(callback, caplog):
     server = RawServer({"tools/call": asks})
     with SyncClient(server, revision=SESSION, timeout=10, on_sampling=callback, on_log=callback) as client:
         for _ in range(2):
@@ -218,7 +218,7 @@ def test_a_callback_that_answers_inside_a_call_exits_from_the_call(callback):
         client.ping()
 
 
-def test_threads_may_connect_and_close_as_they_like():
+def test_threads_may_connect_and_close_concurrently():
     client = SyncClient(RawServer())
     failures: list[BaseException] = []
 
@@ -227,7 +227,7 @@ def test_threads_may_connect_and_close_as_they_like():
             try:
                 act()
             except ChannelClosed:
-                pass  # somebody else has closed it
+                pass  # another thread has closed it
             except BaseException as error:  # noqa: BLE001 - to be looked at in the test's own thread
                 failures.append(error)
 
@@ -239,3 +239,34 @@ def test_threads_may_connect_and_close_as_they_like():
         client.connect()
         client.ping()
     client.close()
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_changes_are_listened_to_as_soon_as_listen_returns(date):
+    server = Server("s")
+    first = server.tool(name="first")(lambda: 1)
+    with SyncClient(server, revision=date) as client:
+        changes = client.listen(tools=True)
+        first.remove()
+        assert next(changes).kind == "tools"
+        with client.listen(tools=True) as inside:
+            server.tool(name="second")(lambda: 2)
+            assert next(inside).kind == next(changes).kind == "tools"
+        assert list(inside) == []
+        changes.close()
+        changes.close()
+        assert list(changes) == []
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_loop_over_changes_ends_with_the_client(is_read):
+    server = Server("s")
+    server.tool(name="first")(lambda: 1)
+    with SyncClient(server) as client:
+        changes = client.listen(tools=True)
+        server.tool(name="second")(lambda: 2)
+        if is_read:
+            next(changes)
+    assert list(changes) == []
+    with changes:
+        pass

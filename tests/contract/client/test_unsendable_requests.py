@@ -1,11 +1,11 @@
 """Requests that HTTP headers cannot carry are mistakes of the caller: the connection serves the others on."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
-from toolpost import Client, Header, Server
+from toolpost import Client, Header, Server, SyncClient
 from toolpost.errors import RequestFailed
 
 
@@ -39,3 +39,19 @@ def test_a_request_that_headers_cannot_carry_fails_alone(method: str, params: by
             assert (await client.call_tool("route", {"region": "eu"})).text == "eu"
 
     asyncio.run(main())
+
+
+def test_an_argument_that_is_no_string_is_named():
+    server = Server("s")
+
+    @server.prompt
+    def ask(number: int) -> str:
+        return f"Number {number}?"
+
+    with SyncClient(server) as client:
+        wrong: Any = {"number": 1}
+        with pytest.raises(TypeError, match=r"^arguments\['number'\] must be a string, not int$"):
+            client.get_prompt("ask", wrong)
+        with pytest.raises(TypeError, match=r"^context\['number'\] must be a string, not int$"):
+            client.complete("ask", "number", context=wrong)
+        assert client.get_prompt("ask", {"number": "1"}).messages

@@ -1,6 +1,6 @@
-"""Stands in for the suite's program: says, writes and ends as a scenario's name tells it to.
+"""Replaces the suite's program: prints, writes and exits as the name of the scenario says.
 
-A name is words joined by dots: `code-3` ends so, `forgiven` is what the suite forgives, `killed` is a client
+A name has words and dots: `code-3` exits with 3, `forgiven` is a tolerated error, `killed` is a client
 that a signal has ended, `late` never ends, `quiet` leaves no results; what `wrong`, `warned`, `skipped` and
 `empty` leave is not good enough.
 """

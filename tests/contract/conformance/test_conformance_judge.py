@@ -61,7 +61,7 @@ def test_all_that_has_to_pass_stands_in_a_leg_and_no_leg_is_empty():
     assert not [run for run in own if run.scenario.startswith(("tasks-", "sep-2640-"))]
 
 
-def test_the_list_of_what_may_wait_is_in_order_and_has_not_grown():
+def test_the_list_of_pending_scenarios_is_sorted_and_has_not_grown():
     waiting = Waiting.load()
     assert waiting.faults(Owed.load()) == []
     assert len(waiting.runs) <= MOST
@@ -82,7 +82,7 @@ def test_the_lock_names_no_registry_and_holds_the_suite_that_is_owed_to():
 # --------------------------------------------------------------------- what is owed, from what was seen
 
 
-def test_what_somebody_got_through_is_owed():
+def test_a_check_that_any_implementation_passed_is_required():
     seen = {
         "both": {"py": "ok", "ts": "FAIL"},
         "never": {"py": "skip", "ts": "skip"},
@@ -93,7 +93,7 @@ def test_what_somebody_got_through_is_owed():
     assert owed["server"][WIRES[0]]["one"] == {"both": "SUCCESS", "never": "SKIPPED"}
 
 
-def test_what_is_free_is_still_there_and_said_to_be_no_success():
+def test_optional_checks_are_listed_and_not_counted_as_success():
     owed = Owed.load()
     for (side, wire, scenario, check), least in FREE.items():
         assert owed.checks(side, wire, scenario)[check] == least
@@ -115,12 +115,12 @@ def test_a_list_that_is_not_in_order(line, told):
     assert told in Waiting(line).faults(owing(client_0728=["one", "auth/two"]))[0]
 
 
-def test_a_line_that_is_no_run():
+def test_a_line_that_is_not_a_run():
     with pytest.raises(ValueError, match="line 2 of the waiting list"):
         Waiting("# a comment\nauth/two\n")
 
 
-def test_what_waits_stands_in_a_leg_of_its_own():
+def test_pending_scenarios_have_their_own_leg():
     owed = owing(client_0728=["one", "auth/two"], server_extension=["tasks"])
     waiting = Waiting("client 2026-07-28 auth/two\nserver extension tasks")
     legs = {leg.name: [run.scenario for run in leg.runs] for leg in plan(owed, waiting.runs)}
@@ -142,7 +142,7 @@ def test_a_scenario_that_was_not_run_is_red():
     assert row == Row(str(ONE), ["not run", "missing said"])
 
 
-def test_a_scenario_that_nobody_knows_is_red():
+def test_an_unknown_scenario_fails():
     another = Run("client", "2026-07-28", "another")
     ran = {ONE: Ran([GOOD]), another: Ran([GOOD])}
     rows = judged(Leg("client-2026-07-28", [ONE]), ran, "", owing(client_0728=["one"]))
@@ -157,7 +157,7 @@ def test_a_leg_that_ended_badly_is_red_though_its_scenarios_are_fine():
 
 
 @pytest.mark.parametrize(("checks", "counts"), [([], False), ([GOOD], True)])
-def test_what_waits_counts_only_if_it_passes(checks, counts):
+def test_pending_scenarios_count_only_if_they_pass(checks, counts):
     [row] = judged(Leg("auth", [ONE]), {ONE: Ran(checks)}, "", owing(client_0728=["one"]))
     assert row.faults
     assert row.counts is counts
@@ -194,7 +194,7 @@ def program(monkeypatch):
         ("skipped", 1),
     ],
 )
-def test_the_exit_code_tells_whether_all_passed(scenario, code, capsys):
+def test_the_exit_code_shows_whether_all_passed(scenario, code, capsys):
     owed = owing(client_0618=["fine", scenario])
     assert asyncio.run(judge([], Waiting(""), owed)) == code
     told = capsys.readouterr().out
@@ -205,7 +205,7 @@ def test_the_exit_code_tells_whether_all_passed(scenario, code, capsys):
 
 
 @pytest.mark.usefixtures("program")
-def test_what_waits_does_not_fail_the_run_until_it_passes(capsys):
+def test_pending_scenarios_do_not_fail_the_run_until_they_pass(capsys):
     owed = owing(client_0618=["auth/a.wrong", "auth/fine"])
     assert asyncio.run(judge([], Waiting("client 2025-06-18 auth/a.wrong"), owed)) == 0
     assert asyncio.run(judge(["auth"], Waiting("client 2025-06-18 auth/fine"), owed)) == 1
@@ -229,7 +229,7 @@ def test_servers_are_judged_in_one_go(monkeypatch, capsys):
     assert told.splitlines()[-1] == "1 passed, 1 failed"
 
 
-def test_a_leg_that_does_not_exist_is_said_so(capsys):
+def test_an_unknown_leg_is_reported(capsys):
     assert asyncio.run(judge(["nothing"], Waiting(""), owing(client_0618=["fine"]))) == 2
     assert "unknown leg 'nothing'; available: client-2025-06-18" in capsys.readouterr().out
 
@@ -241,10 +241,10 @@ UNSHOWN = {
         for name in ("ClientMcpMethodHeader_initialize", "ClientMcpMethodHeader_notifications_initialized")
     ),
 }
-"""What nobody could ever show."""
+"""Checks that no implementation can pass."""
 
 
-def test_all_that_is_owed_is_a_success_but_for_what_is_named():
+def test_all_required_checks_succeed_except_the_named_ones():
     """A file that was loosened by hand would let a scenario pass that shows nothing."""
     owed = json.loads(FILE.read_bytes())["checks"]
     least = {

@@ -50,7 +50,7 @@ def test_it_passes_if_all_that_is_owed_succeeds_and_nothing_complains(more):
         ([*GOOD, {}], "None unnamed check"),
     ],
 )
-def test_it_fails_with_what_the_suite_would_let_pass(checks, told):
+def test_it_fails_where_the_suite_would_pass(checks, told):
     [first, *_] = faults(OWED, checks, "")
     assert first.startswith(told)
 

@@ -52,7 +52,7 @@ def test_it_is_installed_once(machine, capfd):
     assert capfd.readouterr().out.count("\n") == 1
 
 
-def test_what_cannot_be_had_is_not_asked_for_again_except_in_ci(machine, monkeypatch):
+def test_a_failed_installation_is_not_repeated_except_in_ci(machine, monkeypatch):
     machine.give("exit 100")
     for _ in range(2):
         chromium.bring(machine.tried, root=True)
@@ -64,7 +64,7 @@ def test_what_cannot_be_had_is_not_asked_for_again_except_in_ci(machine, monkeyp
     assert len(machine.heard) == 4
 
 
-def test_who_is_not_root_or_has_no_apt_is_left_alone(machine, capfd):
+def test_without_root_or_apt_nothing_is_installed(machine, capfd):
     chromium.bring(machine.tried, root=True)
     machine.give(GOOD)
     chromium.bring(machine.tried, root=False)

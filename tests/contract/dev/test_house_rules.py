@@ -349,7 +349,7 @@ def test_the_sizes_are_printed_by_package(tmp_path, capsys):
     ]
 
 
-def test_a_contract_test_imports_what_a_public_module_lists(tmp_path):
+def test_a_contract_test_imports_listed_names(tmp_path):
     code = "from toolpost import Client, connect\nfrom toolpost import *\n"
     tree = house.Tree(plant(tmp_path, {TOP: '__all__ = ["Client"]\n', CONTRACT: code}))
     assert [finding.line for finding in house.contract_imports(tree)] == [1, 2]
@@ -364,7 +364,7 @@ def test_all_findings_are_printed_in_order_and_fail_the_run(tmp_path, capsys):
     ]
 
 
-def test_a_tree_that_keeps_all_rules_is_told_so_in_one_line(tmp_path, capsys):
+def test_a_tree_without_findings_is_reported_in_one_line(tmp_path, capsys):
     plant(tmp_path, {"a.md": "# A", "a.png": b"\x89PNG", ".venv/x.md": "[x](x.md)", "dist/x.md": "[x](x.md)"})
     assert house.main(tmp_path) == 0
     assert capsys.readouterr().out == f"house rules: {len(house.RULES)} rules, 1 files, no findings\n"

@@ -62,5 +62,5 @@ def test_a_specification_is_found_where_its_path_has_a_space(make, tmp_path, mon
         ("help", "make test"),
     ],
 )
-def test_a_word_does_something_or_says_what_to_do_instead(make, word, said):
+def test_a_make_target_works_or_explains_the_alternative(make, word, said):
     assert said in make(word)

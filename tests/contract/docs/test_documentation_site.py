@@ -1,4 +1,4 @@
-"""The documentation builds as a site: no warning, nothing that is loaded from elsewhere, all pages there."""
+"""The documentation builds as a site: without warnings, external resources or missing pages."""
 
 import inspect
 import re
@@ -34,7 +34,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert largest.stat().st_size < 400_000, f"{largest.name} is too large to read: split it"
 
 
-def test_an_example_is_a_page_with_its_docstring_and_its_code(tmp_path):
+def test_an_example_page_has_its_docstring_and_its_code(tmp_path):
     root = repository(tmp_path, "# Home\n\n[x](../examples/x_y.py)\n")
     code = "def f():\n    return 1\n"
     (root / "examples" / "x_y.py").write_text(
@@ -79,7 +79,7 @@ def test_every_keyword_is_on_a_page(function):
 
 
 def repository(folder: Path, page: str) -> Path:
-    """A small one, with one page."""
+    """Create a small repository with one page."""
     (folder / "docs").mkdir()
     (folder / "src").mkdir()
     (folder / "docs" / "README.md").write_text(page, encoding="utf-8")
@@ -90,14 +90,14 @@ def repository(folder: Path, page: str) -> Path:
     return folder
 
 
-def test_a_link_that_leads_nowhere_fails_the_build_and_is_named(tmp_path):
+def test_a_broken_link_fails_the_build_and_is_named(tmp_path):
     root = repository(tmp_path, "# Home\n\n[away](nowhere.md)\n")
     with pytest.raises(RuntimeError, match=r"README\.md:3:8"):
         website.build(tmp_path / "site", root)
     assert not (tmp_path / "site").exists()
 
 
-def test_what_is_loaded_from_elsewhere_fails_the_build_and_is_named(tmp_path):
+def test_an_external_resource_fails_the_build_and_is_named(tmp_path):
     root = repository(tmp_path, '# Home\n\n<img src="https://example.com/spy.png">\n')
     with pytest.raises(RuntimeError, match=r"other hosts: https://example\.com/spy\.png"):
         website.build(tmp_path / "site", root)
@@ -116,12 +116,12 @@ def test_what_is_loaded_from_elsewhere_fails_the_build_and_is_named(tmp_path):
         ("Contents: [x](#x) ·\n[y](#y)\n\nMore", "\n\n\nMore"),
     ],
 )
-def test_a_page_is_shown_with_links_that_lead_somewhere(written, shown, tmp_path):
+def test_links_are_rewritten_for_the_site(written, shown, tmp_path):
     root = repository(tmp_path, written)
     assert website.staged(root / "docs" / "README.md", root) == shown
 
 
-def test_the_table_of_revisions_is_that_of_the_records():
+def test_the_table_of_revisions_equals_the_records():
     text = (ROOT / "docs" / "revisions.md").read_text(encoding="utf-8")
     cells = r"^\| (.*?) \|" + r" (.*?) \|" * len(DATES) + "$"
     rows = {row[0]: row[1:] for row in re.findall(cells, text, re.MULTILINE)}

@@ -14,7 +14,7 @@ SAID = re.findall(r"^```console\n\$ toolpost ([^\n]*)\n([^$`].*?)^```$", PAGE, r
 
 
 @pytest.mark.parametrize(("words", "printed"), SAID, ids=lambda value: value.split()[0])
-def test_a_command_prints_what_the_page_shows(words, printed, tmp_path):
+def test_a_command_prints_the_output_of_the_page(words, printed, tmp_path):
     (tmp_path / "weather.py").write_text(SERVER, encoding="utf-8")
     command = [sys.executable, "-m", "toolpost", *shlex.split(words)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

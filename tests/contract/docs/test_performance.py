@@ -33,14 +33,14 @@ def test_the_contents_of_the_page_name_every_section():
     assert re.findall(r"\]\(#([^)]*)\)", head) == anchors
 
 
-def test_what_stands_between_two_marks_is_replaced_and_nothing_else():
+def test_only_the_text_between_two_marks_is_replaced():
     page = "before\n<!-- bench: Goals -->\nold\n<!-- bench: end -->\nafter\n"
     filled = "before\n<!-- bench: Goals -->\n\n| a goal |\n\n<!-- bench: end -->\nafter\n"
     assert published(page, TOLD) == filled
     assert published(filled, TOLD) == filled
 
 
-def test_a_name_stands_for_all_that_begin_with_it_and_tells_them_apart():
+def test_a_prefix_selects_all_names_and_distinguishes_them():
     page = published("<!-- bench: Growth -->\n<!-- bench: end -->", TOLD)
     assert "\nOf tools, HTTP:\n\n| more |\n\nOf sessions:\n\n| most |\n" in page
 

@@ -19,7 +19,7 @@ def example(name: str) -> doctest.DocTest:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_says_what_it_is(name):
+def test_each_name_has_a_description(name):
     assert docstring(name).partition("\n")[0].rstrip().endswith((".", ":")) or "\n" in docstring(name)
 
 

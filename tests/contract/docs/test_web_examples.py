@@ -1,4 +1,4 @@
-"""The examples for HTTP do what they say: a server by itself, and mounted in another application."""
+"""The examples for HTTP work as described: a server of its own, and mounted in another application."""
 
 import asyncio
 import runpy

@@ -57,7 +57,7 @@ async def serving(example: str) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def started(words: list[str], sign: str) -> AsyncGenerator[str]:
-    """A Python process, and the line on stderr by which it tells that it is ready."""
+    """A Python process, and the line on stderr that it prints when it is ready."""
     process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
     assert process.stderr is not None
     told: list[str] = []

@@ -31,16 +31,16 @@ notes: ready
 bank: no-such-bank: program 'no-such-bank' not found
 tools: cities, forecast, warmest, write_note, erase_note
 note://trip says Cairo: sun 31°, sun 33°
-refused: Nothing is known of Atlantis. Ask for one of Bergen, Cairo, Oslo, Quito.
+refused: No forecast for Atlantis. Choose one of Bergen, Cairo, Oslo, Quito.
 """
 
 
 TRIED = ("call", "list", "read")
-"""The commands that come to an end by themselves, and need nobody beside them."""
+"""The commands that end without interaction."""
 
 
 def commands() -> list[str]:
-    """What the docstrings and the list of the examples tell to try."""
+    """The commands that the docstrings and the list of the examples suggest."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.py"))]
     texts.append((EXAMPLES / "README.md").read_text(encoding="utf-8"))
     told = re.findall(
@@ -50,7 +50,7 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_what_one_is_told_to_try_works(line, tmp_path):
+def test_the_suggested_commands_work(line, tmp_path):
     (tmp_path / "examples").symlink_to(EXAMPLES)
     (tmp_path / "a.md").touch()
     words = [sys.executable, "-m", *shlex.split(line)]
@@ -97,7 +97,7 @@ def test_one_client_uses_several_servers():
     assert "\n".join(lines) + "\n" == SEVERAL
 
 
-def test_an_application_and_its_server_share_what_they_sell():
+def test_an_application_and_its_server_share_their_data():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     words = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_app:app", "--port", str(port)]

@@ -22,7 +22,7 @@ by_every_way = pytest.mark.parametrize("way", WAYS)
 
 
 @by_every_way
-def test_weather_tells_structured_data(way):
+def test_weather_returns_structured_data(way):
     heard = []
 
     async def visit(mcp: Client) -> None:
@@ -49,9 +49,9 @@ def test_weather_tells_structured_data(way):
     tour("weather.py", way, visit, on_log=log)
 
 
-def test_weather_says_what_is_wrong_with_a_call():
+def test_weather_explains_invalid_calls():
     async def visit(mcp: Client) -> None:
-        with pytest.raises(ToolError, match=r"Nothing is known of Atlantis\. Ask for one of Bergen, Cairo"):
+        with pytest.raises(ToolError, match=r"No forecast for Atlantis\. Choose one of Bergen, Cairo"):
             await mcp.call_tool("forecast", {"city": "Atlantis"})
         with pytest.raises(ToolError, match="days: expected at most 5"):
             await mcp.call_tool("forecast", {"city": "Oslo", "days": 6})
@@ -136,7 +136,7 @@ def test_approval_asks_twice_and_pays_once(way):
 
 
 @pytest.mark.parametrize("answer", [None, {"approve": False}])
-def test_approval_pays_nothing_if_nobody_approves(answer):
+def test_nothing_is_paid_without_approval(answer):
     async def visit(mcp: Client) -> None:
         if mcp.revision != OLDEST:
             told = await mcp.call_tool("pay", PAY)
@@ -150,7 +150,7 @@ def test_approval_pays_nothing_if_nobody_approves(answer):
 
 
 @by_every_way
-def test_files_shows_what_is_open_and_nothing_else(way, tmp_path):
+def test_files_shows_only_the_roots(way, tmp_path):
     book = tmp_path / "my book"
     (book / "parts").mkdir(parents=True)
     (book / "plan.md").write_text("First the end.")
@@ -191,7 +191,7 @@ def test_images_are_a_picture_and_a_sound(way):
         data = b64decode(image.data)
         assert struct.unpack(">II", data[16:24]) == (3, 2)
         [sound] = (await mcp.call_tool("tone", {"hertz": 100, "seconds": 0.1})).content
-        if mcp.revision == OLDEST:  # it knows no sounds, and is told so
+        if mcp.revision == OLDEST:  # it does not support audio, and gets text instead
             assert isinstance(sound, TextContent)
             return
         assert isinstance(sound, AudioContent)
@@ -206,7 +206,7 @@ def test_images_are_a_picture_and_a_sound(way):
 
 
 @by_every_way
-def test_a_long_job_tells_how_far_it_is_and_ends_when_it_is_cancelled(way):
+def test_a_long_job_reports_progress_and_ends_when_it_is_cancelled(way):
     async def visit(mcp: Client) -> None:
         steps: asyncio.Queue[ProgressParams] = asyncio.Queue()
         told = await mcp.call_tool("bake", {"loaves": 1}, progress=steps.put)
@@ -242,7 +242,7 @@ def test_a_job_in_a_thread_looks_whether_it_is_cancelled(way):
 
 
 async def diary(mcp: Client, at_least: int = 0) -> list[str]:
-    """How jobs have ended, as soon as so many have."""
+    """The outcomes of jobs, as soon as this many have ended."""
     while len(lines := json.loads(await read(mcp, "bakery://diary"))) < at_least:  # noqa: ASYNC110 - of a process
         await asyncio.sleep(0.01)
     return lines

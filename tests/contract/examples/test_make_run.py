@@ -37,14 +37,14 @@ asyncio.run(main())
 TRANSCRIPT = """\
 weather 1.0 at URL, revision 2026-07-28
 
-cities: The cities whose weather is known.
+cities: List the cities that have a forecast.
   > {}
   < ["Bergen", "Cairo", "Oslo", "Quito"]
-forecast: The weather of the next days.
+forecast: Return the forecast for the next days.
   > {"city": "Oslo", "days": 3}
   < {"city": "Oslo", "unit": "celsius", "days": [{"day": 1, "sky": "snow", "high": -2}, \
 {"day": 2, "sky": "clouds", "high": 1}, {"day": 3, "sky": "snow", "high": -4}]}
-warmest: The city where it is warmest on a day.
+warmest: Return the warmest city on a day.
   > {"day": 2}
   | info: {"highs": {"Bergen": 8, "Cairo": 33, "Oslo": 1, "Quito": 17}}
   < "Cairo"
@@ -64,7 +64,7 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """The variables of somebody who has never been here."""
+    """The environment of a new user."""
     tools, home = tmp_path / "bin", tmp_path / "home"
     tools.mkdir()
     home.mkdir()
@@ -98,7 +98,7 @@ def shown(copy: Path, env: dict[str, str]) -> Iterator[pexpect.spawn]:
 
 
 @pytest.mark.timeout(600)
-def test_make_run_does_what_it_says(shown, copy, env):
+def test_make_run_works_as_described(shown, copy, env):
     told = (shown.before or "").replace("\r\n", "\n")
     url = re.search(r"http://127\.0\.0\.1:\d+/mcp", told)
     assert url is not None

@@ -56,7 +56,7 @@ def test_a_signal_ends_it_whenever_it_comes(line, number):
     assert complaint == b""
 
 
-def test_readme_shows_what_it_says():
+def test_the_readme_shows_the_actual_output():
     async def main() -> str:
         process = await asyncio.create_subprocess_exec(
             *SHOWCASE, "--port", "0", stdout=asyncio.subprocess.PIPE, cwd=ROOT

@@ -99,7 +99,7 @@ def test_a_session_belongs_to_its_principal_at_all_workers():
 
 
 def test_a_handshake_may_be_completed_at_another_worker():
-    """The worker that has opened the session does not end it for want of what another has heard."""
+    """The worker that opened the session does not end it because of messages that went to another worker."""
 
     async def main():
         async with fleet(handshake=0.05) as (a, b):
@@ -199,7 +199,7 @@ def test_questions_of_many_workers_are_not_confused():
     run(main)
 
 
-def test_an_answer_of_another_session_is_no_answer_at_any_worker():
+def test_an_answer_of_another_session_is_ignored_by_all_workers():
     async def main():
         async with fleet() as (a, b):
             session, other = await a.open(OLD, ELICITS), await a.open(OLD, ELICITS)
@@ -463,7 +463,7 @@ def test_a_stream_whose_worker_stops_ends_with_an_error():
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_changes_at_any_worker_are_heard_at_any_other(count):
+def test_changes_at_any_worker_are_sent_by_all_workers(count):
     async def main():
         async with fleet(count) as workers:
             first, *_, last = workers
@@ -488,7 +488,7 @@ def test_changes_at_any_worker_are_heard_at_any_other(count):
     run(main)
 
 
-def test_a_stateless_client_hears_changes_of_any_worker():
+def test_a_stateless_client_receives_changes_of_any_worker():
     async def main():
         async with fleet() as (a, b):
             wishes = {"notifications": {"toolsListChanged": True, "resourceSubscriptions": [MENU]}}
@@ -536,7 +536,7 @@ def test_a_session_has_one_reader_on_all_workers():
 
 @pytest.mark.parametrize("second", [0, 1])
 def test_a_message_on_the_general_stream_comes_once(second):
-    """Who comes back without an event id hears what is new, on whichever worker."""
+    """A client that returns without an event id gets new events, on any worker."""
 
     def adds_word(server: Server, stage: Stage) -> None:
         @server.on_notification("notifications/say")
@@ -588,7 +588,7 @@ def test_a_question_on_the_general_stream_crosses_three_workers():
     run(main)
 
 
-def test_the_end_of_a_visit_is_told_from_any_worker():
+def test_the_end_of_a_visit_is_reported_from_any_worker():
     def adds_visit(server: Server, stage: Stage) -> None:
         @server.tool
         async def visit(ctx: Context) -> str:
@@ -829,7 +829,7 @@ def test_http_sse_takes_posts_at_any_worker():
     run(main)
 
 
-def test_http_sse_whose_worker_has_died_is_no_session():
+def test_the_http_sse_session_of_a_dead_worker_is_gone():
     async def main():
         async with fleet(sse="/sse") as workers:
             a, b = workers

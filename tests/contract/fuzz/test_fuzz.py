@@ -30,7 +30,7 @@ def shown(name: str, data: bytes) -> str:
 
 @pytest.fixture
 def strangers():
-    """A peer that says anything: what it says is judged by nobody, what it is answered still is."""
+    """A peer that sends anything: its messages are not validated, the responses to it are."""
     yield
     recording.waiting.clear()
     for digest in [digest for digest, said in recording.pending.items() if said.way == "received"]:

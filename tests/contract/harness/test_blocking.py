@@ -101,7 +101,7 @@ def test_a_call_that_waits_is_seen_in_a_loop_and_only_there(block, function):
     assert noted == [function]
 
 
-def test_what_does_not_wait_is_let_pass(tmp_path):
+def test_code_that_does_not_block_is_accepted(tmp_path):
     async def main():
         await asyncio.sleep(0)
         await asyncio.to_thread(time.sleep, 0)

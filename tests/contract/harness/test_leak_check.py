@@ -72,7 +72,7 @@ def runner():
 
 
 @pytest.mark.parametrize("leave", [child, zombie, thread, descriptor, file, task])
-def test_what_is_left_is_found_and_named(leave, runner, monkeypatch):
+def test_leaks_are_found_and_named(leave, runner, monkeypatch):
     before = Holdings()
     with leave(runner) as name:
         assert leak_check.describe_leaks(Holdings() - before) == [name]
@@ -83,7 +83,7 @@ def test_what_is_left_is_found_and_named(leave, runner, monkeypatch):
 
 
 @pytest.mark.parametrize("leave", [child, zombie, thread, descriptor, file, task])
-def test_what_is_held_on_purpose_is_not_left(leave, runner):
+def test_deliberately_held_resources_are_not_leaks(leave, runner):
     before = Holdings()
     with ExitStack() as stack:
         with before.on_purpose():
@@ -147,14 +147,14 @@ def in_thread():
 
 
 @pytest.mark.parametrize("cut_off", [run, close, in_thread])
-def test_a_loop_that_is_closed_tells_which_tasks_it_cut_off(cut_off):
+def test_a_closed_loop_reports_its_unfinished_tasks(cut_off):
     cut_off()
     (line,) = leak_check.cut_off
     leak_check.cut_off.clear()
     assert line.startswith("<Task pending name='waiter' coro=<Event.wait() running at ")
 
 
-def test_a_loop_that_is_done_tells_nothing():
+def test_a_finished_loop_reports_nothing():
     async def main():
         await asyncio.create_task(asyncio.sleep(0))
 

@@ -1,4 +1,4 @@
-"""The judge of all messages: what it hears, what it lets pass, that it fails the test that said it."""
+"""The validator of all messages: what it records and accepts, and that it fails the test that sent it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def judge(schemas):
 
 @pytest.fixture
 def heard(spec, monkeypatch):
-    """What is noted since the last look, and judged by nobody."""
+    """Messages since the last look, without validation."""
     monkeypatch.setattr(recording, "pending", {})
     monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())
@@ -36,10 +36,10 @@ def heard(spec, monkeypatch):
     return take
 
 
-# --------------------------------------------------------------------- what is heard
+# --------------------------------------------------------------------- what is received
 
 
-def test_both_ends_are_heard(heard):
+def test_messages_of_both_ends_are_recorded(heard):
     open_pair("2025-11-25")
     assert sorted(heard()) == [
         ("received", "client", "notice", "notifications/initialized"),
@@ -51,7 +51,7 @@ def test_both_ends_are_heard(heard):
     ]
 
 
-def test_the_same_is_judged_once_whatever_its_id(heard):
+def test_equal_messages_are_validated_once_with_any_id(heard):
     pair = open_pair("2025-11-25")
     heard()
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_the_same_is_judged_once_whatever_its_id(heard):
     assert heard() == [("sent", "client", "request", "tools/list")]
 
 
-def test_a_notice_of_another_revision_is_judged_by_that_one(heard):
+def test_a_notification_of_another_revision_is_judged_by_that_one(heard):
     server = open_pair("2026-07-28").server
     heard()
     server.lifecycle.state = "greeted"
@@ -87,7 +87,7 @@ def test_an_id_that_is_used_again_hides_no_request(heard):
     assert heard().count(("received", "client", "request", "tools/list")) == 2
 
 
-def test_what_a_test_says_raw_is_its_own(heard):
+def test_raw_messages_of_a_test_are_not_validated(heard):
     pair = open_pair("2025-11-25")
     heard()
     pair.client.request("tools/call", {"name": 5})
@@ -146,12 +146,12 @@ UNFIT = [
 
 
 @pytest.mark.parametrize("fitting", FITTING)
-def test_what_fits_is_let_pass(judge, fitting):
+def test_valid_messages_are_accepted(judge, fitting):
     assert judge.complaints(fitting) == []
 
 
 @pytest.mark.parametrize(("unfit", "complaint"), UNFIT)
-def test_what_does_not_fit_is_told(judge, unfit, complaint):
+def test_mismatches_are_reported(judge, unfit, complaint):
     complaints = judge.complaints(unfit)
     assert any(complaint in each and each.startswith(unfit.date) for each in complaints), complaints
 
@@ -205,7 +205,7 @@ EXCUSED = [
 
 
 @pytest.mark.parametrize("excused", EXCUSED)
-def test_what_is_excused_fails_no_test(judge, excused):
+def test_excused_messages_fail_no_test(judge, excused):
     assert judge.complaints(excused) == []
 
 
@@ -245,7 +245,7 @@ def inner(pytester, monkeypatch):
     return pytester
 
 
-def test_a_test_that_says_what_is_not_allowed_fails(spec, inner):
+def test_a_test_that_sends_an_invalid_message_fails(spec, inner):
     result = inner.runpytest_subprocess()
     result.assert_outcomes(passed=4, errors=2)
     result.stdout.fnmatch_lines(

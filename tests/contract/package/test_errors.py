@@ -107,7 +107,7 @@ def test_a_timeout_is_one_for_python_too():
 
 
 @pytest.mark.requirement("ERR-9")
-def test_errors_of_the_peer_are_told_apart_from_our_own():
+def test_errors_of_the_peer_are_distinguished_from_our_own():
     """Only an error answer is an `RPCError`; what went wrong on this side or on the way never is."""
     ours = [kind for kind in ALL if not issubclass(kind, RPCError)]
     assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {
@@ -140,7 +140,7 @@ def test_every_error_reads_well(kind):
     ],
 )
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not InvalidSeal])
-def test_hint_and_peer_are_told(kind, hint, peer, text):
+def test_hint_and_peer_are_part_of_the_message(kind, hint, peer, text):
     arguments = ("tools", "it failed") if issubclass(kind, CapabilityNotDeclared) else ("it failed",)
     error = kind(*arguments, hint=hint, peer=peer)
     assert str(error) == text
@@ -165,11 +165,11 @@ def test_why_a_seal_broke_is_not_in_the_text():
     assert "wrong key" not in repr(error)
 
 
-def test_what_was_not_declared():
+def test_an_undeclared_capability():
     assert CapabilityNotDeclared("tools.list_changed", "m").capability == "tools.list_changed"
 
 
-def test_what_a_stateless_client_did_not_declare_is_undeclared_for_both_sides():
+def test_an_undeclared_capability_of_a_stateless_client_has_one_class_on_both_sides():
     error = ClientCapabilityNotDeclared(
         "elicitation.url", "m", {"requiredCapabilities": {"elicitation": {"url": {}}}}
     )
@@ -199,7 +199,7 @@ def test_where_a_user_has_to_go_first(data, elicitations):
     assert UrlElicitationRequired("m", data).elicitations == elicitations
 
 
-def test_what_the_peer_did_wrong():
+def test_violations_of_the_peer():
     answer = ParseError("no JSON")
     error = RemoteProtocolError("it was no JSON", answer=answer, id=5, reply=True, hint="h", peer="p")
     assert (error.answer, error.id, error.reply) == (answer, 5, True)
@@ -207,7 +207,7 @@ def test_what_the_peer_did_wrong():
     assert (bare.answer, bare.id, bare.reply) == (None, None, False)
 
 
-def test_an_error_answer_of_ones_own():
+def test_a_custom_error_response():
     error = RPCError("m", {"a": 1}, code=7, kind="lucky", hint="h", peer="p", retry_safe=True)
     assert (error.code, error.kind, error.data, error.retry_safe) == (7, "lucky", {"a": 1}, True)
     assert repr(error) == "RPCError('m', code=7, data={'a': 1})"
@@ -233,14 +233,14 @@ SAFE = {
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_what_is_safe_to_try_again(kind):
+def test_errors_that_are_safe_to_retry(kind):
     """Only what certainly was not done: it never left, or it was refused at the door."""
     assert make(kind).retry_safe is (kind.__name__ in SAFE)
 
 
 @pytest.mark.parametrize("kind", [MCPError, RPCError, InternalError, TransportError])
 @pytest.mark.parametrize("safe", [True, False])
-def test_who_raises_may_know_better(kind, safe):
+def test_an_explicit_retry_safe_overrides_the_default(kind, safe):
     error = kind("m", retry_safe=safe)
     assert error.retry_safe is safe
     assert kind.retry_safe is False
@@ -263,10 +263,10 @@ SENT = [
 
 
 @pytest.mark.parametrize(("kind", "sent", "safe", "told"), SENT)
-def test_what_never_left_is_safe_to_send_again(kind, sent, safe, told):
+def test_an_unsent_request_is_safe_to_retry(kind, sent, safe, told):
     error = kind("m", sent=sent, retry_safe=safe)
     assert (error.sent, error.retry_safe) == told
 
 
-def test_what_we_did_not_send_is_safe():
+def test_an_error_before_sending_is_safe_to_retry():
     assert LocalProtocolError("m").retry_safe

@@ -122,7 +122,7 @@ def test_help_names_the_public_modules():
 MODULES = [f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)]
 
 HOOKS = {"Struct", "dec_hook", "enc_hook"}
-"""What the modules of the vocabulary share with ring 1, and nobody else needs."""
+"""Shared by the modules of the vocabulary and ring 1, and used nowhere else."""
 
 
 def test_the_vocabulary_is_the_union_of_its_modules():
@@ -151,7 +151,7 @@ class Wire:
     async def close(self) -> None: ...
 
 
-def test_whoever_has_the_three_methods_is_a_channel():
+def test_any_object_with_the_three_methods_is_a_channel():
     wire: Channel = Wire()
     assert isinstance(wire, Channel)
     assert not isinstance(object(), Channel)

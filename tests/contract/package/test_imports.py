@@ -3,14 +3,19 @@
 import ast
 import gc
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import toolpost
 from fresh_imports import PACKAGE, foreign, fresh, loaded
 from toolpost import types
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_importing_toolpost_loads_next_to_nothing():
@@ -58,7 +63,6 @@ NEEDLESS = {
     "toolpost.server.elicitation.input_required": "questions by hand",
     "toolpost.server.elicitation.journal": "questions without a session",
     "toolpost.server.signature.annotations": "parameters with metadata",
-    "toolpost.token_bucket": "progress and logs",
     "toolpost.server.registry.media": "pictures, sounds and files",
     "toolpost.server.signature.record_types": "classes with fields",
     "toolpost.server.registry.resources": "resources",
@@ -69,7 +73,7 @@ NEEDLESS = {
     "toolpost.web": "HTTP",
     "urllib": "URLs",
 }
-"""What a server with one tool has not loaded when it has told its tools, and who needs it instead."""
+"""Modules that a server with one tool has not loaded after it has listed its tools, and their users."""
 
 SERVER = """
 from toolpost import Server
@@ -98,7 +102,7 @@ ASKED = (
 )
 
 
-def test_a_server_on_stdio_loads_what_it_needs():
+def test_a_stdio_server_loads_only_the_modules_it_needs():
     """Start to first answer is one of the goals: each module here is a part of it."""
     asked = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in ASKED)
     lines = fresh(SERVER, "print(*sys.modules)", stdin=asked).splitlines()
@@ -180,3 +184,14 @@ def test_the_inner_rings_do_no_io(path):
 
 def test_there_are_sources_to_read():
     assert len(SOURCES) > 20
+
+
+def test_every_extra_installs_what_something_imports():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            name = re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+            assert name in {"toolpost", "httptools", "uvloop"} or re.search(
+                rf"(import |from |[\"'.]){name}\b", source
+            ), extra

@@ -51,7 +51,7 @@ def called(server: Server, revision: str, *, said: Any = None, host: bool = True
 
 
 @BOTH
-def test_a_question_is_asked_and_is_no_argument(revision):
+def test_a_question_is_asked_and_is_not_an_argument(revision):
     server = Server("s")
 
     @server.tool
@@ -88,7 +88,7 @@ def test_a_function_finds_out_or_lets_the_user_be_asked(revision, is_async):
 
 
 @BOTH
-def test_what_is_needed_twice_is_found_out_once_in_a_run(revision):
+def test_a_shared_resolver_runs_once_per_run(revision):
     server = Server("s")
     runs: list[str] = []
 
@@ -177,7 +177,7 @@ def test_a_function_may_want_the_answer_itself(revision, said, told):
 
 
 @BOTH
-def test_who_takes_some_answers_gets_those_and_no_others(revision):
+def test_a_union_selects_the_accepted_answers(revision):
     server = Server("s")
 
     @server.tool

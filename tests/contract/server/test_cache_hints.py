@@ -1,4 +1,4 @@
-"""How long clients may keep what a server tells them: said for all, by method, and by resource."""
+"""How long clients may cache results: set for all methods, by method, and by resource."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ READS = ("a://fixed", "a://rows/1", "a://own", "a://part")
         ({"ttl": 1, "scope": []}, ValueError, "scope must be"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, kind, said):
+def test_invalid_hints_are_rejected(arguments, kind, said):
     with pytest.raises(kind) as refused:
         Cache(**arguments)
     assert said in str(refused.value)

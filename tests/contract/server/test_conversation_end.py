@@ -112,7 +112,7 @@ def test_an_id_that_is_used_again_after_a_cancel_has_its_own_answer():
 
 
 class Watched(Handler):
-    """Counts who watches what."""
+    """Counts the watched resources of each client."""
 
     def __init__(self) -> None:
         super().__init__("watched")
@@ -134,7 +134,7 @@ class Watched(Handler):
 
 
 @pytest.mark.parametrize("revision", DATES[:4])
-def test_who_leaves_watches_nothing_any_more(revision):
+def test_a_disconnected_client_watches_nothing(revision):
     async def main() -> None:
         server = Watched()
         async with Client(server, revision=revision) as client:
@@ -246,7 +246,7 @@ def test_a_server_that_was_chosen_for_a_session_goes_with_it():
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_a_selection_that_cannot_tell_leaves_out_what_it_cannot_tell(revision, caplog):
+def test_entries_for_which_a_selection_fails_are_left_out(revision, caplog):
     server = Server("s")
     server.tool(name="fine")(lambda: "")
     server.tool(name="odd")(lambda: "")

@@ -31,7 +31,7 @@ NUMBER = ElicitParams(
 
 
 class ByHand(Handler):
-    """Asks three things at once, then one more; adds up numbers until somebody says 0."""
+    """Asks three questions at once, then one more; adds up numbers until the answer is 0."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("by hand", **options)
@@ -122,7 +122,7 @@ def test_a_state_alone_makes_the_client_come_again(revision):
 
 
 @pytest.mark.requirement("MRTR-3", "MRTR-4", "MRTR-8", "MRTR-10", "MRTR-13", "MRTR-15")
-def test_what_is_brought_back_is_sealed_and_read_with_care():
+def test_the_returned_state_is_sealed_and_validated():
     server = ByHand()
 
     async def main() -> None:
@@ -246,10 +246,10 @@ def test_questions_are_sent_all_or_none():
         ({"a": TextContent("x")}, TypeError, "question 'a' must be .* not TextContent"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_once(questions, error, told):
+def test_an_invalid_question_is_rejected_at_once(questions, error, told):
     with pytest.raises(error, match=told):
         InputRequired(questions)
 
 
-def test_it_shows_what_it_asks():
+def test_its_repr_shows_its_questions():
     assert repr(InputRequired({"a": ClientRequestParams(), "b": NUMBER})) == "InputRequired(a, b)"

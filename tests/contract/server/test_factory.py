@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any
 
 import pytest
 
 from revision_dates import DATES
 from server_per_client import STATELESS, House
-from toolpost import Client, Context, Handler, MCPError, RPCError, Server
+from toolpost import Client, Context, Handler, Header, MCPError, RPCError, Server
 from toolpost.errors import (
     CapabilityNotDeclared,
     InternalError,
@@ -25,7 +27,7 @@ SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -84,7 +86,7 @@ def test_clients_may_get_selections_of_one_server(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
+def test_the_chosen_server_presents_its_own_name(revision):
     """Also when the chosen server serves others directly, and its pages are kept as bytes."""
 
     async def main() -> None:
@@ -133,7 +135,7 @@ def test_a_client_may_be_refused(revision, name, kind, text, caplog):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_who_was_refused_may_try_again_in_the_same_conversation(revision):
+def test_a_rejected_client_may_try_again_in_the_same_conversation(revision):
     def hello(name: str, request_id: int) -> dict[str, Any]:
         params = {
             "protocolVersion": revision,
@@ -232,8 +234,93 @@ def test_concurrent_requests_get_the_same_server():
     asyncio.run(main())
 
 
+CROWD = 400
+"""Client names: more than a factory remembers."""
+
+
+def test_a_crowd_of_client_names_is_served():
+    lives: list[str] = []
+    everybody = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncGenerator[None]:
+        lives.append(f"+{server.info.name}")
+        if len(lives) == CROWD:
+            everybody.set()
+        await everybody.wait()
+        yield
+        lives.append(f"-{server.info.name}")
+
+    async def choose(info: Implementation | None, *facts: Any) -> Server:
+        assert info is not None
+        server = Server(info.name, lifespan=lifespan)
+        await asyncio.sleep(0)
+        server.tool(name="who")(lambda: server.info.name)
+        return server
+
+    async def call(name: str, app: Any) -> str:
+        async with Client("http://127.0.0.1/mcp", http=app, name=name, revision=STATELESS) as client:
+            return (await client.call_tool("who")).text
+
+    async def main() -> None:
+        names = [f"client {number}" for number in range(CROWD)]
+        app = Server.factory(choose).asgi()
+        async with app.lifespan():
+            assert await asyncio.gather(*(call(name, app) for name in names)) == names
+        begun, ended = (sorted(each[1:] for each in lives if each[0] == sign) for sign in "+-")
+        assert begun == ended
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_forgotten_has_no_listeners():
+    ended = asyncio.Event()
+
+    class Watched(Server):
+        async def unsubscribe(self, uri: str, ctx: Context) -> None:
+            ended.set()
+
+    async def choose(info: Implementation | None, *facts: Any) -> Server:
+        server = Watched("watched") if info is not None and info.name == "first" else Server("other")
+        server.resource("a://b", name="b")(lambda: "")
+        return server
+
+    async def main() -> None:
+        factory = Server.factory(choose)
+        async with (
+            Client(factory, name="first", revision=STATELESS) as client,
+            client.listen(uris=["a://b"]),
+            AsyncExitStack() as others,
+        ):
+            for number in range(300):
+                other = Client(factory, name=f"{number}", revision=STATELESS)
+                await (await others.enter_async_context(other)).list_resources()
+            await ended.wait()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", SESSIONS[1:])
+def test_clients_without_parameter_headers_are_served_without_sessions(revision):
+    server = Server("regions")
+
+    @server.tool
+    def query(region: Annotated[str, Header("Region")]) -> str:
+        return region
+
+    async def choose(*facts: Any) -> Server:
+        return server
+
+    async def main() -> None:
+        app = Server.factory(choose).asgi(stateless=True)
+        async with Client("http://127.0.0.1/mcp", http=app, revision=revision) as client:
+            assert (await client.call_tool("query", {"region": "eu"})).text == "eu"
+
+    asyncio.run(main())
+
+
 @pytest.mark.requirement("ERR-10")
-def test_what_the_chosen_does_not_offer_is_not_found():
+def test_entries_that_the_chosen_server_lacks_are_not_found():
     async def main() -> None:
         house = House()
         channel = ScriptedChannel()
@@ -286,7 +373,7 @@ def test_a_factory_may_serve_again():
 
 
 @pytest.mark.parametrize("chosen", [None, "none", Server])
-def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
+def test_an_invalid_choice_is_logged(chosen, caplog):
     async def choose(*facts: Any) -> Any:
         return chosen
 

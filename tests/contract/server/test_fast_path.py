@@ -1,7 +1,7 @@
 """Calls that want nothing but their arguments: the same answers as on the ordinary path, and run once.
 
 Each tool stands in two servers. One has middleware that does nothing, so that all of its calls take the
-ordinary path; whatever a client is told has to be the same.
+ordinary path; the messages to the client must be the same.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ def test_arguments_are_read_once():
     run(main)
 
 
-def test_who_waits_can_be_cancelled():
+def test_a_waiting_request_can_be_cancelled():
     server = Server("s")
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -130,7 +130,7 @@ def test_who_waits_can_be_cancelled():
     run(main)
 
 
-def test_what_one_call_sets_is_not_seen_by_the_next():
+def test_context_variables_of_one_call_are_not_visible_in_the_next():
     server = Server("s")
 
     @server.tool
@@ -193,12 +193,12 @@ def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change:
     run(main)
 
 
-def test_who_serves_calls_in_its_own_way_is_asked():
+def test_a_custom_call_handler_is_used():
     served_by: list[str] = []
 
     class Guarded(Server):
         @property
-        def routes(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - as somebody might
+        def routes(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - as a user might
             async def guard(ctx: Context, params: Any) -> Any:
                 served_by.append(params.name)
                 raise InvalidParams("Invalid params: guarded")
@@ -221,7 +221,7 @@ def test_who_serves_calls_in_its_own_way_is_asked():
 
 
 @pytest.mark.parametrize("gives", ["task", "value"])
-def test_what_only_looks_like_a_coroutine_function_is_served(gives: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_lookalike_of_a_coroutine_function_is_served(gives: str, monkeypatch: pytest.MonkeyPatch):
     """Since Python 3.12 a function may be marked as one."""
     monkeypatch.setattr("inspect.iscoroutinefunction", lambda _: True)
     server = Server("s")
@@ -240,7 +240,7 @@ def test_what_only_looks_like_a_coroutine_function_is_served(gives: str, monkeyp
     run(main)
 
 
-def test_what_a_function_raises_is_let_go():
+def test_exceptions_of_a_function_are_released():
     """With all that its frames hold, and without a collector that looks for it."""
     server = Server("s")
 

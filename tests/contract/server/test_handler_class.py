@@ -62,7 +62,7 @@ class Whole(Handler):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_overridden_is_served(revision):
+def test_overridden_methods_are_served(revision):
     async def main() -> None:
         server = Whole()
         async with Client(server, revision=revision) as client:
@@ -95,7 +95,7 @@ class Half(Handler):
 
 @pytest.mark.requirement("ERR-10")
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_not_overridden_is_not_found(revision):
+def test_other_methods_are_not_found(revision):
     async def main() -> None:
         async with Client(Half("half"), revision=revision) as client:
             with pytest.raises(MethodNotFound, match="half has no call_tool"):
@@ -164,7 +164,7 @@ def test_arguments_are_a_dict(raw):
 
 
 @pytest.mark.requirement("TOOL-12")
-def test_arguments_that_are_no_object_are_refused():
+def test_arguments_that_are_not_an_object_are_rejected():
     class Echo(Half):
         async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> Any:
             raise AssertionError

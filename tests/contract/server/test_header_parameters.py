@@ -1,4 +1,4 @@
-"""Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
+"""Parameters of tools that HTTP headers mirror: the schema, the checks, and which channels are informed."""
 
 import asyncio
 from typing import Any
@@ -32,7 +32,7 @@ def test_so_it_is_in_a_schema_of_the_authors_own(properties, said):
     assert server.find_header_parameters("query") is None
 
 
-def test_transports_learn_of_what_is_served():
+def test_transports_know_the_header_parameters():
     server = served()
     assert server.find_header_parameters("query") == {"mcp-param-region": ("region",)}
     assert server.find_header_parameters("raw") == {"mcp-param-n": ("n",)}
@@ -47,7 +47,7 @@ def test_transports_learn_of_what_is_served():
     assert server.find_header_parameters("query") is None
 
 
-def test_a_selection_knows_of_what_it_serves():
+def test_a_selection_knows_the_header_parameters_of_its_tools():
     part = served().select(lambda handle: handle.name != "query")
     assert part.find_header_parameters("query") is None
     assert part.find_header_parameters("raw") == {"mcp-param-n": ("n",)}

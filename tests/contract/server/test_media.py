@@ -1,6 +1,7 @@
 """Pictures, sounds and files: what they are, and the content that they become."""
 
 from base64 import b64encode
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,14 @@ PNG = b"\x89PNG\r\n\x1a\n..."
         (File(PNG), "image/png"),
         (File("a/b.pdf"), "application/pdf"),
         (File("a/b.unheard-of"), "application/octet-stream"),
+        (File(b"a,b", name="x.csv"), "text/csv"),
+        (File(PNG, name="x.unheard-of"), "image/png"),
+        (File("a/tmp123", name="x.csv"), "text/csv"),
+        (File("a/b.csv", name="a report"), "text/csv"),
     ],
     ids=lambda it: it if isinstance(it, str) else None,
 )
-def test_media_know_what_they_are(media, mime_type):
+def test_media_detect_their_type(media, mime_type):
     assert media.mime_type == mime_type
 
 
@@ -82,3 +87,12 @@ def test_each_kind_of_media_is_its_own_kind_of_content():
         resource=ResourceContents(uri="file:///data", blob="eA==", mime_type="application/octet-stream"),
         annotations=hints,
     )
+
+
+def test_annotations_may_be_a_dict_in_either_spelling():
+    for hints in ({"last_modified": "2026-07-28"}, {"lastModified": "2026-07-28"}):
+        given: Any = hints
+        assert File(b"", annotations=given).annotations == Annotations(last_modified="2026-07-28")
+    wrong: Any = {"priority": "high"}
+    with pytest.raises(TypeError, match=r"^annotations: Expected .* at `\$.priority`"):
+        Image(PNG, annotations=wrong)

@@ -1,4 +1,4 @@
-"""Middleware around every request and notice, in both directions, and what is shipped of it."""
+"""Middleware around every request and notification, in both directions, and the included middleware."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ async def called(server: Handler, name: str, arguments: dict[str, Any] | None = 
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -82,7 +82,7 @@ def test_middleware_may_answer_and_refuse():
         asyncio.run(called(kitchen(refuse), "echo"))
 
 
-def test_a_time_out_ends_what_takes_too_long():
+def test_a_timeout_cancels_slow_calls():
     with pytest.raises(InternalError, match="timed out"):
         asyncio.run(called(kitchen(Timeout(0.01)), "forever"))
     assert asyncio.run(called(kitchen(Timeout(5)), "echo", {"text": "x"})) == "x"
@@ -174,7 +174,7 @@ def test_errors_are_masked():
     asyncio.run(main())
 
 
-# --------------------------------------------------------------------- notices, and what we say and ask
+# --------------------------------------------------------------------- outgoing messages
 
 
 class Watch:
@@ -200,7 +200,7 @@ class Watch:
 
 
 class Heard:
-    """What a client heard."""
+    """Messages that a client received."""
 
     def __init__(self) -> None:
         self.progress: list[Any] = []
@@ -257,7 +257,7 @@ async def talked(server: Server, revision: str, heard: Heard) -> str:
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_notices_of_ours_pass_on_their_way_out(revision):
+def test_outgoing_notifications_pass_through_middleware(revision):
     async def main() -> None:
         watch, heard = Watch(), Heard()
         assert await talked(talker(watch), revision, heard) == "done"
@@ -277,7 +277,7 @@ def test_notices_of_ours_pass_on_their_way_out(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_a_notice_may_be_changed_dropped_or_fail_on_its_way_out(revision, caplog):
+def test_middleware_may_change_drop_or_fail_an_outgoing_notification(revision, caplog):
     async def change(call: Call, next: Next) -> None:  # noqa: A002 - the word for it
         call.params.message = "changed"
         await next(call)
@@ -412,7 +412,7 @@ def test_questions_pass_on_their_way_out(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_notices_of_clients_pass_on_their_way_in(revision):
+def test_incoming_notifications_pass_through_middleware(revision):
     async def main() -> None:
         watch = Watch()
         heard: list[Any] = []
@@ -476,7 +476,7 @@ def test_the_protocols_own_bookkeeping_passes_no_middleware():
     asyncio.run(main())
 
 
-def test_shipped_middleware_leaves_alone_what_clients_do_not_ask_for():
+def test_included_middleware_ignores_outgoing_messages():
     """A question may take longer than a call, and must not wait for the place of the call that asks."""
 
     async def main() -> None:
@@ -503,7 +503,7 @@ def test_shipped_middleware_leaves_alone_what_clients_do_not_ask_for():
     asyncio.run(main())
 
 
-def test_what_goes_out_is_logged_with_an_arrow(caplog):
+def test_outgoing_messages_are_logged_with_an_arrow(caplog):
     with caplog.at_level(logging.INFO, "toolpost.calls"):
         asyncio.run(talked(talker(Logging()), "2025-11-25", Heard()))
     lines = [line.rpartition(" in ")[0] for line in caplog.messages]

@@ -18,13 +18,13 @@ SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
 @pytest.mark.requirement("ROOT-3")
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_a_notice_is_heard_and_may_be_followed_by_a_question(revision):
+def test_a_notification_is_received_and_may_be_followed_by_a_question(revision):
     async def main() -> None:
         server = Server("s")
         seen: list[Any] = []
@@ -65,7 +65,7 @@ def test_a_notice_is_heard_and_may_be_followed_by_a_question(revision):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_a_sync_function_hears_in_a_thread(revision):
+def test_a_plain_function_receives_notifications_in_a_thread(revision):
     async def main() -> None:
         server = Server("s")
         seen: list[Any] = []
@@ -83,7 +83,7 @@ def test_a_sync_function_hears_in_a_thread(revision):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_a_handler_may_override_what_it_hears(revision):
+def test_a_handler_may_override_handle_notification(revision):
     class Own(Handler):
         heard_so_far: list[str]
 
@@ -162,7 +162,7 @@ def test_an_error_of_ours_is_logged_without_a_traceback(caplog):
 
 
 class Listening:
-    """An object that hears."""
+    """An object with a notification method."""
 
     async def __call__(self, ctx: Context) -> None: ...
 
@@ -176,11 +176,11 @@ def test_a_function_that_cannot_take_a_context_is_refused(fn):
 @pytest.mark.parametrize(
     "fn", [lambda ctx: None, lambda ctx, params=None: None, lambda *given: None, Listening()]
 )
-def test_a_function_stays_what_it_is(fn):
+def test_a_decorated_function_stays_callable(fn):
     assert Server("s").on_notification("example/x")(fn) is fn
 
 
-def test_a_method_is_heard_once_and_not_if_the_protocol_serves_it():
+def test_a_method_is_received_once_and_not_if_the_protocol_serves_it():
     server = Server("s")
     server.on_notification(ROOTS)(lambda ctx: None)
     with pytest.raises(ValueError, match="already"):

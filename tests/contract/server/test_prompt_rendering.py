@@ -60,7 +60,7 @@ def test_messages_that_are_none_are_an_error_of_the_server():
         asyncio.run(filled("broken"))
 
 
-def test_what_a_list_shows_can_be_changed_and_what_is_not_given_stays():
+def test_listed_fields_can_be_updated_and_others_stay():
     server = made()
     [greet, _] = server.prompts
     greet.update(title="Greet")

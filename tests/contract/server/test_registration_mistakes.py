@@ -11,13 +11,109 @@ from typing import Any, cast
 import pytest
 
 from revision_dates import DATES
-from toolpost import Client, Context, Handler, MCPError, Server, SignatureError, SyncContext
+from toolpost import Client, Context, Handler, MCPError, Server, SignatureError, SyncClient, SyncContext
 from toolpost.errors import InvalidParams
 from toolpost.server.middleware import Concurrency, Logging, RateLimit, Timeout
-from toolpost.types import Icon, Tool
+from toolpost.types import Annotations, Icon, Tool, ToolAnnotations
 
 OBJECT: Any = {"type": "object"}
 DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}
+
+# --------------------------------------------------------------------- keywords
+
+
+A_SERVER: Any = Server("s")
+WRONG: Any = {"instruction": "x"}
+TIMOUT: Any = {"timout": 1}
+UNTYPED: Any = Client
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (
+            lambda: Server("s", **WRONG),
+            r"^Server\(\) has no keyword 'instruction'; did you mean instructions\?$",
+        ),
+        (
+            lambda: Handler(**WRONG),
+            r"^Handler\(\) has no keyword 'instruction'; did you mean instructions\?$",
+        ),
+        (
+            lambda: UNTYPED(A_SERVER, timout=1),
+            r"^Client\(\) has no keyword 'timout'; did you mean timeout",
+        ),
+        (lambda: SyncClient(A_SERVER, **TIMOUT), "did you mean timeout"),
+        (lambda: A_SERVER.tool(annotation=1), r"^Server.tool\(\) has .* did you mean annotations"),
+        (lambda: A_SERVER.prompt(titel=1), r"^Server.prompt\(\) has .* did you mean title"),
+        (lambda: A_SERVER.resource("a:b", mimetype=1), "did you mean mime_type"),
+        (lambda: A_SERVER.asgi(public_uri=1), r"^Server.asgi\(\) has .* did you mean public_url"),
+        (
+            lambda: A_SERVER.factory(print, max_inflight=1),
+            r"^Server.factory\(\) has .* did you mean max_in_flight",
+        ),
+        (A_SERVER.factory, r"^Server.factory\(\) missing"),
+        (lambda: A_SERVER.run(worker=1), r"^Server.run\(\) has .* did you mean workers"),
+        (lambda: A_SERVER.run(xyz=1), r"^Server.run\(\) has no keyword 'xyz'$"),
+        (lambda: UNTYPED(A_SERVER).call_tool(), r"^Client.call_tool\(\) missing"),
+    ],
+)
+def test_a_wrong_keyword_is_named_with_the_class_that_the_user_knows(mistake, said):
+    with pytest.raises(TypeError, match=said):
+        mistake()
+
+
+# --------------------------------------------------------------------- hints
+
+
+def show(server: Server) -> list[Tool]:
+    with SyncClient(server) as client:
+        return client.list_tools()
+
+
+@pytest.mark.parametrize("hints", [{"read_only_hint": True}, {"readOnlyHint": True}])
+@pytest.mark.parametrize(
+    "icon",
+    [
+        {"src": "https://a.b/c.png", "mime_type": "image/png"},
+        {"src": "https://a.b/c.png", "mimeType": "image/png"},
+    ],
+)
+def test_hints_and_icons_may_be_dicts_in_either_spelling(hints: Any, icon: Any):
+    server = Server("s", icons=[icon])
+    server.tool(name="made", annotations=hints, icons=[icon])(lambda: 1)
+    server.tool(name="changed")(lambda: 1).update(annotations=hints, icons=[icon])
+    server.add_tool(Tool("added", OBJECT, annotations=hints, icons=[icon]), lambda arguments: 1)
+    for tool in show(server):
+        assert tool.annotations == ToolAnnotations(read_only_hint=True)
+        assert tool.icons == [Icon("https://a.b/c.png", "image/png")]
+    assert server.info.icons == [Icon("https://a.b/c.png", "image/png")]
+    edited: Any = {"lastModified": "2026-07-28"}
+    resource = server.resource("a:b", name="x", annotations=edited)(lambda: "")
+    assert cast("Any", resource).resource.annotations == Annotations(last_modified="2026-07-28")
+
+
+@pytest.mark.parametrize(
+    ("hints", "said"),
+    [
+        ({"readOnlyHint": "yes"}, r"^annotations: Expected `bool \| null`, got `str` - at `\$.readOnlyHint`"),
+        (ToolAnnotations(read_only_hint=cast("Any", "yes")), "^annotations: Expected `bool"),
+        ({"readonly_hint": True}, "^annotations: unknown key 'readonly_hint'; did you mean read_only_hint"),
+        ({"x": True}, "^annotations: unknown key 'x'$"),
+        (True, r"^annotations must be ToolAnnotations\(…\), not True"),
+    ],
+)
+def test_hints_that_clients_could_not_read_are_refused(hints: Any, said):
+    server = Server("s")
+    with pytest.raises(TypeError, match=said):
+        server.tool(name="made", annotations=hints)(lambda: 1)
+    with pytest.raises(TypeError, match=said):
+        server.add_tool(Tool("added", OBJECT, annotations=hints), lambda arguments: 1)
+    kept = server.tool(name="kept")(lambda: 1)
+    with pytest.raises(TypeError, match=said):
+        kept.update(annotations=hints)
+    assert [tool.name for tool in show(server)] == ["kept"]
+
 
 # --------------------------------------------------------------------- decorators
 
@@ -82,7 +178,7 @@ def test_a_value_that_is_not_a_function_is_refused(kind):
         ),
     ],
 )
-def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
+def test_a_custom_tool_is_validated(tool, error, said):
     server = Server("s")
     with pytest.raises(error, match=said):
         server.add_tool(tool, lambda arguments: arguments)
@@ -91,7 +187,7 @@ def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
 
 @pytest.mark.parametrize("given", [{"name": 5}, {"title": 5}, {"description": 5}])
 @pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])
-def test_what_is_shown_has_to_be_text(kind, given):
+def test_displayed_fields_must_be_strings(kind, given):
     server = Server("s")
     offers: Any = {
         "tool": server.tool,
@@ -165,7 +261,7 @@ def test_a_time_has_to_be_one(timeout, error, said):
         Timeout(timeout)
 
 
-def test_what_is_counted_has_to_be_a_number():
+def test_counts_must_be_integers():
     with pytest.raises(ValueError, match="page_size must be at least 1"):
         Server("s", page_size=0)
     with pytest.raises(ValueError, match="limit must be at least 1"):
@@ -176,7 +272,7 @@ def test_what_is_counted_has_to_be_a_number():
         RateLimit(1, 0)
 
 
-def test_what_can_work_is_taken():
+def test_valid_arguments_are_accepted():
     server = Server(
         "s",
         timeout=0.5,
@@ -258,7 +354,7 @@ asyncio.run(main())
 """
 
 
-def test_a_server_may_be_served_in_a_loop_of_ones_own():
+def test_a_server_may_be_served_in_a_custom_loop():
     async def main() -> None:
         async with Client([sys.executable, "-c", IN_A_LOOP]) as client:
             assert (await client.call_tool("one")).text == "1"

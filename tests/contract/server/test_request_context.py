@@ -37,7 +37,7 @@ def counting() -> Server:
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_known(revision):
+def test_the_facts_of_a_context(revision):
     server = Server("s", lifespan=None)
     seen: list[Any] = []
 
@@ -82,8 +82,8 @@ def test_state_without_a_session_is_the_requests():
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_what_is_declared_at_the_handshake_is_a_promise(revision):
-    """Also what `init` registers: it is told in the very answer, and served from then on."""
+def test_capabilities_declared_in_the_handshake_stay(revision):
+    """Entries that `init` registers are declared in the response, and served from then on."""
 
     class Late(Server):
         async def init(self, ctx: Context) -> None:
@@ -98,7 +98,7 @@ def test_what_is_declared_at_the_handshake_is_a_promise(revision):
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_who_declares_no_log_writes_none(revision):
+def test_a_server_that_declares_no_log_writes_none(revision):
     class Quiet(Handler):
         async def list_tools(self, cursor: str | None) -> list[Tool]:
             return [Tool("t", {"type": "object"}, annotations=ToolAnnotations(title="T"))]
@@ -119,7 +119,7 @@ def test_who_declares_no_log_writes_none(revision):
     assert asyncio.run(main()) == []
 
 
-def test_what_a_function_says_after_its_request_has_ended_is_not_sent():
+def test_messages_after_the_end_of_a_request_are_not_sent():
     async def main() -> None:
         server = Server("s")
         kept: list[Context] = []

@@ -1,4 +1,4 @@
-"""Request states: bound to who asks, what and where; and whatever else a client brings is refused."""
+"""Request states: bound to client, method and arguments; all others are rejected."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ def test_two_questions_of_one_name_have_two_keys():
 
 @pytest.mark.requirement("MRTR-22")
 def test_an_answer_belongs_to_the_words_that_were_asked():
-    """A question that changed under its name is asked anew, whatever the client brings for the old one."""
+    """A question that changed under its name is asked again, whatever the client sends for the old one."""
     server = Server("s")
     words = ["Your name?", "Your dog's name?"]
 
@@ -107,7 +107,7 @@ def test_a_key_is_rotated_without_a_loss():
     assert asyncio.run(main()) == "Hello, Ann!"
 
 
-def test_what_counts_once_needs_its_state():
+def test_a_single_use_state_needs_the_state():
     async def main() -> Any:
         async with Talk(made(answer_once=True)) as talk:
             answer = {"action": "accept", "content": {"name": "Ann"}}

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Server
+from toolpost import Client, File, Server
 from toolpost.errors import InternalError, ResourceNotFound
-from toolpost.types import Icon, ResourceContents
+from toolpost.types import EmbeddedResource, Icon, ResourceContents
 
 SAFE = [Icon("https://example.com/a.png")]
 UNSAFE = [Icon("file:///etc/passwd")]
@@ -54,7 +54,7 @@ def test_a_resource_and_a_template_are_read():
 
 @pytest.mark.requirement("RES-5")
 @pytest.mark.parametrize("uri", ["users://ann/profile", "users://7", "none://x"])
-def test_what_does_not_fit_is_not_there(uri):
+def test_an_invalid_template_variable_is_not_found(uri):
     with pytest.raises(ResourceNotFound, match="Resource not found") as refused:
         asyncio.run(read(made(), uri))
     assert refused.value.data == {"uri": uri}
@@ -65,7 +65,7 @@ def test_contents_that_cannot_be_sent_are_an_error_of_the_server():
         asyncio.run(read(made(), "broken://x"))
 
 
-def test_what_a_list_shows_can_be_changed():
+def test_listed_fields_can_be_updated():
     server = made()
     [config, _] = server.resources
     [profile] = server.templates
@@ -83,7 +83,7 @@ def test_what_a_list_shows_can_be_changed():
 
 
 @pytest.mark.parametrize("name", ["uri", "uri_template", "colour"])
-def test_what_is_no_part_of_it_cannot_be_changed(name):
+def test_unknown_fields_cannot_be_updated(name):
     server = made()
     for handle in (*server.resources, *server.templates):
         with pytest.raises(TypeError, match=f"has no field '{name}' that can be changed"):
@@ -110,3 +110,30 @@ def test_a_resource_has_no_argument_to_complete():
     [config, _] = made().resources
     with pytest.raises(ValueError, match=r"unknown argument 'x' \(expected: none\)"):
         config.complete("x")
+
+
+@pytest.mark.parametrize("source", ["bytes", "path"])
+def test_a_file_is_the_same_in_a_resource_as_in_a_tool(source, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("ä,b".encode())
+    server = Server("s")
+
+    def table() -> File:
+        return File(path) if source == "path" else File(path.read_bytes(), name="a.csv")
+
+    server.tool(table)
+    server.resource("table://x")(table)
+    server.resource("table://plain", mime_type="text/plain")(table)
+    server.resource("table://bytes", mime_type="application/x-table")(table)
+
+    async def main() -> None:
+        [found] = await read(server, "table://x")
+        assert found == text("ä,b", "text/csv", "table://x")
+        assert await read(server, "table://plain") == [text("ä,b", uri="table://plain")]
+        [blob] = await read(server, "table://bytes")
+        assert (blob.text, blob.blob) == (None, "w6QsYg==")
+        async with Client(server) as client:
+            [block] = (await client.call_tool("table")).content
+        assert block == EmbeddedResource(resource=text("ä,b", "text/csv", "file:///a.csv"))
+
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
+"""`Server` beyond the decorators: custom schemas, names, `Handler`."""
 
 import asyncio
 from typing import Any
@@ -66,11 +66,11 @@ def test_handles_stay_functions():
     assert repr(server) == "<Server s: 1 tools>"
 
 
-# --------------------------------------------------------------------- schemas of one's own
+# --------------------------------------------------------------------- custom schemas
 
 
 @pytest.mark.requirement("JSCH-1", "JSCH-2", "TOOL-13")
-def test_a_schema_of_ones_own_checks_arguments_and_output():
+def test_a_custom_schema_checks_arguments_and_output():
     server = Server("s")
     output = {"type": "object", "properties": {"twice": {"type": "integer"}}, "required": ["twice"]}
 
@@ -125,7 +125,7 @@ class Plain(Handler):
 
 @pytest.mark.requirement("TOOL-1", "LIFE-15")
 @pytest.mark.parametrize("revision", Server("s").revisions)
-def test_capabilities_follow_from_what_is_overridden(revision):
+def test_capabilities_follow_from_overridden_methods(revision):
     async def main() -> None:
         async with Client(Plain("plain"), revision=revision) as client:
             assert [tool.name for tool in await client.list_tools()] == ["echo"]
@@ -137,7 +137,7 @@ def test_capabilities_follow_from_what_is_overridden(revision):
             assert client.capabilities.resources is None
             assert client.capabilities.logging is None
             with pytest.raises(CapabilityNotDeclared):
-                await client.list_prompts()
+                await client.get_prompt("nope")
 
     asyncio.run(main())
 

@@ -18,7 +18,7 @@ from toolpost.types import PromptReference
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
@@ -49,7 +49,7 @@ def for_all(handle: Any) -> bool:
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_only_what_is_kept_is_shown_and_served(revision):
+def test_only_selected_entries_are_listed_and_served(revision):
     async def main() -> None:
         server = whole()
         async with (
@@ -121,7 +121,7 @@ def test_changes_of_the_whole_server_appear_and_are_reported(revision):
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_what_is_declared_follows_from_what_is_kept(revision):
+def test_capabilities_follow_from_the_selection(revision):
     async def main() -> None:
         server = whole()
         part = server.select(lambda handle: handle.name in {"few_tool", "late"})
@@ -214,7 +214,7 @@ def test_everything_else_is_shared():
 # --------------------------------------------------------------------- declared before it is there
 
 
-def test_what_is_declared_is_there_from_the_start_and_its_list_is_empty():
+def test_declared_lists_exist_from_the_start_and_are_empty():
     async def main(revision: str, kind: type[Handler]) -> None:
         server = kind("s", declares=("tools", "resources", "prompts"))
         async with Client(server, revision=revision) as client:
@@ -231,7 +231,7 @@ def test_what_is_declared_is_there_from_the_start_and_its_list_is_empty():
             asyncio.run(main(revision, kind))
 
 
-def test_only_what_is_declared_is_declared():
+def test_only_declared_lists_are_declared():
     for kind in (Server, Handler):
         declared = kind("s", declares=["prompts"]).capabilities()
         assert declared.prompts is not None

@@ -15,7 +15,7 @@ def test_an_unknown_store_is_refused_at_once(kind, url):
         kind("s", store=url)
 
 
-def test_who_needs_no_store_loads_none():
+def test_a_server_that_needs_no_store_loads_none():
     script = "import sys; from toolpost import Server; Server('s'); print('toolpost.stores' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"

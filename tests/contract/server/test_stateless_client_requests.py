@@ -1,4 +1,4 @@
-"""A call that asks where there is no session: it answers with questions, and runs again with the answers."""
+"""A call that asks without a session: it returns questions, and runs again with the answers."""
 
 import asyncio
 from dataclasses import dataclass
@@ -145,7 +145,7 @@ def test_prompts_and_resources_ask_too(revision):
 
 
 @BOTH
-def test_what_does_not_fit_is_asked_again_with_the_reason(revision):
+def test_invalid_answers_are_asked_again_with_the_reason(revision):
     server = Server("s")
 
     @server.tool
@@ -182,7 +182,7 @@ def test_a_user_who_declines_is_not_asked_again(revision):
 
 
 @pytest.mark.requirement("MRTR-6")
-def test_who_did_not_declare_it_is_not_asked():
+def test_a_client_without_the_capability_is_not_asked():
     server = Server("s")
 
     @server.tool
@@ -314,7 +314,7 @@ def test_a_long_journal_stays_in_the_store(revision):
     assert result.text == "100000"
 
 
-def test_a_step_that_gives_what_json_cannot_hold_is_an_error():
+def test_a_step_whose_result_is_not_json_is_an_error():
     server = Server("s", debug=True)
 
     @server.tool
@@ -519,7 +519,7 @@ def test_two_steps_of_one_name_do_not_run_at_once(revision):
 
 
 @BOTH
-def test_what_is_no_function_is_no_step(revision):
+def test_a_step_requires_a_function(revision):
     server = Server("s", debug=True)
 
     @server.tool

@@ -23,7 +23,7 @@ async def till(event: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("revision", SESSIONS)
-def test_a_method_of_ones_own_is_asked(revision):
+def test_a_custom_method_is_requested(revision):
     server = Server("s")
 
     @server.tool
@@ -46,7 +46,7 @@ def test_a_method_of_ones_own_is_asked(revision):
 @pytest.mark.requirement("CANC-4")
 @pytest.mark.parametrize("revision", ELICITING)
 def test_a_question_of_a_call_that_was_cancelled_ends(revision):
-    """A thread cannot be stopped, but it does not wait for an answer that nobody will give."""
+    """A thread cannot be stopped, but it does not wait for an answer that will not come."""
     server = Server("s")
     errors: list[Exception] = []
     ended = threading.Event()
@@ -208,7 +208,7 @@ def test_work_that_is_cancelled_with_the_loop_gets_an_error():
     leak_check.cut_off.clear()
 
 
-def test_an_error_of_what_was_asked_is_the_functions():
+def test_an_error_of_a_context_method_is_raised_in_the_function():
     server = Server("s")
 
     @server.tool

@@ -59,7 +59,7 @@ def listed(server: Server, revision: str | None = None) -> list[Tool]:
     return asyncio.run(main())
 
 
-def test_what_a_list_shows_can_be_changed_and_what_is_not_given_stays():
+def test_listed_fields_can_be_updated_and_others_stay():
     server = Server("s")
 
     @server.tool(title="one", icons=SAFE, meta={"com.example/a": 1})
@@ -104,15 +104,60 @@ def test_a_name_that_clients_may_refuse_is_refused(name):
 def test_an_output_schema_has_the_shape_that_the_revision_takes(revision):
     server = Server("s")
     server.tool(name="number")(_number)
+    server.tool(name="bare", wrap_result=False)(_number)
     server.tool(name="table")(_table)
     server.tool(name="words")(_words)
-    number, table, words = listed(server, revision)
-    assert words.output_schema is None
+    number, bare, table, words = listed(server, revision)
     integer = {"type": "integer"}
-    wrapped = {"type": "object", "properties": {"result": integer}, "required": ["result"]}
     taken = REVISIONS[revision].structured
-    assert number.output_schema == {None: None, "object": wrapped, "any": integer}[taken]
+    assert number.output_schema == (_wrap(integer) if taken else None)
+    assert bare.output_schema == {None: None, "object": _wrap(integer), "any": integer}[taken]
+    assert words.output_schema == (_wrap({"type": "string"}) if taken else None)
     assert table.output_schema == ({"type": "object", "additionalProperties": integer} if taken else None)
+
+
+@pytest.mark.parametrize("listing", [False, True])
+@pytest.mark.parametrize("revision", DATES)
+def test_a_result_is_an_object_on_the_wire_and_the_value_for_our_client(revision, listing):
+    server = Server("s")
+    server.tool(name="bare", wrap_result=False)(_number)
+    for fn in (_number, _words, _pair, _anything, _table, _boxed):
+        server.tool(fn)
+    values = {"_number": 1, "_words": "words", "_pair": ["a", "5"], "_anything": [1, "b"]}
+    values |= {"_table": {"legs": 4}, "_boxed": {"result": 4}}
+
+    async def main() -> None:
+        async with Client(server, revision=revision) as client:
+            if listing:
+                await client.list_tools()
+            for name, value in {**values, "bare": 1}.items():
+                result = await client.call_tool(name, result_type=type(value))
+                assert result.data == value
+                assert not any(key.startswith("toolpost") for key in result.meta or {})
+                taken = REVISIONS[revision].structured
+                if taken is not None:
+                    assert (await client.call_tool(name)).data == value
+                    is_plain = isinstance(value, dict) or (name == "bare" and taken == "any")
+                    assert result.structured_content == (value if is_plain else {"result": value})
+
+    asyncio.run(main())
+
+
+def _wrap(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = {"properties": {"result": schema}, "required": ["result"]}
+    return {"type": "object", **properties, "x-fastmcp-wrap-result": True}
+
+
+def _pair() -> list[str]:
+    return ["a", "5"]
+
+
+def _anything() -> list[Any]:
+    return [1, "b"]
+
+
+def _boxed() -> dict[str, int]:
+    return {"result": 4}
 
 
 def _number() -> int:
@@ -162,7 +207,7 @@ class WordlessRefusal(Wordless, ToolError):
 
 
 @pytest.mark.requirement("TOOL-18")
-def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
+def test_an_exception_without_a_message_affects_only_its_call():
     said = "(no message: its __str__ raised KeyError)"
     result = called(refusing(Wordless(), debug=True), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(f"Wordless: {said}")])
@@ -174,7 +219,7 @@ def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
 @pytest.mark.parametrize(
     ("said", "told"), [("the oven is cold", "the oven is cold"), ("öfen", "öfen"), (f"a {HALF} b", "a ? b")]
 )
-def test_what_a_tool_says_is_told_as_far_as_it_can_be_sent(said, told):
+def test_a_result_is_converted_as_far_as_possible(said, told):
     result = called(refusing(ToolError(said)), "fails")
     assert (result.is_error, result.content) == (True, [TextContent(told)])
 
@@ -256,7 +301,7 @@ def test_a_call_that_is_cancelled_is_not_answered():
 
 
 def message(revision: str, **members: Any) -> dict[str, Any]:
-    """A request or a notice as a client of this revision writes it."""
+    """A request or a notification as a client of this revision encodes it."""
     params = members.setdefault("params", {})
     if REVISIONS[revision].stateless and "id" in members:
         params["_meta"] = params.get("_meta", {}) | {

@@ -1,4 +1,4 @@
-"""Elicitation by URL: asked, required, and its end told; each only to the client whose user it is."""
+"""URL elicitation: requested, required, and completed; each only for the client of the user."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ URL = ClientCapabilities(elicitation=ElicitationCapability(url={}))
 
 
 def signing_in() -> tuple[Server, set[str]]:
-    """A server whose tools want the user to sign in first, and who has."""
+    """A server whose tools require a login first, and the users who have logged in."""
     server = Server("s")
     signed: set[str] = set()
 
@@ -40,7 +40,7 @@ def signing_in() -> tuple[Server, set[str]]:
 
 
 @pytest.mark.requirement("ELIC-19", "ELIC-20")
-def test_a_session_client_is_told_where_to_go_and_calls_again():
+def test_a_session_client_gets_the_url_and_calls_again():
     server, signed = signing_in()
 
     async def main() -> str:
@@ -139,7 +139,7 @@ def test_one_that_names_no_url_is_an_error_of_the_server():
         "http://[a",
     ],
 )
-def test_what_is_no_url_is_refused_before_anybody_sees_it(revision, url):
+def test_an_invalid_url_is_rejected_before_it_is_sent(revision, url):
     server = Server("s", debug=True)
 
     @server.tool
@@ -178,7 +178,7 @@ def test_middleware_that_always_agrees_does_not_hold_up_the_server():
 
 
 @pytest.mark.requirement("ELIC-14", "ELIC-16")
-def test_only_the_client_whose_user_was_sent_there_hears_that_they_are_done():
+def test_only_the_client_of_the_user_is_notified_of_the_completion():
     server, _ = signing_in()
 
     async def main() -> tuple[list[Any], list[Any]]:

@@ -71,7 +71,7 @@ def test_one_fault_touches_one_call(way, fault, second):
     assert sums(faulty(WAYS[way](), fault), lost=second == "RequestTimeout") == [1, second, 3]
 
 
-def test_a_client_heals_what_can_be_healed():
+def test_a_client_recovers_from_recoverable_faults():
     """What was cut before it was sent is sent again; the fault does not come again with the connection."""
     transcript = Transcript()
     target = transcript.wrap(faulty(calculator(), Fault("cut", "client", 2, "tools/call")))
@@ -113,7 +113,7 @@ def test_order_changes_both_ways():
     asyncio.run(main())
 
 
-def test_what_nothing_overtakes_arrives_by_itself():
+def test_without_another_message_a_delayed_one_arrives():
     async def main():
         inner = ScriptedChannel()
         soon: dict[str, Any] = {"nth": 1, "seconds": 0.001}
@@ -128,7 +128,7 @@ def test_what_nothing_overtakes_arrives_by_itself():
     asyncio.run(main())
 
 
-def test_what_was_overtaken_arrives_before_the_end():
+def test_delayed_messages_arrive_before_the_end():
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Fault("reorder", seconds=5))
@@ -157,7 +157,7 @@ def test_a_cut_ends_both_ways():
     asyncio.run(main())
 
 
-def test_whoever_no_longer_waits_has_lost_nothing():
+def test_a_cancelled_waiter_loses_nothing():
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Fault("delay", seconds=0.02))
@@ -171,7 +171,7 @@ def test_whoever_no_longer_waits_has_lost_nothing():
     asyncio.run(main())
 
 
-def test_what_is_sent_twice_or_spoilt():
+def test_duplicated_and_corrupted_messages():
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Fault("duplicate", "client", 1), Fault("garbage", "client", 2))
@@ -183,7 +183,7 @@ def test_what_is_sent_twice_or_spoilt():
     asyncio.run(main())
 
 
-def test_what_cannot_be_read_is_about_no_method():
+def test_unreadable_messages_have_no_method():
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Fault("drop", method="x"), Fault("drop", nth=3))
@@ -241,7 +241,7 @@ def test_a_fault_that_would_never_happen_is_refused(fault: Any, why):
         Fault(**fault)
 
 
-def test_who_is_overtaken_twice_leaves_nothing_behind():
+def test_a_message_that_is_overtaken_twice_leaves_nothing_behind():
     async def main():
         inner = ScriptedChannel()
         plan = [Fault("reorder", "client", nth, seconds=60) for nth in (1, 3)]
@@ -255,7 +255,7 @@ def test_who_is_overtaken_twice_leaves_nothing_behind():
     asyncio.run(main())
 
 
-def test_what_follows_may_fail_as_well():
+def test_later_messages_may_fail_too():
     async def main():
         inner = ScriptedChannel()
         inner.broken = RequestFailed("HTTP 500")
@@ -268,7 +268,7 @@ def test_what_follows_may_fail_as_well():
 
 
 @pytest.mark.parametrize("data", [b"", b'{"x":' + b"[" * 100_000])
-def test_whatever_is_said_can_go_wrong(data):
+def test_garbage_can_replace_any_message(data):
     async def main():
         inner = ScriptedChannel()
         channel = Faulty(inner, Chance(1, garbage=1))

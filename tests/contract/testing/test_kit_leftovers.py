@@ -1,4 +1,4 @@
-"""What is left running is found, with and without a loop; what ends by itself is not."""
+"""Resources that stay open are found, with and without a loop; those that end soon are not reported."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def test_a_task_is_found_while_its_loop_runs():
     asyncio.run(main())
 
 
-def test_what_ends_by_itself_is_waited_for():
+def test_resources_that_end_soon_are_awaited():
     with no_leaks():
         process = subprocess.Popen(["sleep", "0.1"])
         threading.Thread(target=process.wait).start()
@@ -85,7 +85,7 @@ def opens_and_fails(held: list[int]) -> None:
     raise ZeroDivisionError
 
 
-def test_whoever_fails_is_not_judged():
+def test_a_failed_test_is_not_checked():
     held: list[int] = []
     with pytest.raises(ZeroDivisionError), no_leaks():
         opens_and_fails(held)

@@ -41,7 +41,7 @@ def test_the_schema_of_a_secret_is_none():
         ("eyJ.no.token", "eyJ.no.token"),
     ],
 )
-def test_what_looks_like_a_secret(text, masked):
+def test_the_forms_of_secrets(text, masked):
     assert Mask()([text]) == [masked]
 
 
@@ -61,13 +61,13 @@ def test_a_value_that_is_named_may_be_written_otherwise():
     assert text == ["http://x/?q=<masked>", 'said {"a": "<masked>"} and <masked>']
 
 
-def test_what_was_handed_over_is_not_changed():
+def test_masking_does_not_change_its_input():
     value = {"a": {"token": "x"}}
     Mask()(value)
     assert value == {"a": {"token": "x"}}
 
 
-def test_what_nests_deeper_than_any_message_is_masked():
+def test_values_nested_deeper_than_any_message_are_masked():
     value: object = "deep"
     for _ in range(100_000):
         value = [value]

@@ -53,13 +53,13 @@ def test_a_way_that_there_is_not(sync_client):
         sync_client(calculator(), over="htttp")
 
 
-async def test_a_parameter_with_a_default_is_no_fixture(client: ClientFactory, b: int = 2):  # noqa: PT028 - it is tested
+async def test_a_parameter_with_a_default_is_not_a_fixture(client: ClientFactory, b: int = 2):  # noqa: PT028 - it is tested
     async with client(calculator()) as mcp:
         assert (await mcp.call_tool("add", {"a": 1, "b": b})).data == 3
 
 
 @mock.patch("os.getlogin", return_value="ann")
-async def test_a_parameter_of_a_decorator_is_no_fixture(getlogin: mock.Mock, client: ClientFactory):
+async def test_a_parameter_of_a_decorator_is_not_a_fixture(getlogin: mock.Mock, client: ClientFactory):
     assert os.getlogin() == getlogin() == "ann"
     assert callable(client)
 
@@ -141,7 +141,7 @@ def bare(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.P
     return pytester
 
 
-def test_what_becomes_of_tests(bare: pytest.Pytester):
+def test_the_outcome_of_tests_with_the_plugin(bare: pytest.Pytester):
     bare.makepyfile(TESTS)
     result = bare.runpytest_subprocess("-p", "toolpost.testing.plugin")
     result.assert_outcomes(passed=2, failed=4, errors=1)
@@ -182,7 +182,7 @@ def test_a_client_of_the_users_own_stays_theirs(bare: pytest.Pytester):
     bare.runpytest_subprocess("-p", "toolpost.testing.plugin").assert_outcomes(passed=2)
 
 
-def test_anyio_runs_what_is_marked_for_it(bare: pytest.Pytester):
+def test_anyio_runs_its_marked_tests(bare: pytest.Pytester):
     bare.makepyfile(
         """
         import pytest

@@ -29,7 +29,7 @@ WAYS = {
 
 
 async def talk(target, revision=None, name="Ann"):
-    """All that a client hears in a conversation about everything."""
+    """All messages that a client receives in a conversation with every feature."""
     heard = []
 
     async def ask(params):
@@ -70,7 +70,7 @@ def test_a_conversation_is_had_again(tmp_path, revision, way):
     assert asyncio.run(talk(again, revision)) == recorded, "each client has it from the beginning"
 
 
-def test_a_client_that_finds_out_the_revision_is_told_the_recorded_one(tmp_path):
+def test_a_client_that_detects_the_revision_gets_the_recorded_one(tmp_path):
     path = tmp_path / "talk.jsonl"
     recorded = asyncio.run(talk(record(calculator(), path), "2025-06-18"))
     assert asyncio.run(talk(replay(path))) == recorded
@@ -108,7 +108,7 @@ def test_a_recording_that_cannot_be_written_says_so(tmp_path):
         pass
 
 
-def test_an_end_that_came_by_itself_is_kept(tmp_path):
+def test_an_end_of_the_server_is_recorded(tmp_path):
     path = tmp_path / "talk.jsonl"
     program = tmp_path / "program.py"
     program.write_text("import sys\nsys.exit('no')\n")
@@ -165,7 +165,7 @@ def test_garbage_is_not_answered(tape):
         assert mcp.call_tool("add", {"a": 1, "b": 2}).data == 3
 
 
-def test_what_was_recorded_and_not_asked_is_known(tape):
+def test_unplayed_requests_are_listed(tape):
     again = replay(tape)
     with SyncClient(again) as mcp:
         mcp.call_tool("add", {"a": 10, "b": 20})
@@ -183,7 +183,7 @@ def test_another_answer_than_the_recorded_one_is_refused(tmp_path):
 
 
 def written(path, *lines):
-    """A recording of these lines: who, and a message or something else."""
+    """A recording of these lines: the sender, and a message or another entry."""
     rows = [{"tape": 1}]
     rows += [
         {
@@ -286,7 +286,7 @@ def test_a_long_conversation_is_played_in_no_time(tmp_path):
     assert again.unplayed_requests == ["initialize"]
 
 
-def test_what_the_server_says_by_itself_is_said_when_it_was(tmp_path):
+def test_unsolicited_messages_are_replayed_in_their_place(tmp_path):
     path = written(
         tmp_path / "talk.jsonl",
         ("server", {"text": "starting"}),
@@ -354,7 +354,7 @@ def test_a_server_may_take_back_a_question(tmp_path):
     assert '← notifications/cancelled {"requestId":"?","reason":"never mind"}' not in transcript.lines()
 
 
-def test_progress_that_nobody_wants_now_is_left_out(tmp_path):
+def test_unrequested_progress_is_left_out(tmp_path):
     asked = {**LIST, "params": {"_meta": {"progressToken": 5}}}
     path = written(
         tmp_path / "talk.jsonl",

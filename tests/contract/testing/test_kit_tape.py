@@ -27,7 +27,7 @@ def test_a_file_has_a_header_and_a_line_for_each_message(tmp_path):
     assert 0 <= first["at"] <= second["at"]
 
 
-def test_what_is_no_json_is_a_text(tmp_path):
+def test_invalid_json_is_a_string(tmp_path):
     path = tmp_path / "talk.jsonl"
     with Tape(path) as tape:
         tape.write("server", b"Listening on 8000")
@@ -36,7 +36,7 @@ def test_what_is_no_json_is_a_text(tmp_path):
     assert [line.text for line in read_tape(path)[1]][:2] == ["Listening on 8000", "�"]
 
 
-def test_what_else_happens_is_kept(tmp_path):
+def test_other_events_are_recorded(tmp_path):
     path = tmp_path / "talk.jsonl"
     with Tape(path) as tape:
         tape.write_loss(3, "HTTP 503")

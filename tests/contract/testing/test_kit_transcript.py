@@ -74,7 +74,7 @@ def test_the_stateless_era_reads_without_its_facts():
     assert "io.modelcontextprotocol" not in str(transcript)
 
 
-def test_several_connections_are_told_apart():
+def test_several_connections_are_distinguished():
     transcript = Transcript()
 
     async def main():
@@ -169,7 +169,7 @@ LINES = [("client", {"method": name}) for name in "abcab"]
         "→ …\n→ b\n→ …\n…",
     ],
 )
-def test_what_is_like_it(pattern):
+def test_patterns_match_transcripts(pattern):
     said(*LINES).assert_like(pattern)
 
 
@@ -190,7 +190,7 @@ def test_a_mismatch_is_shown(pattern, expected, actual):
     assert str(caught.value).count("→ a") >= 2
 
 
-def test_what_is_shown_of_long_conversations_is_bounded():
+def test_the_output_for_long_conversations_is_bounded():
     transcript = Transcript()
     transcript.add("server", b"x" * 100_000)
     for n in range(1000):
@@ -246,7 +246,7 @@ class Odd(ScriptedChannel):
         self.tell = tell
 
 
-def test_a_wrapper_has_the_traits_of_what_is_inside():
+def test_a_wrapper_has_the_optional_features_of_its_channel():
     async def main():
         odd, plain = Odd(), ScriptedChannel()
         around: Any = Transcript().wrap_channel(odd)

@@ -24,7 +24,7 @@ def test_the_in_memory_pair_comes_along():
     asyncio.run(main())
 
 
-def test_what_is_fed_arrives_in_order_and_in_every_form():
+def test_fed_messages_arrive_in_order_and_in_every_form():
     async def main() -> None:
         channel = ScriptedChannel()
         channel.feed(b"raw", '"text"', {"a": 1}, [1, 2])
@@ -49,7 +49,7 @@ def test_receive_waits():
     asyncio.run(main())
 
 
-def test_what_is_sent_can_be_read():
+def test_sent_messages_can_be_read():
     async def main() -> None:
         channel = ScriptedChannel()
         await channel.send(b'{"a":1}')

@@ -43,7 +43,7 @@ async def other(name: str):
 
 
 async def _connects(port: int) -> None:
-    """Return as soon as somebody listens there."""
+    """Return as soon as a process listens there."""
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             async with wired(port):
@@ -80,7 +80,7 @@ def test_other_servers(name):
             assert (await site.ask("DELETE", "/mcp", legacy(session))).status == 200
             refused = await site.ask("POST", "/mcp", *modern("tools/list"), host="evil.example")
             assert refused.status == 403
-            # Who leaves cancels.
+            # A disconnect cancels.
             async with wired(site.port) as wire:
                 await wire.ask("POST", "/mcp", *modern("tools/call", call("wait")))
                 assert await heard.readline() == b"begun\n"

@@ -1,4 +1,4 @@
-"""How many calls, subscriptions and streams there may be, of one client and of all; what is told beyond."""
+"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def as_user(name: str, headers: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["max_calls", "max_streams"])
-def test_a_bound_that_lets_nobody_in_is_refused(name):
+def test_a_limit_of_zero_is_rejected(name):
     given: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=f"{name} must be"):
         kitchen().asgi(**given)
@@ -28,7 +28,7 @@ def test_a_bound_that_lets_nobody_in_is_refused(name):
 # --------------------------------------------------------------------- the rate
 
 
-def test_who_asks_too_often_without_a_session_is_told_when_to_come_back():
+def test_a_rate_limited_client_without_a_session_gets_retry_after():
     now = [0.0]
     server = Server("rated", middleware=[RateLimit(2, 10, clock=lambda: now[0])])
 
@@ -61,7 +61,7 @@ def test_who_asks_too_often_without_a_session_is_told_when_to_come_back():
     ("data", "told"),
     [(None, "1"), ({"retryAfter": "soon"}, "1"), ({"retryAfter": 2.1}, "3"), ({"retryAfter": -1}, "1")],
 )
-def test_whoever_limits_a_rate_may_say_what_it_likes(data, told):
+def test_custom_middleware_may_choose_its_rate_error(data, told):
     server = Server("rated")
 
     @server.tool

@@ -72,13 +72,13 @@ def test_what_a_head_has_settled_is_settled_for_bodies_that_agree_with_it(what: 
         async with hosted(adder()) as site:
             for _ in range(5):
                 answer = await site.post(HEADERS, padded(BODY))
-                assert json.loads(answer.body)["result"]["structuredContent"] == 3
+                assert json.loads(answer.body)["result"]["structuredContent"] == {"result": 3}
             refused = await site.post(HEADERS, padded(body))
             assert (refused.status, json.loads(refused.body)["error"]["code"]) == (status, code), refused
             fresh = await site.post({**HEADERS, "User-Agent": "new"}, padded(body))
             assert (fresh.status, fresh.body) == (refused.status, refused.body)
             again = await site.post(HEADERS, padded(BODY))
-            assert json.loads(again.body)["result"]["structuredContent"] == 3
+            assert json.loads(again.body)["result"]["structuredContent"] == {"result": 3}
 
     run(main)
 
@@ -136,7 +136,7 @@ def test_an_id_in_use_is_refused_to_a_call_that_would_end_at_once():
 
 
 @pytest.mark.parametrize("era", ["stateless", "session"])
-def test_who_somebody_is_is_asked_each_time(era: str):
+def test_the_principal_is_requested_each_time(era: str):
     """It may be a reason to refuse."""
     asked: list[str] = []
 
@@ -226,7 +226,7 @@ def test_a_call_that_waits_is_cancelled_with_its_client():
 
 
 @pytest.mark.parametrize("ask", ["wrong name", "unknown method", "bad params"])
-def test_who_somebody_is_is_asked_before_anything_is_told(ask: str):
+def test_the_principal_is_checked_before_the_request_is_validated(ask: str):
     def who(_scope: Any) -> str:
         raise PermissionError
 
@@ -244,7 +244,7 @@ def test_who_somebody_is_is_asked_before_anything_is_told(ask: str):
 
 
 def test_a_large_answer_that_is_being_sent_is_waited_for():
-    """Also if it was there at once: whoever stops the server lets it go out."""
+    """Also for an immediate response: a server that stops still sends it."""
     server = Server("s")
 
     @server.tool

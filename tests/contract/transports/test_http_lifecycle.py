@@ -6,8 +6,10 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def tool(name: str, **arguments: Any) -> tuple[dict[str, str], bytes]:
 
 
 def alive(log: list[str], fails: list[bool] | None = None):
-    """A lifespan that tells what happens to it, and fails as often as the list says."""
+    """A lifespan that records its events, and fails as often as the list says."""
 
     @asynccontextmanager
     async def lifespan(_: Server):
@@ -76,7 +78,7 @@ def test_it_begins_with_the_lifespan_or_with_the_first_request(lifespan):
     run(main)
 
 
-def test_functions_find_what_the_lifespan_gave():
+def test_functions_get_the_value_of_the_lifespan():
     server = Server("life", lifespan=alive([]))
 
     @server.tool
@@ -198,7 +200,7 @@ def test_a_lifespan_that_is_cancelled_does_not_leave_requests_waiting():
     run(main)
 
 
-def test_who_leaves_before_it_has_begun_ends_nothing():
+def test_a_client_that_disconnects_early_cancels_nothing():
     async def main():
         begun, go = asyncio.Event(), asyncio.Event()
 
@@ -313,7 +315,7 @@ def test_it_may_begin_again():
     run(main)
 
 
-def test_serve_http_raises_what_the_lifespan_raises(capfd):
+def test_serve_http_raises_the_exception_of_the_lifespan(capfd):
     async def main():
         server = kitchen(lifespan=alive([], [True]))
         with pytest.raises(RuntimeError, match="no database"):
@@ -423,7 +425,7 @@ def test_a_process_ends_in_order_with_streams_open(number):
     run(main)
 
 
-def test_a_process_gives_up_what_does_not_end():
+def test_a_process_abandons_work_that_does_not_end():
     async def main():
         async with process(drain=0.1) as child, wired(child.port) as wire:
             await wire.ask("POST", "/mcp", *tool("stuck"))
@@ -460,7 +462,7 @@ async def workers_of(port: int, count: int) -> set[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process is no more; one of nobody's is reaped by whoever reaps such."""
+    """Return whether a process is gone; an orphan is reaped by its new parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -496,19 +498,42 @@ def test_workers_end_with_their_parent_however_it_dies():
     run(main)
 
 
-def test_workers_that_die_at_once_are_not_replaced_endlessly():
+def test_workers_that_die_as_soon_as_they_serve_are_replaced():
     async def main():
         async with process(workers=2, stateless=True, probation=1000) as child:
             pids = await workers_of(child.port, 2)
-            os.kill(min(pids), signal.SIGKILL)
-            assert await child.ends() == 1
-            assert "a worker exited with code -9 right after it was started" in child.said
-            await until(lambda: all(map(gone, pids)))
+            for _ in range(2):
+                victim = min(pids)
+                os.kill(victim, signal.SIGKILL)
+                await until(partial(gone, victim))
+                pids = await workers_of(child.port, 2)
+            child.tell(signal.SIGTERM)
+            assert await child.ends() == 0
+            for pause in ("0.1", "0.2"):
+                assert f"starting a new one in {pause} s" in child.said
 
     run(main)
 
 
-def test_an_asgi_server_that_cancels_a_stream_hears_nothing():
+def test_a_first_worker_that_cannot_serve_ends_the_server():
+    program = """
+import contextlib
+from toolpost import Server
+
+@contextlib.asynccontextmanager
+async def broken(server):
+    raise LookupError("no database")
+    yield
+
+Server("s", lifespan=broken).run(http="127.0.0.1:0", workers=2, stateless=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no database" in done.stderr
+    assert "a worker exited with code 1 before it could serve" in done.stderr
+
+
+def test_an_asgi_server_that_cancels_a_stream_gets_no_error():
     async def main():
         app = kitchen().asgi()
         async with serving(app) as site:
@@ -529,7 +554,7 @@ def test_an_asgi_server_that_cancels_a_stream_hears_nothing():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_who_speaks_may_have_to_be_looked_up(is_async):
+def test_the_principal_may_be_looked_up_asynchronously(is_async):
     def known(scope):
         return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
@@ -555,12 +580,12 @@ def test_who_speaks_may_have_to_be_looked_up(is_async):
         ({"allowed_host": []}, "unexpected keyword argument 'allowed_host'"),
     ],
 )
-def test_a_keyword_that_there_is_not_is_told(given, told):
+def test_an_unknown_keyword_is_reported(given, told):
     with pytest.raises(TypeError, match=told):
         kitchen().asgi(**given)
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "127.0.0.1", "127.0.0.1:port", 8000])
-def test_an_address_that_is_none_is_told(address):
+def test_an_invalid_address_is_reported(address):
     with pytest.raises(ValueError, match=r"such as '127\.0\.0\.1:8000'"):
         kitchen().run(http=address)

@@ -1,4 +1,4 @@
-"""Which status, headers and code answer which request, in one table, and what a table cannot tell."""
+"""Status, headers and code for each request, in one table, and cases outside the table."""
 
 import asyncio
 import base64
@@ -209,7 +209,7 @@ CASES = [
         more={"host": "10.0.0.7"},
         web={"health": "/health"},
     ),
-    # ---- who may come
+    # ---- access
     Case("Host of this machine", (), post(*ECHO), 200, more={"host": "localhost:1234"}),
     Case(
         "Host of another",
@@ -660,6 +660,21 @@ CASES = [
         "messages may accept anything", (), ("POST", "/messages?session_id=x", {**JSON, **LISTENS}, PING), 404
     ),
     Case("stream that is not wanted", (), ("GET", "/sse", {"Accept": "application/json"}, None), 406),
+    # ---- GET and DELETE of a revision without sessions
+    *(
+        Case(
+            f"{verb} of a revision without sessions{suffix}",
+            ("HTTPM-20",),
+            (verb, "/mcp", {**LISTENS, "MCP-Protocol-Version": NEW}, None),
+            405,
+            -32600,
+            "send each request with POST",
+            has={"allow": "POST"},
+            web=web,
+        )
+        for verb in ("GET", "DELETE")
+        for suffix, web in (("", {}), (", HTTP+SSE at the same path", {"sse": "/mcp"}))
+    ),
 ]
 
 
@@ -702,10 +717,10 @@ def test_names_are_unique():
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-# --------------------------------------------------------------------- what a table cannot tell
+# --------------------------------------------------------------------- cases outside the table
 
 
-def test_id_of_what_cannot_be_used():
+def test_the_id_of_an_unusable_message():
     """An error repeats the id if it could be read, and has none otherwise; it is never null."""
 
     async def main():
@@ -855,7 +870,7 @@ def test_an_oversized_request_gets_the_reason(told):
     run(main)
 
 
-def test_who_asks_first_whether_to_send_too_much_hears_no():
+def test_an_expect_header_with_a_large_body_is_rejected():
     async def main():
         async with hosted(kitchen(), max_body=1000) as site:
             wire = await site.wire()
@@ -865,8 +880,8 @@ def test_who_asks_first_whether_to_send_too_much_hears_no():
     run(main)
 
 
-def test_who_says_nothing_more_is_not_waited_for():
-    """A body that breaks off is nobody's fault, and nothing to log."""
+def test_a_silent_client_is_not_awaited():
+    """An incomplete body is not an error of the server, and is not logged."""
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -882,7 +897,7 @@ def test_who_says_nothing_more_is_not_waited_for():
 
 
 @pytest.mark.requirement("HTTP-9")
-def test_json_only_leaves_notices_out():
+def test_json_only_leaves_notifications_out():
     async def main():
         async with hosted(kitchen(), json_only=True) as site:
             headers, body = modern("tools/call", call("steps", count=3), meta={"progressToken": 1})
@@ -911,7 +926,7 @@ def test_json_only_streams_are_not_interrupted():
 
 
 @pytest.mark.requirement("HTTP-9")
-def test_without_sessions_notices_come_before_the_answer():
+def test_without_sessions_notifications_come_before_the_answer():
     async def main():
         async with hosted(kitchen(), stateless=True) as site:
             params = {**call("steps", count=2), "_meta": {"progressToken": "t"}}
@@ -948,7 +963,7 @@ def test_without_sessions_a_batch_ends_with_its_client_whichever_part_is_served(
     run(main)
 
 
-def test_without_sessions_nobody_can_be_asked():
+def test_without_sessions_no_client_can_be_asked():
     async def main():
         async with hosted(kitchen(), stateless=True) as site:
             answer = await site.post(legacy(), message("tools/call", call("asked"), 5))
@@ -985,7 +1000,7 @@ def test_a_setting_that_there_is_not():
         kitchen().asgi(nonsense=1)  # pyright: ignore[reportCallIssue] - that is the point
 
 
-def test_who_speaks_is_asked_for_each_request():
+def test_the_principal_is_requested_for_each_request():
     async def main():
         def principal(scope):
             raise RuntimeError("no idea")

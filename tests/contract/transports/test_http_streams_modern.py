@@ -37,7 +37,7 @@ async def stage_and_site(**web: Any):
 
 
 @pytest.mark.requirement("HTTP-9", "HTTP-11", "HTTPM-5", "HTTPM-7")
-def test_an_answer_is_json_unless_a_notice_comes_first():
+def test_an_answer_is_json_unless_a_notification_comes_first():
     async def main():
         async with hosted(kitchen()) as site:
             assert (await site.post(*tool("steps", count=3))).json["result"]["resultType"] == "complete"
@@ -126,7 +126,7 @@ def test_log_lines_come_if_the_request_wants_them():
     run(main)
 
 
-def test_what_is_said_is_said_as_fast_as_it_is_heard():
+def test_events_are_sent_as_fast_as_they_are_read():
     """A function that says more than its client reads waits for it, and memory does not grow."""
     server = Server("flood")
     said: list[int] = []
@@ -154,7 +154,7 @@ def test_what_is_said_is_said_as_fast_as_it_is_heard():
 
 
 @pytest.mark.requirement("HTTPM-10", "HTTPM-11")
-def test_a_function_in_a_thread_sees_that_nobody_waits():
+def test_a_function_in_a_thread_sees_that_the_request_has_ended():
     async def main():
         async with stage_and_site() as (stage, site):
             wire = await site.wire()
@@ -192,7 +192,7 @@ def test_a_handler_that_raises_cancelled_error_is_answered():
 
 
 @pytest.mark.requirement("SUB-2", "SUB-3", "SUB-4", "SUB-6", "SUB-1")
-def test_a_subscription_begins_with_what_is_honoured():
+def test_a_subscription_starts_with_the_accepted_filter():
     async def main():
         async with hosted(kitchen()) as site:
             wishes = {
@@ -215,7 +215,7 @@ def test_a_subscription_begins_with_what_is_honoured():
 
 
 @pytest.mark.requirement("SUB-1", "SUB-6", "SUB-10")
-def test_a_subscription_hears_what_it_asked_for():
+def test_a_subscription_receives_the_requested_changes():
     async def main():
         server = kitchen()
         async with hosted(server) as site:
@@ -299,7 +299,7 @@ def test_a_stream_without_a_session_is_not_interrupted():
     run(main)
 
 
-def test_middleware_sees_what_is_said():
+def test_middleware_sees_outgoing_messages():
     seen: list[Any] = []
 
     async def watch(call, go_on):
@@ -315,7 +315,7 @@ def test_middleware_sees_what_is_said():
     run(main)
 
 
-def test_notices_without_a_session_are_heard(caplog):
+def test_notifications_without_a_session_are_received(caplog):
     server = Server("hears")
     heard: list[Any] = []
 
@@ -341,7 +341,7 @@ def test_notices_without_a_session_are_heard(caplog):
     assert caplog.text.count(f"{method} could not be handled") == 2
 
 
-def test_a_function_knows_who_speaks():
+def test_a_function_knows_its_principal():
     server = Server("who")
 
     @server.tool
@@ -358,7 +358,7 @@ def test_a_function_knows_who_speaks():
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
-def test_a_notice_whose_function_raises_ends_nothing(kind):
+def test_a_notification_whose_function_raises_ends_nothing(kind):
     async def main():
         server = kitchen()
 

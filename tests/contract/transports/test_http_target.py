@@ -1,4 +1,4 @@
-"""Where an HTTP server is: what is an address, what is none, and what nobody gets to see."""
+"""The address of an HTTP server: valid and invalid ones, and the parts that are never shown."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_fragment_never_leaves_the_client():
         "https://[::1/mcp",
     ],
 )
-def test_what_is_no_address_is_refused_with_an_example(url):
+def test_an_invalid_address_is_rejected_with_an_example(url):
     with pytest.raises(ConnectFailed, match=r"https://example\.com/mcp"):
         Http(url)
 

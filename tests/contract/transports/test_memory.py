@@ -14,7 +14,7 @@ def run(main):
 
 
 async def settle():
-    """Let every task run until it waits for somebody else."""
+    """Let every task run until it waits for another one."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -68,14 +68,14 @@ def test_a_sender_waits_for_room():
     run(main)
 
 
-def test_senders_who_wait_go_first_come_first_served():
+def test_waiting_senders_are_served_in_order():
     async def main():
         one, other = memory_pair(limit=1)
         await one.send(b"0")
         waiting = [asyncio.create_task(one.send(b"%d" % n)) for n in range(1, 5)]
         await settle()
         assert await other.receive() == b"0"
-        # There is room now, and the first of those who wait has not run yet: a newcomer may not overtake.
+        # There is room now, and the first waiter has not run yet: a newcomer may not overtake.
         late = asyncio.create_task(one.send(b"5"))
         assert [await other.receive() for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
         await asyncio.gather(*waiting, late)
@@ -129,7 +129,7 @@ def test_a_receive_that_timed_out_is_simply_tried_again():
     run(main)
 
 
-def test_the_other_end_reads_what_was_sent_before_and_then_hears_of_the_end():
+def test_the_other_end_reads_earlier_messages_before_the_end():
     async def main():
         one, other = memory_pair()
         await one.send(b"1")
@@ -156,7 +156,7 @@ def test_the_end_that_closed_reads_no_more():
 
 
 @pytest.mark.parametrize("closer", [0, 1])
-def test_whoever_waits_is_told_of_the_end(closer):
+def test_a_waiting_reader_is_notified_of_the_end(closer):
     async def main():
         ends = memory_pair(limit=1)
         one, other = ends
@@ -198,7 +198,7 @@ def test_a_second_receiver_is_refused():
         with pytest.raises(LocalProtocolError, match="another task is already receiving"):
             await other.receive()
         await one.send(b"1")
-        # The message belongs to the one who waited for it, even if it has not run yet.
+        # The message belongs to its waiter, even if the waiter has not run yet.
         with pytest.raises(LocalProtocolError):
             await other.receive()
         assert await first == b"1"

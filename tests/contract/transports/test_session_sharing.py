@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hosted import Site, legacy, message, opening
+from hosted import Site, kitchen, legacy, message, opening, serving
 from raw_http import wired
 from revision_dates import DATES
 from round_robin import round_robin
 from server_processes import OLD, run, victim
 from session_site import listening, steps, text, tool
+from toolpost import KeyRing
 
 KEY = "a key that all processes of a fleet have"
 SESSION_REVISIONS = DATES[:4]
@@ -20,7 +21,7 @@ CALLS = 500
 
 
 async def workers(stack: AsyncExitStack, count: int = 2, key: str = KEY) -> list[Any]:
-    """So many processes with the same key."""
+    """This number of processes with the same key."""
     return [await stack.enter_async_context(victim(key=key)) for _ in range(count)]
 
 
@@ -84,7 +85,7 @@ def test_event_streams_come_from_either_process():
 
 
 @pytest.mark.requirement("HTTPL-27")
-def test_without_a_store_a_session_ends_at_the_process_that_is_told():
+def test_without_a_shared_store_a_session_ends_only_in_one_process():
     """Processes that share a key only do not hear of each other: the others serve on."""
 
     async def main():
@@ -131,3 +132,19 @@ def test_a_process_with_another_key_knows_nothing_of_a_session():
             assert (await Site(None, server.port).post(legacy(session), message("ping", id=1))).status == 200
 
     run(main)
+
+
+@pytest.mark.parametrize("keys", [None, KeyRing([b"k" * 32])])
+def test_a_server_that_gets_sessions_of_another_process_says_so_once(keys, caplog):
+    """`uvicorn --workers 2` without shared keys: clients lose their sessions at every other request."""
+
+    async def main():
+        ours, theirs = kitchen(keys=keys).asgi(), kitchen().asgi()
+        async with serving(ours) as first, serving(theirs) as second:
+            session = await second.open()
+            for _ in range(3):
+                assert (await first.post(legacy(session), message("ping", id=1))).status == 404
+
+    run(main)
+    told = [record.message for record in caplog.records if record.name.startswith("toolpost")]
+    assert len([text for text in told if "several processes serve it" in text]) == (keys is None)

@@ -30,7 +30,7 @@ def test_a_conversation(revision):
     run(main)
 
 
-def test_notices_and_questions_come_on_the_one_stream():
+def test_notifications_and_questions_come_on_the_same_stream():
     async def main():
         async with talking() as (_, client):
             await client.greet(OLD, {"elicitation": {}})
@@ -74,7 +74,7 @@ def test_cancelled_calls_say_nothing_more():
     run(main)
 
 
-def test_what_is_posted_has_to_be_a_message():
+def test_a_post_must_contain_a_message():
     async def main():
         async with talking() as (_, client):
             await client.greet()
@@ -89,7 +89,7 @@ def test_what_is_posted_has_to_be_a_message():
 
 
 def test_the_two_kinds_of_session_are_kept_apart():
-    """What is posted to the wrong endpoint would be answered where nobody listens."""
+    """A message posted to the wrong endpoint would be answered on a stream without a reader."""
 
     async def main():
         async with talking() as (_, client):
@@ -208,7 +208,7 @@ def test_many_large_answers_at_once():
     run(main)
 
 
-def test_a_list_that_changes_is_told():
+def test_a_changed_list_is_reported():
     async def main():
         server = kitchen()
         async with hosted(server) as site:
@@ -217,5 +217,27 @@ def test_a_list_that_changes_is_told():
             await client.ask(message("ping", id=1))
             server.tools.remove("echo")
             assert (await client.hear())["method"] == "notifications/tools/list_changed"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("public_url", "endpoint"),
+    [
+        ("https://example.com/tools", "/tools/messages"),
+        ("https://example.com/tools/mcp", "/tools/messages"),
+        ("https://example.com/a%20b/mcp/", "/a%20b/messages"),
+        ("https://example.com/mcp", "/messages"),
+        ("https://example.com", "/messages"),
+    ],
+)
+def test_behind_a_proxy_that_removes_a_prefix(public_url, endpoint):
+    """The endpoint is below the public URL, as the client has to ask for it."""
+
+    async def main():
+        async with serving(kitchen().asgi(public_url=public_url)) as site:
+            wire, head = await site.begin("GET", GET, target="/sse")
+            assert head.status == 200
+            assert (await wire.event()).data.startswith(f"{endpoint}?session_id=")
 
     run(main)

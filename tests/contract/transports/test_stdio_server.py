@@ -16,7 +16,7 @@ PING = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
 
 
 def hello(date, capabilities=None) -> list[dict[str, Any]]:
-    """All that a client can say before it has heard anything."""
+    """All that a client can send before it has received anything."""
     about = {"name": "eager", "version": "1"}
     opening = {"protocolVersion": date, "capabilities": capabilities or {}, "clientInfo": about}
     return [
@@ -33,7 +33,7 @@ def wire(*messages):
 
 
 def talk(*chunks, count, limit=MAX_LINE):
-    """The answers to these chunks, each written at once, which are so many, and what stderr says."""
+    """The responses to these chunks, each written separately, this many in total, and stderr."""
     command = [sys.executable, PROGRAM, str(limit)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -53,7 +53,7 @@ def talk(*chunks, count, limit=MAX_LINE):
 @pytest.mark.requirement("LIFE-1")
 @pytest.mark.parametrize("date", DATES[:-1])
 @pytest.mark.parametrize("size", [None, 1, 100])
-def test_what_is_sent_behind_the_handshake_is_answered_in_order(date, size):
+def test_messages_after_the_handshake_are_answered_in_order(date, size):
     data = wire(*hello(date), PING)
     chunks = [data] if size is None else [data[at : at + size] for at in range(0, len(data), size)]
     answers, _ = talk(*chunks, count=4)
@@ -96,7 +96,7 @@ def test_a_request_that_is_too_long_is_refused_by_its_id(line, id_):
         b'{"jsonrpc":"2.0","id":1,"result":%s}',
     ],
 )
-def test_a_notice_or_an_answer_that_is_too_long_is_not_answered(line):
+def test_a_notification_or_an_answer_that_is_too_long_is_not_answered(line):
     answers, said = talk(wire(*hello(DATES[-2]), line % LONG, PING), count=4, limit=5000)
     assert [answer["id"] for answer in answers] == [1, 2, 3, "last"]
     assert "dropped a message from the client" in said

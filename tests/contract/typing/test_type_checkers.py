@@ -74,7 +74,7 @@ CHECKERS: list[Callable[[Path], Found]] = [pyright, mypy, pyrefly]
 
 
 def differences(folder: Path, found: Found) -> list[str]:
-    """Errors that nobody expects, and lines without the one that is expected."""
+    """Unexpected errors, and lines without their expected error."""
     odd: list[str] = []
     for case in sorted(folder.glob("*.py")):
         for number, line in enumerate(case.read_text(encoding="utf-8").splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Tools that ask the client, tell it things, and take their time."""
+"""Tools that ask the client, notify it, and take their time."""
 
 import asyncio
 import enum
@@ -127,7 +127,7 @@ async def own(ctx: Context, method: str) -> Any:
 async def steps(ctx: Context, count: int) -> str:
     for step in range(count):
         await ctx.progress(step + 1, count, f"step {step + 1}")
-        await ctx.progress(step)  # goes back: not told
+        await ctx.progress(step)  # goes back: not reported
     return "done"
 
 

@@ -21,7 +21,7 @@ async def main() -> None:
         await busy.wait()
 
     async def heard(*_: object) -> None:
-        """Nothing is done with it; but who wants to hear, listens."""
+        """The value is ignored; a listener may use it."""
 
     async def hanging(mcp: Client) -> None:
         await mcp.call_tool("hang", progress=begun, timeout=None)

@@ -1,7 +1,7 @@
 """A server that things are done to: over stdin and stdout, or over HTTP if its first argument says so.
 
 The argument is JSON: what `server.run` takes, `drain` for stdio, the `key` of sessions, if it is not to
-be a random one, and the `store`. `holdings` tells what the process holds.
+be a random one, and the `store`. `holdings` reports the resources of the process.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ running: Counter[str] = Counter()
 
 @server.tool
 def pid() -> int:
-    """Who serves."""
+    """Return the id of the worker."""
     return os.getpid()
 
 
@@ -68,7 +68,7 @@ async def hang(ctx: Context) -> str:
 
 @server.tool
 async def hold(path: str, ctx: Context) -> int:
-    """Say that it has begun, and end when there is a file; who serves."""
+    """Report the start, and end when the file exists; return the id of the worker."""
     await ctx.progress(1, message=str(os.getpid()))
     while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - nothing else reaches a process
         await asyncio.sleep(0.01)
@@ -98,7 +98,7 @@ def blocked(ctx: SyncContext) -> str:
 
 @server.tool
 async def flood(count: int, size: int, ctx: Context) -> str:
-    """Say more than anybody wants to hear."""
+    """Send more than a client can read."""
     running["flood"] += 1
     try:
         text = "x" * size

@@ -1,4 +1,4 @@
-"""A server that serves over HTTP by itself, as the JSON in its first argument says."""
+"""A server over HTTP, configured by the JSON in its first argument."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ server = Server("web")
 
 @server.tool
 def pid() -> int:
-    """Who serves."""
+    """Return the id of the worker."""
     return os.getpid()
 
 
@@ -39,7 +39,7 @@ async def stuck(ctx: Context) -> str:
 
 @server.tool
 async def deaf(ctx: Context) -> str:
-    """Never end, even if told to."""
+    """Never end, even when cancelled."""
     await ctx.progress(1)
     while True:
         try:
@@ -50,7 +50,7 @@ async def deaf(ctx: Context) -> str:
 
 @server.tool
 async def blocks(ctx: Context) -> str:
-    """Let nobody else work."""
+    """Block the event loop."""
     await ctx.progress(1)
     await asyncio.sleep(0.05)
     time.sleep(60)  # noqa: ASYNC251 - that is the point

@@ -181,7 +181,7 @@ server.tool(Method(3).times)
 
 
 class Custom(BaseException):
-    """Neither an Exception nor known to anybody."""
+    """Neither an Exception nor a known BaseException."""
 
 
 class Unwritable:

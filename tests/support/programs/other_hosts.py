@@ -12,7 +12,7 @@ server = Server("hosts")
 
 
 def say(word: object) -> None:
-    """Tell the test."""
+    """Notify the test."""
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
@@ -33,7 +33,7 @@ async def steps(ctx: Context) -> str:
 
 @server.tool
 async def wait() -> str:
-    """Tell that it has begun, and that it was cancelled."""
+    """Report the start, and the cancellation."""
     say("begun")
     try:
         await asyncio.Event().wait()
@@ -59,7 +59,7 @@ async def on_hypercorn(stop: asyncio.Event) -> None:
 
 
 async def on_granian(stop: asyncio.Event) -> None:
-    """Serve on granian, which binds by itself."""
+    """Serve on granian, which binds the socket."""
     from granian.constants import Interfaces  # noqa: PLC0415 - one of two
     from granian.server.embed import Server as Granian  # noqa: PLC0415 - one of two
 
@@ -74,7 +74,7 @@ async def on_granian(stop: asyncio.Event) -> None:
 
 
 async def main() -> None:
-    """Serve until told to stop."""
+    """Serve until asked to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await {"hypercorn": on_hypercorn, "granian": on_granian}[sys.argv[1]](stop)

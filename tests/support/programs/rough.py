@@ -33,7 +33,7 @@ def reads() -> str:
 
 @server.tool
 async def dies(code: int) -> str:
-    print("last words", file=sys.stderr, flush=True)  # noqa: T201 - they are heard there
+    print("last words", file=sys.stderr, flush=True)  # noqa: T201 - the test reads them
     os._exit(code)
 
 

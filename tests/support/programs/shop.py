@@ -31,7 +31,7 @@ paid: list[bool] = []
 
 @dataclass
 class Address:
-    """Where somebody lives."""
+    """An address."""
 
     city: str
     zip: int | None = None
@@ -112,7 +112,7 @@ def fail() -> str:
 
 @server.tool
 async def cook(ctx: Context, steps: int = 3) -> str:
-    """Take a while, and tell of it."""
+    """Take a while, and report progress."""
     for step in range(steps):
         await ctx.progress(step + 1, steps, f"step {step + 1}")
         await ctx.warning(f"it is hot, {step + 1}")
@@ -151,7 +151,7 @@ async def pay(ctx: Context) -> str:
 
 @server.tool
 async def wait(ctx: Context) -> str:
-    """Wait for ever."""
+    """Wait without limit."""
     await ctx.warning("waiting")
     await asyncio.Event().wait()
     return "never"

@@ -1,4 +1,4 @@
-"""A client that keeps its tokens in files, on a disk that is full when it is told so.
+"""A client that stores its tokens in files, on a disk that is full on request.
 
 Its arguments are a URL and a folder. Each line of stdin is something to do; each gets one line on stdout.
 """
@@ -13,14 +13,14 @@ from toolpost import Client, FileTokens, MCPError, OAuth
 
 
 async def browse(url: str) -> str:
-    """Say yes, and tell where the browser is sent back to."""
+    """Log in, and return the URL of the redirect."""
     print("asks the user", file=sys.stderr, flush=True)  # noqa: T201 - for the test to count
     async with aiohttp.ClientSession() as session, session.get(url, allow_redirects=False) as response:
         return response.headers["location"]
 
 
 def disk(room: int) -> str:
-    """Let no file grow beyond so many bytes."""
+    """Limit the size of files."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     return "done"

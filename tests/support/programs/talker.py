@@ -1,4 +1,4 @@
-"""A server by hand, of the session era: it logs as soon as somebody is there, and has nothing to offer."""
+"""A server without toolpost, of the session era: it logs as soon as a client connects, and offers nothing."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def say(message: dict[str, Any]) -> None:
 
 
 def notice(method: str, **params: Any) -> None:
-    """Tell something."""
+    """Send a log message."""
     say({"method": method, "params": params})
 
 
@@ -45,5 +45,5 @@ for line in sys.stdin:
         say({"id": number, "result": {}})
     elif number is not None:
         say({"id": number, "error": {"code": -32601, "message": f"no {method}"}})
-while "stay" in sys.argv:  # some servers do not notice that nobody is there any more
+while "stay" in sys.argv:  # some servers do not detect a disconnect
     signal.pause()

@@ -27,7 +27,7 @@ from toolpost.errors import (
         ({"auth": ["oauth"]}, "a string, not"),
     ],
 )
-def test_what_cannot_be_meant_in_a_configuration_is_told_with_its_place(entry, match, tmp_path):
+def test_an_invalid_configuration_is_reported_with_its_place(entry, match, tmp_path):
     config = {"mcpServers": {"notes": {"url": "http://localhost/mcp", **entry}}}
     with pytest.raises(ConnectFailed, match=match) as caught:
         Client(config)
@@ -69,7 +69,7 @@ def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entr
     monkeypatch.delenv("N7_NONE", raising=False)
     filled = mcp_json.expand_variables(entry)
     if url is None:
-        assert filled == entry  # these are no variables
+        assert filled == entry  # these are not variables
     else:
         address = Http.from_target(filled)
         assert (address.url, (address.headers or {}).get("x-key")) == (url, header)

@@ -11,7 +11,7 @@ from fake_authorization_site import AuthSites, browse, run
 from toolpost import AuthError
 
 
-def test_time_outs_stand_still_while_somebody_logs_in():
+def test_timeouts_are_paused_during_a_login():
     async def visit(sites: AuthSites) -> None:
         ends: list[float | None] = []
 
@@ -33,7 +33,7 @@ def test_time_outs_stand_still_while_somebody_logs_in():
     run(visit)
 
 
-# --------------------------------------------------------------------- nobody sees a secret
+# --------------------------------------------------------------------- secrets are not shown
 
 
 @pytest.mark.requirement("AUTH-60", "AUTH-68")

@@ -51,7 +51,7 @@ def nearly_over(auth: Any, *, ended: bool = False) -> None:
 
 @pytest.mark.parametrize("status", PASSING)
 @pytest.mark.parametrize("early", [True, False])
-def test_a_refresh_that_nobody_can_do_now_is_done_later_and_bothers_nobody(status, early):
+def test_a_failed_refresh_is_repeated_later_without_a_prompt(status, early):
     async def visit(sites: AuthSites) -> None:
         auth = sites.oauth()
         async with sites.client(auth) as mcp:
@@ -80,7 +80,7 @@ def test_a_refresh_that_nobody_can_do_now_is_done_later_and_bothers_nobody(statu
 
 
 @pytest.mark.parametrize("lapsed", ["it has ended", "long ago"])
-def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, lapsed):
+def test_a_lost_first_request_does_not_discard_a_new_token(monkeypatch, lapsed):
     async def visit(sites: AuthSites) -> None:
         sites.token = {"refresh_token": ...}
         auth, real = sites.oauth(), sites.answer_mcp
@@ -187,7 +187,7 @@ def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
     run(visit)
 
 
-def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
+def test_refused_scopes_may_be_requested_again_later(monkeypatch):
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("write",)
         issue, granted = sites.issue, ("read",)
@@ -215,7 +215,7 @@ def test_as_many_scopes_as_a_server_has_may_be_asked_for_one_by_one():
     run(visit)
 
 
-def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_why():
+def test_a_user_who_always_declines_is_not_asked_again_and_all_calls_fail():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.needs = ("write",)
@@ -268,7 +268,7 @@ def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
     run(visit)
 
 
-# --------------------------------------------------------------------- what nobody waits for
+# --------------------------------------------------------------------- unattended requests
 
 
 class Refusing:
@@ -291,7 +291,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("what", ["cancellation", "pong"])
-def test_what_no_call_in_flight_needs_bothers_nobody(what):
+def test_a_background_request_does_not_prompt_the_user(what):
     async def visit(sites: SessionAuthSites) -> None:
         held, let_go, told = asyncio.Event(), asyncio.Event(), Refusing()
         real, serve = sites.answer_mcp, sites.serve_mcp
@@ -367,7 +367,7 @@ class Stuck:
         raise OSError("full")
 
 
-def test_what_a_storage_cannot_do_is_done_in_memory_and_told_once(caplog):
+def test_a_failing_storage_is_replaced_by_memory_and_reported_once(caplog):
     async def main() -> None:
         storage = Stuck()
         storage.kept["k"] = "old"

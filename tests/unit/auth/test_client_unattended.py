@@ -68,7 +68,7 @@ def run_session_sites(work: Any) -> None:
     asyncio.run(visit())
 
 
-def test_a_stream_that_is_refused_opens_no_window_and_comes_back_when_somebody_logs_in():
+def test_a_rejected_stream_opens_no_browser_and_resumes_after_a_login():
     async def visit(sites: SessionAuthSites) -> None:
         sites.token = {"refresh_token": ...}
         looked = asyncio.Event()
@@ -125,7 +125,7 @@ def test_a_background_request_asks_for_no_more_scopes():
     run(visit)
 
 
-def test_who_failed_to_log_in_does_not_end_what_waits_in_the_background():
+def test_a_failed_login_does_not_end_background_requests():
     async def visit(sites: AuthSites) -> None:
         auth = sites.oauth()
         errand = OutgoingRequest(sites.server, "GET", sites.server, unattended=True)
@@ -164,7 +164,7 @@ class Told:
         pass
 
 
-def test_an_authorizer_is_told_for_what_nobody_waits():
+def test_an_authorizer_knows_unattended_requests():
     async def visit(sites: SessionAuthSites) -> None:
         told = Told()
         sites.for_streams.add("")
@@ -177,7 +177,7 @@ def test_an_authorizer_is_told_for_what_nobody_waits():
     run_session_sites(visit)
 
 
-def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
+def test_a_reopened_listen_is_unattended():
     async def visit(sites: AuthSites) -> None:
         told, listens, again = Told(), 0, asyncio.Event()
 
@@ -207,7 +207,7 @@ def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
     run(visit)
 
 
-def test_what_is_unattended_ends_with_its_block():
+def test_the_unattended_mark_ends_with_its_block():
     with mark_unattended():
         assert is_unattended()
         with mark_unattended(False):
@@ -216,7 +216,7 @@ def test_what_is_unattended_ends_with_its_block():
     assert not is_unattended()
 
 
-def test_a_notice_waits_as_long_as_a_person_who_logs_in():
+def test_a_notification_waits_for_the_login():
     async def visit(sites: SessionAuthSites) -> None:
         ends: list[list[float | None]] = []
 

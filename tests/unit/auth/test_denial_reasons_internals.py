@@ -19,7 +19,7 @@ def own(**more: Any) -> Auth:
     return Auth(ISSUER, verifier=lambda _: "ann", **more)
 
 
-def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
+def test_invented_reasons_do_not_fill_the_log(monkeypatch):
     reasons = LogThrottle()
     told = [reasons.should_log(f"reason {n}: detail") for n in range(2 * denying.MAX_LOGGED_REASONS)]
     assert told == [True] * denying.MAX_LOGGED_REASONS + [False] * denying.MAX_LOGGED_REASONS
@@ -31,7 +31,7 @@ def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "http://127.0.0.1:8000", "127.0.0.1:x", 8000])
 @pytest.mark.parametrize("auth", [None, own()])
-def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
+def test_an_invalid_address_is_reported_with_and_without_auth(address, auth):
     async def main() -> None:
         with pytest.raises(ValueError, match=r"expected host:port, such as '127"):
             await serve_http(kitchen(auth), address, HTTP)
@@ -39,5 +39,5 @@ def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
     run(main)
 
 
-def test_the_address_of_another_machine_tells_no_url():
+def test_an_address_of_another_machine_has_no_default_url():
     assert _add_public_url(kitchen(own()), "10.0.0.1:8000", HTTP) is HTTP

@@ -56,7 +56,7 @@ def test_challenges(text, expected):
 
 
 @given(st.text(max_size=200))
-def test_whatever_stands_there_is_read(text):
+def test_any_header_text_is_parsed(text):
     for found in discovery.parse_challenges(text):
         assert found.scheme
         assert found.scopes == tuple(dict.fromkeys(found.scopes))
@@ -209,7 +209,7 @@ def test_the_browser_is_given_pages_only(monkeypatch, capsys):
     assert len(opened) == 4
 
 
-def test_what_is_shown_of_an_address():
+def test_secrets_in_an_address_are_not_shown():
     assert redact_url("https://me:pw@x.example/a?token=1#f") == "https://x.example/a"
     assert redact_url("https://x.example/\x1b[31m") == "https://x.example/?[31m"
     assert len(redact_url("https://x.example/" + "a" * 1000)) <= 200

@@ -20,7 +20,7 @@ from toolpost.transports.credentials import (
 )
 
 
-def test_an_object_of_ones_own_keeps_the_promise():
+def test_a_custom_object_satisfies_the_protocol():
     class Mine:
         def __init__(self) -> None:
             self.told: list[object] = []
@@ -44,7 +44,7 @@ def test_an_object_of_ones_own_keeps_the_promise():
         async with sites.client(mine):
             pass
         assert mine.told == ["POST", (401, {"x-key": "1"}, True), "POST", {"authorization": "Bearer mine"}]
-        # One that wants to go on for ever is stopped.
+        # An endless one is stopped.
         sites.valid.clear()
         with pytest.raises(TokenRejected):
             await sites.client(mine).connect()
@@ -54,7 +54,7 @@ def test_an_object_of_ones_own_keeps_the_promise():
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\n", "ü", 5])
-def test_what_is_no_token_is_refused_without_being_shown(token):
+def test_an_invalid_token_is_rejected_without_being_shown(token):
     with pytest.raises(
         AuthError,
         match=r"the token function .*<lambda> .* an invalid token: (the token|a int instead)",
@@ -63,14 +63,14 @@ def test_what_is_no_token_is_refused_without_being_shown(token):
     assert repr(token) not in str(caught.value) or not token
 
 
-def test_what_could_authorize_nobody_is_refused():
+def test_a_verifier_that_accepts_no_token_is_rejected():
     with pytest.raises(TypeError, match="must be a token"):
         Client("http://localhost/mcp", auth=5)  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(TypeError, match="is a class"):
         Client("http://localhost/mcp", auth=OAuth)  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(TypeError, match="auth= requires an HTTP target"):
         Client(Server("x"), auth="t0ken")
-    with pytest.raises(ConnectFailed, match="exclude each other"):
+    with pytest.raises(ConnectFailed, match="mutually exclusive"):
         Client("http://localhost/mcp", headers={"Authorization": "Bearer x"}, auth="y")
     assert make_authorizer(None) is None
 

@@ -30,7 +30,7 @@ async def both(path: str = "", **jwt: Any):
             yield site, issuer
 
 
-def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatch):
+def test_invented_keys_cause_few_requests_and_block_no_client(monkeypatch):
     async def main() -> None:
         async with both() as (site, issuer):
             good = issuer.token(RESOURCE)
@@ -41,7 +41,7 @@ def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatc
                 assert (answer.status == 503) == (answer.headers.get("retry-after") == "5")
                 return answer.status
 
-            # Bad tokens are refused as long as that can be found out; then nobody knows whether they are.
+            # Invalid tokens are rejected as long as they can be checked; after that they cannot be judged.
             assert [await invented(f"k{n}") for n in range(8)] == [401] * 5 + [503] * 3
             assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
             assert (await site.post(*listing(good))).status == 200
@@ -90,7 +90,7 @@ def test_keys_may_rotate_under_the_same_name_or_none(kid, monkeypatch):
         issuer.rotate(forget=True)
         assert [await good() for _ in range(3)] == [True] * 3
         assert issuer.request_counts["jwks"] == 2
-        # Anybody can send what nobody has signed: that makes no storm, and is no good in any case.
+        # Anyone can send unsigned tokens: they cause few requests, and are rejected in any case.
         forger = TokenIssuer(ISSUER)
         assert [await good(forger) for _ in range(8)] == [False] * 8
         assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
@@ -137,7 +137,7 @@ def test_an_issuer_that_hangs_holds_up_only_those_whose_keys_are_not_there(monke
         monkeypatch.setattr(keeping, "FETCH_TIMEOUT", 0.01)
         with pytest.raises(RequestFailed):
             await verifier.verify(issuer.token(RESOURCE), RESOURCE)
-        # The question is still open, and has been all the time: it was asked once, and nobody gave it up.
+        # The request is still in flight: it was sent once, and not abandoned.
         fetch = verifier._key_source._fetch_task
         assert fetch is not None
         assert not fetch.done()
@@ -164,7 +164,7 @@ def test_an_issuer_that_takes_its_time(monkeypatch):
     run(main)
 
 
-def test_who_waits_may_leave_and_others_get_the_keys():
+def test_a_waiter_may_leave_and_others_get_the_keys():
     begun, go, loads = asyncio.Event(), asyncio.Event(), []
     issuer = TokenIssuer(ISSUER)
     token = parse_jws(issuer.token(RESOURCE))
@@ -314,7 +314,7 @@ def test_keys_that_are_of_no_use(key, caplog):
 @pytest.mark.parametrize(
     "text", ["", "a", "a.b", "a.b.c.d", "e30.e30.é", "e30.e30.a", "bm8.e30.", "W10.e30."]
 )
-def test_what_is_no_compact_text(text):
+def test_an_invalid_compact_jws(text):
     with pytest.raises(TokenRejected):
         parse_jws(text)
 

@@ -25,12 +25,12 @@ ISSUER = "https://login.example.com"
         ({"sse": "/mcp"}, RESOURCE, {"/mcp", ""}),
         ({"stateless": True}, RESOURCE, {"/mcp", ""}),
         ({"sse": "/old/", "messages": "/m"}, RESOURCE, {"/mcp", "/old", ""}),
-        # The other one is below the resource, or nobody knows what it is called.
+        # The other one is below the resource, or its name is unknown.
         ({"path": "/"}, "https://a.example", {""}),
         ({}, "https://a.example/other", {"/mcp", "/other", ""}),
     ],
 )
-def test_what_is_published_where(web, resource, places):
+def test_the_published_paths(web, resource, places):
     app: Any = kitchen(Auth(ISSUER, resource=resource, verifier=lambda _: "ann")).asgi(**web)
     published = app._authenticator.metadata_documents
     assert set(published) == {f"{RESOURCE_METADATA_PATH}{place}" for place in places}

@@ -36,7 +36,7 @@ def account_of(auth: Grant) -> TokenProvider:
     return account
 
 
-def test_a_token_that_is_still_good_is_used_while_somebody_else_is_at_it(monkeypatch):
+def test_a_valid_token_is_used_while_another_program_refreshes_it(monkeypatch):
     monkeypatch.setattr(grant, "LOCK_TIMEOUT", 0.01)
 
     async def visit(sites: AuthSites) -> None:

@@ -29,7 +29,7 @@ def test_tokens_are_remembered_as_digests_and_only_so_many(monkeypatch):
     assert not any(b"t1" in key or len(key) != 32 for key in memory._entries)
 
 
-def test_what_has_ended_is_forgotten():
+def test_expired_entries_are_forgotten():
     memory = VerificationCache()
     memory.put("gone", Principal("ann", claims={"exp": time.time() - 1}), 60)
     memory.put("never", Principal("ann"), -1)
@@ -65,7 +65,7 @@ def test_a_key_that_is_too_short_is_not_used(monkeypatch, caplog):
     assert "fewer than 4096 bits" in caplog.text
 
 
-def test_a_key_may_say_what_it_is_for():
+def test_a_key_may_declare_its_use():
     [key] = read_keys({**TokenIssuer(ISSUER).jwks["keys"][0], "alg": "ES256"})
     assert key.can_verify("ES256", key.kid)
     assert not key._replace(algorithm="ES384").can_verify("ES256", key.kid)

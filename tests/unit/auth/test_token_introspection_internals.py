@@ -19,7 +19,7 @@ async def crowd(verifier: Introspection, *tokens: str) -> list[Any]:
     return await asyncio.gather(*(verifier.verify(each, RESOURCE) for each in tokens), return_exceptions=True)
 
 
-def test_one_question_for_all_who_wait_with_the_same_token():
+def test_one_question_for_all_waiters_with_the_same_token():
     async def main() -> None:
         issuer = Issuer()
         verifier = asks(issuer)
@@ -79,7 +79,7 @@ def test_tokens_that_were_good_before_do_not_wait_behind_inventions(monkeypatch)
     run(main)
 
 
-def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
+def test_no_waiter_waits_without_limit(monkeypatch):
     monkeypatch.setattr(asking, "MAX_CONCURRENT_REQUESTS", 1)
     monkeypatch.setattr(asking, "ISSUER_TIMEOUT", 0.01)
 

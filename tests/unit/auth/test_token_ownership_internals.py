@@ -13,7 +13,7 @@ from toolpost.errors import AuthError, InsufficientScope, TokenRejected
 from toolpost.single_flight import SingleFlight
 
 
-def test_who_joins_while_work_is_given_up_has_it_done_anew():
+def test_a_caller_that_joins_a_cancelled_task_starts_another():
     async def main() -> tuple[list[str], str]:
         flight: SingleFlight[str] = SingleFlight()
         began: list[str] = []
@@ -58,14 +58,14 @@ def test_a_user_is_not_asked_for_ever():
             asked.record_prompt(frozenset("ab"), Tokens("t0ken"))
 
 
-def test_before_a_login_has_begun_nobody_ends_it():
+def test_an_early_cancellation_does_not_end_a_login():
     async def main() -> bool:
         return RedirectListener("http://127.0.0.1/callback").accept([])
 
     assert asyncio.run(main()) is False
 
 
-def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
+def test_a_refresh_without_waiters_is_finished_and_stored():
     """The authorization server has used the refresh token: its response has the only valid one."""
 
     async def main() -> list[str]:

@@ -62,9 +62,9 @@ def test_a_lock_follows_no_link(tmp_path):
     assert not (tmp_path / "created").exists()
 
 
-def test_a_file_of_somebody_else_is_not_read(tmp_path, caplog):
+def test_a_file_of_another_user_is_not_read(tmp_path, caplog):
     if os.geteuid():
-        # Only root can give a file away: the folder is somebody else's then, as shown above.
+        # Only root can give a file away: the folder then belongs to another user, as shown above.
         return
     kept = FileTokens(tmp_path)
     asyncio.run(kept.put("k", "v"))
@@ -101,7 +101,7 @@ class Moody(MemoryTokens):
         raise OSError("never")
 
 
-def test_a_storage_that_fails_is_told_and_replaced(caplog):
+def test_a_storage_that_fails_is_reported_and_replaced(caplog):
     async def use() -> None:
         moody = Moody()
         vault = ResilientStorage(moody)
@@ -113,7 +113,7 @@ def test_a_storage_that_fails_is_told_and_replaced(caplog):
         with pytest.raises(AuthError, match="token storage Moody failed"):
             await vault.get("k")
         moody.fails = False
-        assert await vault.get("k") == "old"  # it could not be asked what it had: nobody knows what is newer
+        assert await vault.get("k") == "old"  # its contents are unknown, and so is the newer token
         assert await vault.get("l") == "s3cret"
         moody.put("l", "of another program")
         assert await vault.get("l") == "of another program"
@@ -135,7 +135,7 @@ def test_a_storage_that_fails_is_told_and_replaced(caplog):
         {"refresh": ""},
     ],
 )
-def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
+def test_damaged_tokens_are_requested_again(caplog, damage):
     async def visit() -> None:
         storage = MemoryTokens()
         async with AuthorizationServer.serve() as login, place(login, dpop=True) as url:
@@ -156,7 +156,7 @@ def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
 # --------------------------------------------------------------------- guests
 
 
-def test_guests_who_say_nothing_do_not_keep_the_browser_out():
+def test_silent_connections_do_not_block_the_browser():
     async def visit() -> None:
         async with RedirectListener("http://127.0.0.1/callback").open() as listener:
             listener.accept = lambda _: True
@@ -193,7 +193,7 @@ def test_guests_who_say_nothing_do_not_keep_the_browser_out():
         ({"refresh_token": "s3cret\n"}, "in a header"),
     ],
 )
-def test_an_answer_that_is_no_token_is_told_without_being_shown(said, match):
+def test_an_answer_that_is_not_a_token_is_reported_without_being_shown(said, match):
     with pytest.raises(AuthError, match=match) as caught:
         parse_token_response({"access_token": "s3cret", "token_type": "Bearer"} | said, (), None)
     assert "s3c" not in str(caught.value)

@@ -45,7 +45,7 @@ def test_words_choose_scenarios_by_how_they_begin():
     assert bench._unknown(["stdio", "nothing", "http-list", "none"]) == ["nothing", "none"]
 
 
-def test_what_a_quick_run_cannot_judge_is_told():
+def test_goals_without_a_measurement_in_a_quick_run_are_reported():
     made = row(busy=0.8, ours=[80], official=[10])
     unjudged, disturbed = bench._caveats({made.key: made}, GOALS, quick=True)
     names = (
@@ -57,7 +57,7 @@ def test_what_a_quick_run_cannot_judge_is_told():
     assert not list(bench._caveats({}, GOALS, quick=False))
 
 
-def test_a_scenario_that_fails_as_a_whole_misses_and_is_told():
+def test_a_scenario_that_fails_as_a_whole_misses_and_is_reported():
     def run(_arena):
         raise Failed("nothing works")
 

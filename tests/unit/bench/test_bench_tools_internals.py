@@ -3,7 +3,7 @@
 from bench import profile
 
 
-def test_functions_that_only_wait_and_addresses_are_not_told():
+def test_waiting_functions_and_addresses_are_left_out():
     assert profile._title("~", 0, "<method 'poll' of 'select.epoll' objects>") == profile.WAITS
     assert profile._title("~", 0, "<method 'acquire' of '_thread.lock' objects>") == profile.WAITS
     new = "<built-in method __new__ of type object"

@@ -105,7 +105,7 @@ def test_names_are_those_of_the_schema_or_with_hyphens():
     assert typed(wanted, "--max-results", "a") == {"max_results": "a"}
 
 
-def test_names_that_no_option_can_have_are_said_as_json_only():
+def test_names_that_cannot_be_options_are_passed_as_json():
     wanted = schema(**{"a/b": TEXT, "-x": TEXT, "with space": TEXT, "": TEXT, "fine": TEXT})
     assert [each.name for each in extract_fields(wanted)] == ["fine"]
 
@@ -121,7 +121,7 @@ def test_help_shows_no_option_that_is_another_ones():
     assert "--x\n  --no-x / --no-no-x\n" in shown
 
 
-def test_names_that_collide_are_told_apart():
+def test_names_that_collide_are_distinguished():
     flag = {"type": "boolean"}
     inner = {"type": "object", "properties": {"b": TEXT}}
     wanted = schema(
@@ -155,7 +155,7 @@ NEEDED = schema("a", "b", "x", a=TEXT, b={**TEXT, "default": "there"}, x=ADDRESS
         ({"a": "1", "x": "no object"}, []),
     ],
 )
-def test_what_is_missing_is_named(arguments, gone):
+def test_missing_arguments_are_named(arguments, gone):
     given = {**arguments}
     assert [each.name for each in find_missing(extract_fields(NEEDED), given)] == gone
     assert given == {**arguments, "b": "there"}
@@ -191,12 +191,12 @@ def test_help_keeps_the_lines_of_a_description(capsys):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "@nowhere", "@."])
-def test_arguments_that_are_no_json_object_are_refused(text):
+def test_arguments_that_are_not_a_json_object_are_rejected(text):
     with pytest.raises(CommandError, match="--args"):
         parse_arguments(text)
 
 
-def test_a_field_tells_what_it_is():
+def test_a_field_describes_itself():
     field = SchemaField(("a", "b"), click.BOOL)
     assert (field.name, field.is_flag) == ("a.b", True)
     assert not SchemaField(("a",), click.BOOL, many=True).is_flag

@@ -57,7 +57,7 @@ def home(tmp_path, monkeypatch):
         ("weather.py --for cursor --print --env A=\udcff", "'\\udcff' is not valid UTF-8"),
     ],
 )
-def test_what_makes_no_sense_is_told(home, words, told):
+def test_contradictory_options_are_reported(home, words, told):
     (home / "sky" / "weather\udcff.py").write_text(WEATHER)
     from toolpost.cli.install.command import install_command  # noqa: PLC0415 - in this process: many others would take long
 
@@ -141,7 +141,7 @@ PLACE = ("mcpServers", "s")
 ENTRY = {"command": "new", "args": []}
 
 
-def test_what_a_user_has_added_stays(tmp_path):
+def test_additions_of_a_user_stay(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(
         """{
@@ -182,7 +182,7 @@ def test_an_entry_says_the_same_in_more_words(tmp_path):
         ("toml", "[mcpServers.x]\nenv = { K = 'secret' }\n", ' env = { K = "…" }\n'),
     ],
 )
-def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
+def test_unchanged_lines_show_no_secrets(tmp_path, form, text, shown):
     path = tmp_path / "config"
     path.write_text(text)
     file = HostConfigFile(path, form)
@@ -192,7 +192,7 @@ def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
     assert "told" in diff
 
 
-def test_what_is_new_is_shown_even_if_others_say_the_same(tmp_path):
+def test_changed_values_are_shown_even_if_others_are_equal(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"other": ENTRY, "last": {}}}, indent=2))
     file = HostConfigFile(path, "json")
@@ -219,7 +219,7 @@ def test_a_copy_of_each_state_is_kept_with_the_same_permissions(tmp_path):
     assert len([*tmp_path.iterdir()]) == 5
 
 
-def test_a_new_file_is_for_nobody_else(tmp_path):
+def test_a_new_file_is_private(tmp_path):
     file = HostConfigFile(tmp_path / "new" / "mcp.json", "json")
     assert file.write(file.with_entry(PLACE, ENTRY)) is None
     assert file.path.stat().st_mode & 0o777 == 0o600
@@ -248,7 +248,7 @@ def test_line_ends_and_the_mark_at_the_beginning_stay(tmp_path):
         ("toml", b"a = " + b"9" * 5000, "invalid TOML in .*: .*digits"),
     ],
 )
-def test_what_is_broken_or_written_otherwise_is_left_alone(tmp_path, form, data, told):
+def test_invalid_or_unexpected_files_are_not_changed(tmp_path, form, data, told):
     path = tmp_path / "config"
     path.write_bytes(data)
     with pytest.raises(CommandError, match=told):
@@ -259,7 +259,7 @@ def test_what_is_broken_or_written_otherwise_is_left_alone(tmp_path, form, data,
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_what_has_changed_meanwhile_is_not_written_over(tmp_path):
+def test_concurrent_changes_are_not_overwritten(tmp_path):
     path = tmp_path / "mcp.json"
     file = HostConfigFile(path, "json")
     path.write_text('{"a": 1}')
@@ -290,7 +290,7 @@ def test_of_several_at_once_none_writes_over_another(tmp_path):
     assert len(written) == 1
 
 
-def test_a_file_that_may_not_be_written_is_left_to_who_made_it(tmp_path, monkeypatch):
+def test_a_read_only_file_is_not_changed(tmp_path, monkeypatch):
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     monkeypatch.setattr(os, "access", lambda *_: False)  # for root, everything may be
@@ -298,7 +298,7 @@ def test_a_file_that_may_not_be_written_is_left_to_who_made_it(tmp_path, monkeyp
         HostConfigFile(path, "json")
 
 
-def test_a_disk_that_says_no_is_told_and_nothing_is_left(tmp_path, monkeypatch):
+def test_a_write_error_is_reported_and_nothing_is_left(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

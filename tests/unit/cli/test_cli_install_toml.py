@@ -97,14 +97,14 @@ def test_a_table_within_braces_is_changed():
 
 
 @pytest.mark.parametrize("before", ["", "a = 1\n", "a = 1\r\n", "# only this\n"])
-def test_what_was_put_is_dropped_again(before):
+def test_an_added_key_is_dropped_again(before):
     assert drop(put(before, ["mcp_servers", "w"], ENTRY), ["mcp_servers", "w"]) == before
 
 
 @pytest.mark.parametrize(
     "value", ['""', "''", '"\\\\"', "'\\'", '"""a"""""', "'''a''''", '"""\n[b]\n"""', "[\n'[b]', # [\n]"]
 )
-def test_a_string_is_no_more_than_that(value):
+def test_a_string_is_not_parsed_further(value):
     text = f"[a]\nc = {value}\nd = 1\n[b]\ne = 1\n"
     assert put(text, ["b", "e"], 2) == text.replace("e = 1", "e = 2")
     assert put(text, ["a", "d"], 2) == text.replace("d = 1", "d = 2")
@@ -124,7 +124,7 @@ def test_one_key_is_dropped():
         ("a = " + "[" * 100_000, "too deeply"),
     ],
 )
-def test_what_is_broken_is_told(text, told):
+def test_invalid_files_are_reported(text, told):
     for change in (lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
         with pytest.raises(ConfigSyntaxError, match=told):
             change(text)

@@ -5,11 +5,11 @@ import pytest
 from http_sites import Reply, odd_site
 from toolpost.cli.doctor.check_session import (
     ITEM_KINDS,
-    MAX_DESCRIPTION_LENGTH,
     MAX_TOOLS,
     lint_items,
 )
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.testing.schemas import MAX_DESCRIPTION_LENGTH
 
 OBJECT = {"type": "object"}
 
@@ -71,13 +71,13 @@ def test_a_tool_that_is_well_has_no_findings(good):
         ("tool", "fail", "tool number 1 has no name"),
     ],
 )
-def test_what_is_odd_about_a_tool_is_found(odd, verdict, text):
+def test_problems_of_a_tool_are_found(odd, verdict, text):
     found = list(lint_items(ITEM_KINDS["tools"], [odd], LATEST_SESSION))
     assert any(each[0] == verdict and text in each[1] for each in found), found
 
 
 @pytest.mark.parametrize("key", ["$ref", "$schema", "$dynamicRef"])
-def test_a_schema_makes_nobody_fetch_anything(key):
+def test_a_schema_causes_no_requests(key):
     asked = []
 
     def answer(request):
@@ -113,7 +113,7 @@ def test_a_schema_that_nests_without_an_end_is_not_followed():
     list(lint_items(ITEM_KINDS["tools"], [tool(inputSchema={**OBJECT, "x-deep": deep})], LATEST))
 
 
-def test_what_is_odd_about_the_others_is_found():
+def test_problems_of_other_entries_are_found():
     resources = [{"uri": "a:b", "name": "b"}, {"uri": "b", "name": "b"}, {"uri": "c:d"}, {}]
     assert [text for _, text in lint_items(ITEM_KINDS["resources"], resources, LATEST)] == [
         "resource b: the URI has no scheme, such as file: or notes:",

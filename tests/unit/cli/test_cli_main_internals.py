@@ -29,7 +29,7 @@ def test_help_loads_no_command():
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
-def test_without_what_it_needs_it_says_what_to_install(missing):
+def test_without_its_extra_the_error_names_it(missing):
     code = f"import sys; sys.modules[{missing!r}] = None; from toolpost.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False, timeout=PATIENCE

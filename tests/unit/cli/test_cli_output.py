@@ -159,7 +159,7 @@ def test_invalid_base64_is_reported():
         (ProgressParams("t", 10**400, total=-(10**400)), "1e+300/-1e+300"),
     ],
 )
-def test_progress_is_told_whatever_the_number(told, text):
+def test_progress_is_shown_for_any_number(told, text):
     assert format_progress(told) == text
 
 
@@ -199,7 +199,7 @@ def test_errors_are_explained(error, code, message, hint):
     assert (hint is None) == (raised.value.hint is None)
 
 
-def test_where_nobody_was_asked_a_doctor_does_not_help():
+def test_without_a_request_the_hint_about_doctor_is_omitted():
     with pytest.raises(CommandError) as raised, translate_errors():
         raise ConnectFailed("mcp.json is no JSON", peer="mcp.json")
     assert (raised.value.message, raised.value.hint) == ("mcp.json is no JSON", None)

@@ -28,7 +28,7 @@ async def told(client: Client) -> str:
 # --------------------------------------------------------------------- files
 
 
-def test_a_watch_tells_what_looks_different(tmp_path: Path):
+def test_a_watch_reports_changed_files(tmp_path: Path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("1")
     watch = FileWatcher()
@@ -48,7 +48,7 @@ def test_a_watch_tells_what_looks_different(tmp_path: Path):
     assert watch.poll_changes() == {str(tmp_path)}
 
 
-def test_code_is_read_anew_however_fast_it_changes(loading, tmp_path):
+def test_code_is_reread_however_fast_it_changes(loading, tmp_path):
     path = tmp_path / "fast_code.py"
     path.write_text("import fast_words\nfrom toolpost import Server\nserver = Server(fast_words.NAME)\n")
     source = None
@@ -64,7 +64,7 @@ def test_code_is_read_anew_however_fast_it_changes(loading, tmp_path):
     assert not list(tmp_path.rglob("*.pyc"))
 
 
-def test_its_own_files_are_those_below_that_nobody_has_installed(loading, tmp_path):
+def test_own_files_exclude_installed_packages(loading, tmp_path):
     installed = tmp_path / "venv" / "site-packages"
     installed.mkdir(parents=True)
     (installed / "own_third.py").write_text("")
@@ -91,7 +91,7 @@ def test_its_own_files_are_those_below_that_nobody_has_installed(loading, tmp_pa
     assert sys.modules["own_inner.own_part"] is before
 
 
-def test_folders_that_are_no_packages_are_read_anew_too(loading, tmp_path):
+def test_namespace_packages_are_reread_too(loading, tmp_path):
     folder = tmp_path / "bare_folder" / "bare_inner"
     folder.mkdir(parents=True)
     (tmp_path / "bare_code.py").write_text(
@@ -158,7 +158,7 @@ def test_nothing_is_left_of_code_that_was_replaced(loading, tmp_path):
         ("far_alone", {"far_alone.py"}),
     ],
 )
-def test_of_what_is_installed_its_package_is_its_own(loading, tmp_path, monkeypatch, name, files):
+def test_of_an_installed_module_its_package_is_watched(loading, tmp_path, monkeypatch, name, files):
     there = tmp_path / "site-packages"
     (there / "far_package").mkdir(parents=True)
     for file in ("far_package/__init__.py", "far_package/inside.py", "far_alone.py"):
@@ -175,7 +175,7 @@ def test_of_what_is_installed_its_package_is_its_own(loading, tmp_path, monkeypa
 
 
 class Told:
-    """What is told; and nobody is there to read it."""
+    """The output, without a reader."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -196,7 +196,7 @@ class Told:
 
 @asynccontextmanager
 async def reloading(name: str, told: Told) -> AsyncGenerator[Client]:
-    """A client of a server in this process, which is loaded anew."""
+    """A client of a server in this process, which is reloaded."""
     source = ServerSource(name, fresh=True)
     reload = Reloader(source, source.load(), told)
     async with Client(reload.server) as client:
@@ -322,7 +322,7 @@ def test_code_that_writes_beside_itself_and_fails_is_not_tried_forever(loading, 
     run(main)
 
 
-def test_code_that_is_never_done_loading_holds_up_nobody(loading, tmp_path, monkeypatch):
+def test_code_that_never_finishes_loading_does_not_block(loading, tmp_path, monkeypatch):
     begins, goes_on = threading.Event(), threading.Event()
 
     async def main():

@@ -77,7 +77,7 @@ def test_without_stdin_there_is_nothing_to_serve(weather, capfd, loading, monkey
     assert "stdin or stdout is closed" in capfd.readouterr().err
 
 
-def test_without_uvicorn_it_says_what_to_install(tmp_path, capfd, loading, monkeypatch):
+def test_without_uvicorn_the_error_names_the_extra(tmp_path, capfd, loading, monkeypatch):
     from toolpost.cli.group import run_command_line as toolpost  # noqa: PLC0415 - as above
 
     (tmp_path / "plain.py").write_text("from toolpost import Server\nserver = Server('plain')\n")
@@ -189,7 +189,7 @@ def test_a_server_is_found(loading, tmp_path, text, name):
         ("folder/part.py", UNREACHABLE, "attempted relative import", "use folder.part"),
     ],
 )  # fmt: skip
-def test_what_is_no_server_is_told_with_what_there_is(loading, tmp_path, text, code, told, hint):
+def test_a_module_without_a_server_lists_its_objects(loading, tmp_path, text, code, told, hint):
     files = {
         "folder/part.py": "from . import other\n",
         "folder/__init__.py": "",

@@ -1,4 +1,4 @@
-"""How messages look, where they go, and that neither a slow reader nor a full disk stops anybody."""
+"""How messages are shown, where they are written, and that a slow reader or a full disk stops no traffic."""
 
 import json
 import os
@@ -47,13 +47,13 @@ def test_a_message_is_a_line(seen, line):
     assert "\x1b[" in format_as_text(seen, colour=True)
 
 
-def test_all_of_a_message_can_be_shown():
+def test_full_shows_whole_messages():
     seen = ObservedMessage(at=0, by=CLIENT, size=40, kind="request", id=1, method="ping", body=PING)
     lines = format_as_text(seen, {"method": "ping"}).splitlines()
     assert [line.strip() for line in lines[1:]] == ["{", '"method": "ping"', "}"]
 
 
-def test_a_message_is_an_object_for_programs():
+def test_json_output_has_one_object_per_message():
     seen = ObservedMessage(
         at=0.25,
         by=SERVER,
@@ -81,7 +81,7 @@ def test_a_message_is_an_object_for_programs():
 # --------------------------------------------------------------------- where it goes
 
 
-def test_what_nobody_reads_in_time_is_counted():
+def test_lines_that_are_not_read_in_time_are_counted():
     reader, writer = os.pipe()
     outlet = BackgroundWriter(writer)
     line, count, read = "x" * (1024 * 1024), 9, list[bytes]()
@@ -99,7 +99,7 @@ def test_what_nobody_reads_in_time_is_counted():
     assert gap == f"… {count - len(shown)} lines dropped: the reader was too slow"
 
 
-def test_whoever_reads_no_more_is_forgotten():
+def test_a_closed_reader_is_ignored():
     reader, writer = os.pipe()
     os.close(reader)
     outlet = BackgroundWriter(writer)
@@ -135,7 +135,7 @@ def test_a_message_that_cannot_be_shown_stops_nothing():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
+def test_a_full_disk_ends_only_the_recording(tmp_path):
     shown: list[str] = []
     with Tape(tmp_path / "t.jsonl") as tape, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123 - no file
         kept: Any = tape._file
@@ -149,14 +149,14 @@ def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
     ]
 
 
-def test_a_recording_has_a_name_of_its_own(tmp_path):
+def test_a_recording_gets_an_unused_name(tmp_path):
     first = tmp_path / "a.jsonl"
     assert find_unused_path(first) == first
     first.touch()
     assert find_unused_path(first) == tmp_path / "a-1.jsonl"
 
 
-def test_sessions_are_forgotten_some_time():
+def test_old_sessions_are_forgotten():
     posts = ExchangeTracker(lambda _: None, lambda: 0.0)
     for number in range(MAX_SESSIONS + 5):
         posts.begin("POST", "/mcp", {"mcp-session-id": str(number)})

@@ -1,4 +1,4 @@
-"""What a witness says of a conversation: who answers whom, what was agreed upon, which rules were broken."""
+"""What the inspector reports about a conversation: pairs of messages, negotiated values, violations."""
 
 import json
 
@@ -20,7 +20,7 @@ def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol
 
 
 def hear(witness, *said):
-    """What a witness says of messages: each who said it, and what; a second apart."""
+    """What the inspector reports about messages, each with its sender; one second apart."""
     return [seen for at, (by, data) in enumerate(said) for seen in witness.inspect(by, data, float(at))]
 
 
@@ -65,7 +65,7 @@ def test_a_handshake_agrees_upon_a_revision(date):
     assert list(witness.seen_revisions) == [date]
 
 
-def test_an_answer_is_told_with_the_method_of_its_request_and_how_long_it_took():
+def test_a_response_is_shown_with_the_method_of_its_request_and_its_duration():
     asked, answered = hear(
         session(),
         (CLIENT, say("tools/call", {"name": "add"}, "a")),
@@ -108,7 +108,7 @@ def test_an_error_and_a_tool_that_says_no_have_failed():
     assert (outcome.kind, outcome.failed) == ("result", True)
 
 
-def test_a_line_that_is_too_long_is_told_by_its_ends():
+def test_an_oversized_line_is_identified_by_its_ends():
     witness = session()
     hear(witness, (CLIENT, say("resources/read", {"uri": "x:y"}, 7)))
     head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"contents":[', b"]}}"
@@ -118,7 +118,7 @@ def test_a_line_that_is_too_long_is_told_by_its_ends():
     assert witness.inspect(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0)[0].duration is None
 
 
-def test_what_waits_for_an_answer_is_bounded():
+def test_pending_requests_are_bounded():
     witness = session()
     for number in range(MAX_PENDING + 5):
         witness.inspect(CLIENT, say("tools/list", {"_meta": {"progressToken": number}}, number), 0)
@@ -160,7 +160,7 @@ BEFORE = "sent before initialization, without a protocol version"
         (SERVER, say("notifications/tools/list_changed"), None),
     ],
 )
-def test_what_breaks_a_rule_of_a_session_is_told(by, said, wrong):
+def test_violations_in_a_session_are_reported(by, said, wrong):
     seen = hear(session(), (by, said))[0]
     assert seen.violations
     assert wrong is None or seen.violations[0].startswith(wrong)
@@ -179,7 +179,7 @@ def test_what_breaks_a_rule_of_a_session_is_told(by, said, wrong):
         (CLIENT, say("notifications/cancelled")),
     ],
 )
-def test_what_breaks_no_rule_is_left_alone(by, said):
+def test_valid_messages_have_no_violations(by, said):
     assert hear(session(), (by, said))[0].violations == []
 
 
@@ -255,7 +255,7 @@ def test_the_handshake_is_not_cancelled():
     assert seen.violations == ["the handshake cannot be cancelled"]
 
 
-def test_a_capability_has_to_be_declared_by_who_is_asked():
+def test_a_capability_must_be_declared_by_the_receiver():
     (seen,) = hear(session(capabilities={"tools": {}}), (CLIENT, say("prompts/list", id=1)))
     assert seen.violations == ["requires 'prompts', which the server has not declared"]
     (seen,) = hear(session(), (SERVER, say("roots/list", id=1)))
@@ -309,7 +309,7 @@ def test_output_is_held_against_the_schema_that_went_by():
         assert (not seen.violations) is fits
 
 
-def test_a_batch_is_told_message_by_message_where_there_are_batches():
+def test_the_messages_of_a_batch_are_shown_one_by_one():
     batch = b"[" + say("ping", id=1) + b"," + say("ping", id=2) + b"," + b'{"jsonrpc":"1"}' + b"]"
     first, second, junk = hear(session(DATES[1]), (CLIENT, batch))
     assert [first.violations, second.violations] == [[], []]
@@ -381,14 +381,14 @@ def test_a_server_without_a_session_asks_by_returning():
         ({}, None, "input is required, but there are no input requests"),
     ],
 )
-def test_what_a_result_asks_for_is_looked_at(declared, asks, wrong):
+def test_input_requests_in_a_result_are_checked(declared, asks, wrong):
     asked = stateless("tools/call", {"name": "x"}, **{CLIENT_CAPABILITIES: declared})
     answer = {"resultType": "input_required", **({} if asks is None else {"inputRequests": asks})}
     _, seen = hear(MessageInspector(), (CLIENT, asked), (SERVER, say(id=1, result=answer)))
     assert seen.violations == ([] if wrong is None else [wrong])
 
 
-def test_what_was_agreed_upon_elsewhere_can_be_told():
+def test_a_revision_negotiated_elsewhere_can_be_passed():
     (seen,) = hear(MessageInspector(REVISIONS[DATES[1]]), (CLIENT, say("tools/list", id=1)))
     assert seen.violations == []
     (seen,) = hear(

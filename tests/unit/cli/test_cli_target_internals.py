@@ -69,7 +69,7 @@ def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint)
     assert (hint or "") in (raised.value.hint or "")
 
 
-def test_without_an_mcp_json_it_says_what_a_target_is(tmp_path, monkeypatch):
+def test_without_an_mcp_json_the_error_explains_targets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CommandError, match=r"no mcp\.json in this folder") as raised:
         parse_target(["notes"])
@@ -91,7 +91,7 @@ def reach(*words: str, **options: object) -> TargetConnector:
     return TargetConnector(parse_target(words), CommandOutput(), **options)  # type: ignore[arg-type] - a table of them
 
 
-def test_options_are_added_to_what_a_file_says(home):
+def test_options_extend_the_entry_of_a_file(home):
     stdio = reach("notes", env={"B": "3", "C": "4"}).resolve_target()
     assert isinstance(stdio, Stdio)
     assert (stdio.command, stdio.args, stdio.env) == (
@@ -114,6 +114,6 @@ def test_options_are_added_to_what_a_file_says(home):
         (["http://user:secret@h/"], {}, "must not contain a user"),
     ],
 )
-def test_what_does_not_fit_is_told(home, words, options, problem):
+def test_mismatches_are_reported(home, words, options, problem):
     with pytest.raises(CommandError, match=problem):
         reach(*words, **options).resolve_target()

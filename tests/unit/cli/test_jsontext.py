@@ -38,7 +38,7 @@ def test_comments_and_trailing_commas_are_read_past():
         ("/*" * 100_000, "no end"),
     ],
 )
-def test_what_is_broken_is_told_with_its_place(text, where):
+def test_invalid_files_are_reported(text, where):
     with pytest.raises(ConfigSyntaxError, match=where):
         parse(text)
 
@@ -133,7 +133,7 @@ space = st.text(st.sampled_from(" \n\t"), max_size=2) | st.sampled_from(["// c\n
 
 @st.composite
 def commented(draw, value):
-    """The text of a value, as somebody may have written it."""
+    """The text of a value, as a user may write it."""
     pad = lambda: draw(space)  # noqa: E731 - three letters in many places
     if isinstance(value, list | dict) and value:
         pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)
@@ -151,7 +151,7 @@ def commented(draw, value):
 
 
 @given(st.data(), objects, values)
-def test_whatever_is_written_a_change_is_the_only_one(data, value, new):
+def test_a_change_alters_nothing_else_in_any_document(data, value, new):
     text = data.draw(space) + data.draw(commented(value)) + data.draw(space)
     assert parse(text) == value
     key = data.draw(st.sampled_from([*value, "new"]))

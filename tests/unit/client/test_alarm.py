@@ -1,4 +1,4 @@
-"""One timer for all requests of a link: it rings for those that are late, and for nobody else."""
+"""One timer for all requests of a connection: it expires for late requests only."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -29,7 +29,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
-    """An alarm, and those who wait; it is set as a link sets it."""
+    """A timer and its calls; it is set as the dispatcher sets it."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     waiting = [Waiting(now + after) for after in deadlines]
@@ -42,7 +42,7 @@ def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
 
 
 @pytest.mark.parametrize("deadlines", [(5.0, 7.0, 60.0), (60.0, 7.0, 5.0), (5.0, 5.0, 7.0), (3.0, inf)])
-def test_each_hears_of_its_own_deadline(deadlines):
+def test_each_call_gets_its_own_deadline(deadlines):
     async def main() -> None:
         began = asyncio.get_running_loop().time()
         _, waiting = watch(*deadlines)
@@ -56,7 +56,7 @@ def test_each_hears_of_its_own_deadline(deadlines):
     run(main())
 
 
-def test_it_rings_for_nobody_and_is_not_set_again():
+def test_a_timer_without_deadlines_is_not_restarted():
     async def main() -> None:
         alarm, [each] = watch(5.0)
         each.deadline = inf
@@ -67,7 +67,7 @@ def test_it_rings_for_nobody_and_is_not_set_again():
     run(main())
 
 
-def test_a_deadline_that_was_moved_is_heard_of_once():
+def test_a_moved_deadline_expires_once():
     async def main() -> None:
         alarm, [each] = watch(5.0)
         each.deadline += 20

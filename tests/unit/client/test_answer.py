@@ -117,13 +117,13 @@ def test_a_callback_declares_its_capability(options, declared):
         ({"roots": ["https://a.example"]}, "file:// URI"),
     ],
 )
-def test_what_cannot_work_fails_when_the_client_is_made(options, text):
+def test_invalid_callbacks_fail_in_the_constructor(options, text):
     with pytest.raises(ValueError, match=text):
         RequestCallbacks(**options)
 
 
 @pytest.mark.parametrize("roots", ["/a", Path("/a"), Root("file:///a")])
-def test_one_root_is_no_list_of_roots(roots):
+def test_one_root_is_not_a_list_of_roots(roots):
     with pytest.raises(TypeError, match="list of roots"):
         RequestCallbacks(roots=roots)
 
@@ -147,25 +147,25 @@ def test_ping_is_answered_with_nothing():
         ([TextContent("a"), TextContent("b")], [TextContent("a"), TextContent("b")]),
     ],
 )
-def test_what_a_model_said_may_be_told_in_short(said, content):
+def test_a_sampling_answer_may_be_short(said, content):
     result = answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
     assert (result.role, result.content, result.model) == ("assistant", content, "unknown")
 
 
-def test_what_a_model_said_may_be_told_in_full():
+def test_a_sampling_answer_may_be_complete():
     full = CreateMessageResult(role="assistant", content=TextContent("x"), model="m", stop_reason="endTurn")
     assert answered(RequestCallbacks(sampling=lambda _: full), "sampling/createMessage", QUESTION) is full
 
 
 @pytest.mark.requirement("SAMP-15")
-def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
+def test_a_declined_sampling_request_is_a_rejection():
     with pytest.raises(UserRejected) as caught:
         answered(RequestCallbacks(sampling=lambda _: None), "sampling/createMessage", QUESTION)
     assert caught.value.code == -1
 
 
 @pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
-def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
+def test_a_sampling_callback_that_returns_nonsense_is_reported(said):
     with pytest.raises(TypeError, match=r"^on_sampling: expected a string, .* or None to decline, not \w+$"):
         answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
@@ -212,12 +212,12 @@ class Fields(Mapping[str, Any]):
         (ElicitResult("cancel"), "cancel", None),
     ],
 )
-def test_what_a_user_answered_may_be_told_in_short(value, action, content):
+def test_an_elicitation_answer_may_be_short(value, action, content):
     result = answered(RequestCallbacks(elicitation=lambda _: value), "elicitation/create", FORM)
     assert (result.action, result.content) == (action, content)
 
 
-def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
+def test_an_elicitation_callback_that_returns_nonsense_is_reported():
     with pytest.raises(TypeError, match=r"^on_elicitation: expected a dict .* an ElicitResult, not str$"):
         answered(RequestCallbacks(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
@@ -232,7 +232,7 @@ def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
         ({"properties": {"a": {"default": 1}, "b": {"default": 1}, "c": {}, "d": 7}}, {"a": 1, "b": 2}),
     ],
 )
-def test_what_the_user_left_out_has_its_default(schema, content):
+def test_omitted_fields_get_their_defaults(schema, content):
     params = ElicitParams(message="?", requested_schema=schema)
     result = answered(RequestCallbacks(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
     assert result.content == content
@@ -291,7 +291,7 @@ def test_a_visit_has_no_content():
 
 @pytest.mark.requirement("ROOT-3")
 @pytest.mark.parametrize("form", ["list", "function", "async function"])
-def test_roots_are_told_as_a_person_writes_them(form, tmp_path):
+def test_roots_may_be_paths(form, tmp_path):
     places = [Root("file:///a", name="A"), "file:///b", str(tmp_path), tmp_path / "x y"]
 
     async def tell() -> list[Any]:
@@ -311,19 +311,19 @@ def test_the_root_of_everything_has_no_name():
     assert answered(RequestCallbacks(roots=["/"]), "roots/list").roots == [Root("file:///")]
 
 
-def test_a_function_may_not_tell_roots_that_are_none():
+def test_a_roots_callback_with_invalid_roots_fails():
     with pytest.raises(ValueError, match="file://"):
         answered(RequestCallbacks(roots=lambda: ["https://a.example"]), "roots/list")
 
 
-# --------------------------------------------------------------------- methods of one's own
+# --------------------------------------------------------------------- custom methods
 
 
 @pytest.mark.parametrize(
     ("value", "result"),
     [({"b": 2}, b'{"b":2}'), (None, b"{}"), (Result(meta={"x": 1}), b'{"_meta":{"x":1}}')],
 )
-def test_a_method_of_ones_own_is_plain_json(value, result):
+def test_a_custom_method_is_plain_json(value, result):
     asked: list[Any] = []
 
     def own(params: dict[str, Any]) -> Any:
@@ -339,12 +339,12 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
 
 
 @pytest.mark.parametrize("value", [7, "text", [1], False])
-def test_a_handler_that_returns_no_object_is_told_so(value):
+def test_a_handler_that_returns_no_object_is_reported(value):
     with pytest.raises(TypeError, match="the handler of x/own must return an object"):
         answered(RequestCallbacks(custom={"x/own": lambda _: value}), "x/own")
 
 
-def test_params_that_are_no_object_are_refused():
+def test_params_that_are_not_an_object_are_rejected():
     with pytest.raises(InvalidParams, match="Invalid params for x/own"):
         answered(RequestCallbacks(custom={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
 
@@ -399,7 +399,7 @@ def test_answers_may_be_given_as_callbacks_return_them():
     assert list(responses) == ["a", "b", "c"]
 
 
-def test_callbacks_answer_what_was_left_out():
+def test_callbacks_answer_the_omitted_questions():
     responses = responded(
         RequestCallbacks(roots=["file:///r"]), ALL, {"a": "hello", "b": {"n": 1}}, EVERYTHING
     )
@@ -413,7 +413,7 @@ def test_callbacks_answer_what_was_left_out():
         ({"a": "x", "b": True, "c": [], "d": 1}, "unknown key 'd'; use one of 'a', 'b', 'c'"),
     ],
 )
-def test_answers_that_are_missing_or_too_many_are_told(given, text):
+def test_answers_that_are_missing_or_too_many_are_reported(given, text):
     with pytest.raises(ValueError, match=text):
         responded(RequestCallbacks(), ALL, given, EVERYTHING)
 

@@ -29,7 +29,7 @@ def test_a_number_of_seconds_passes(value):
         (math.nan, ValueError, "timeout must be more than 0 seconds, not nan"),
     ],
 )
-def test_anything_else_is_no_time_out(value, error, text):
+def test_other_values_are_not_a_timeout(value, error, text):
     with pytest.raises(error, match=text):
         check_seconds("timeout", value)
 
@@ -59,7 +59,7 @@ def test_a_mapping_becomes_a_dict(value):
         ({1: 2}, "arguments: names must be strings, not 1"),
     ],
 )
-def test_what_is_no_mapping_of_names_is_refused(value, text):
+def test_an_invalid_mapping_of_names_is_rejected(value, text):
     with pytest.raises(TypeError, match=text):
         check_mapping("arguments", value)
 

@@ -1,4 +1,4 @@
-"""Homes: a thread with a loop that nothing ends but who leaves it, and the exit of the interpreter."""
+"""Background loops: a thread with a loop that ends only on close, or at the exit of the interpreter."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ def home():
 
 
 @pytest.mark.parametrize("error", [LookupError, SystemExit, KeyboardInterrupt])
-def test_whatever_work_raises_is_raised_where_it_is_waited_for(home, error):
+def test_exceptions_of_work_are_raised_in_the_waiting_caller(home, error):
     async def fail() -> None:
         raise error
 
@@ -68,7 +68,7 @@ def test_nothing_that_happens_on_the_loop_ends_it(home, end):
     assert begin(home, work).result(10) == 1
 
 
-def test_whoever_waits_fails_with_a_loop_that_ended_all_the_same(home):
+def test_a_waiter_fails_even_if_the_loop_has_ended(home):
     async def cancel_all() -> None:
         for task in asyncio.all_tasks():
             task.cancel()

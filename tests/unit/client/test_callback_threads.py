@@ -1,4 +1,4 @@
-"""The threads of a client's callbacks: bounded, its own, and in nobody's way."""
+"""The threads of a client's callbacks: bounded, separate, and without effect on others."""
 
 import asyncio
 import gc
@@ -59,7 +59,7 @@ def test_an_async_callback_runs_on_the_loop_and_a_sync_one_does_not(crew):
 
 
 @pytest.mark.parametrize("error", [LookupError("oops"), SystemExit(3), KeyboardInterrupt()])
-def test_whatever_is_raised_belongs_to_the_caller(crew, error):
+def test_exceptions_belong_to_the_caller(crew, error):
     def fail() -> None:
         raise error
 
@@ -86,7 +86,7 @@ def test_threads_are_daemons_used_again_and_see_the_context(crew):
     run(main())
 
 
-def test_more_callbacks_than_threads_wait_their_turn_unless_nobody_waits_for_them(crew):
+def test_callbacks_wait_for_a_thread_unless_they_are_abandoned(crew):
     gate = threading.Event()
     begun = threading.Semaphore(0)
     done: list[str] = []

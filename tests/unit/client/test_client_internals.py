@@ -41,7 +41,7 @@ from toolpost.types import (
 )
 
 
-def test_people_who_debug_a_tool_learn_where_its_server_wrote():
+def test_a_tool_error_has_a_note_about_the_servers_stderr():
     async def fail(_: Asked) -> Result:
         return CallToolResult(content=[TextContent("its log tells why")], is_error=True)
 
@@ -84,7 +84,7 @@ def test_structured_content_is_validated_once_the_tools_are_known(date):
 
 
 @every_revision
-def test_the_log_of_the_server_is_heard_from_the_level_on_that_was_set(date):
+def test_the_log_starts_at_the_level_that_was_set(date):
     async def call(asked: Asked) -> Result:
         for level in ("debug", "info", "warning"):
             await asked.log(level, level.upper())
@@ -113,7 +113,7 @@ def test_the_log_of_the_server_is_heard_from_the_level_on_that_was_set(date):
 @pytest.mark.parametrize(
     ("on_log", "capabilities"), [(None, ALL), (list[LogParams]().append, ServerCapabilities(tools=ALL.tools))]
 )
-def test_no_log_is_asked_for_that_nobody_hears_or_nobody_tells(on_log, capabilities):
+def test_no_log_is_requested_without_a_callback_or_a_capability(on_log, capabilities):
     async def call(asked: Asked) -> Result:
         assert asked.incoming.peer.log_level is None
         return await said(asked)
@@ -251,7 +251,7 @@ class OwnResult(Result):
 
 
 @every_revision
-def test_anything_can_be_asked_and_said(date):
+def test_custom_requests_and_notifications_can_be_sent(date):
     own = Row("x/own", ClientRequestParams, Result)
 
     async def answer(asked: Asked) -> Result | Raw:
@@ -290,11 +290,11 @@ def test_anything_can_be_asked_and_said(date):
     run(main())
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 @sessions
-def test_every_other_notice_reaches_the_callback_in_order(date):
+def test_every_other_notification_reaches_the_callback_in_order(date):
     async def main() -> None:
         heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
@@ -318,7 +318,7 @@ def test_every_other_notice_reaches_the_callback_in_order(date):
     run(main())
 
 
-def test_notices_without_a_callback_are_dropped_in_silence():
+def test_notifications_without_a_callback_are_dropped_in_silence():
     async def main() -> None:
         server = RawServer()
         async with Client(server, revision=DATES[0]) as client:
@@ -331,7 +331,7 @@ def test_notices_without_a_callback_are_dropped_in_silence():
     run(main())
 
 
-def test_help_tells_of_the_numbers_and_of_what_each_counts():
+def test_help_describes_the_statistics():
     assert "stats" in pydoc.plain(pydoc.render_doc(Client))
     told = inspect.getdoc(Stats)
     assert told is not None

@@ -1,4 +1,4 @@
-"""The life of a client: opened and closed by anybody, in any order, any number of times."""
+"""The lifetime of a client: opened and closed from any task, in any order, any number of times."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from toolpost.errors import ChannelClosed
 from toolpost.types import Result
 
 
-def test_a_closed_client_forgets_what_belonged_to_its_connection():
+def test_a_closed_client_forgets_the_facts_of_its_connection():
     async def main() -> None:
         levels: list[object] = []
 
@@ -33,7 +33,7 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_connection_whose_loop_has_ended_is_no_connection(told):
+def test_a_connection_of_an_ended_loop_is_not_reused(told):
     def end() -> None:
         asyncio.run(client.connect())
         if not told:  # as with a loop that was closed without cancelling its tasks

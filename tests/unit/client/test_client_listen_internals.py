@@ -106,7 +106,7 @@ def test_closing_while_it_tries_ends_it():
 # --------------------------------------------------------------------- pauses
 
 
-def test_pauses_grow_up_to_a_bound_and_start_anew_after_a_success():
+def test_delays_grow_to_a_limit_and_restart_after_a_success():
     backoff = Backoff()
     pauses = [backoff.next_delay(0.0) for _ in range(20)]
     bounds = [min(MIN_BACKOFF * 2**number, MAX_BACKOFF) for number in range(20)]

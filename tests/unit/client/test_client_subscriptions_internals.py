@@ -41,7 +41,7 @@ def _late(method: str, listen: Any, **params: Any) -> bytes:
     return encode_notification(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
 
 
-def test_a_notice_of_another_listen_is_not_heard_and_one_of_none_is():
+def test_notifications_of_an_unknown_listen_are_dropped_and_untagged_ones_received():
     async def main() -> None:
         server = Listened()
         heard = Heard()
@@ -69,7 +69,7 @@ def test_a_subscriber_that_is_cancelled_gives_its_listen_up():
             with pytest.raises(asyncio.CancelledError):
                 await subscribing
             await server.until(lambda: server.cancelled)
-            # An acknowledgement that comes too late finds nobody.
+            # A late acknowledgement has no waiter.
             await server.channel.send(_late(ACKNOWLEDGED, server.listens[0].id, notifications={}))
             await client.ping()
 

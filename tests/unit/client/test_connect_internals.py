@@ -28,7 +28,7 @@ def test_a_file_leads_to_a_url(tmp_path):
     run(main())
 
 
-def test_what_is_known_of_a_url_is_for_the_next_client_unless_the_user_carries_the_requests():
+def test_the_facts_of_a_context():
     assert make_connector("http://host/mcp").key == "http://host/mcp"
     assert make_connector("http://host/mcp", TargetOptions(http="httpx2")).key == "http://host/mcp"
     assert make_connector("http://host/mcp", TargetOptions(http=Wire())).key is None

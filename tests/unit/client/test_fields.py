@@ -108,7 +108,7 @@ def test_a_field_is_held_against_its_kind(field, good, bad):
         None,
     ],
 )
-def test_what_is_not_known_is_not_judged(field):
+def test_unknown_keywords_are_not_checked(field):
     assert wrong(field, "anything") is None
 
 
@@ -186,7 +186,7 @@ def test_choices_have_titles():
         ({"type": "integer", "multipleOf": 2}, 3),
     ],
 )
-def test_forms_judge_only_what_the_specification_has(field, value):
+def test_forms_check_only_specified_keywords(field, value):
     assert find_field_error(field, value) is None
 
 

@@ -1,4 +1,4 @@
-"""Several servers as one: one namespace, and nobody suffers from a neighbour that is not there."""
+"""Several servers as one: one namespace, and an unavailable server does not affect the others."""
 
 from functools import partial
 

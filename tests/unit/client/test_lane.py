@@ -1,4 +1,4 @@
-"""Lanes: work in order, one piece at a time, without anybody waiting who does not want to."""
+"""Callback queues: callbacks in order, one at a time, without blocking the caller."""
 
 import asyncio
 from functools import partial
@@ -22,7 +22,7 @@ def test_work_is_done_in_order_one_piece_at_a_time():
 
         assert lane.put(partial(work, "a"))
         assert lane.put(partial(work, "b"))
-        assert trace == []  # whoever hands it in goes on
+        assert trace == []  # the caller continues
         await lane.wait_idle()
         assert trace == ["a begins", "a ends", "b begins", "b ends"]
         await lane.wait_idle()
@@ -72,7 +72,7 @@ def test_too_much_work_is_refused():
     run(main())
 
 
-def test_what_waits_can_be_dropped():
+def test_queued_callbacks_can_be_dropped():
     async def main() -> None:
         lane = CallbackQueue(asyncio.create_task)
         done: list[str] = []
@@ -169,7 +169,7 @@ def test_a_lane_whose_task_is_cancelled_ends_at_once():
 
 def test_a_lane_that_is_thrown_away_at_work_goes_quietly():
     tasks: list[Any] = []
-    lane = CallbackQueue(tasks.append)  # type: ignore[arg-type] - nobody looks at the task
+    lane = CallbackQueue(tasks.append)  # type: ignore[arg-type] - the task is not used
 
     async def work() -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Messages over the limit: they are dropped, counted, and nobody waits for them."""
+"""Messages over the limit are dropped and counted, and no caller waits for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -158,7 +158,7 @@ def test_a_subscription_is_not_taken_for_the_request():
         b'{"jsonrpc":"2.0","method":"notifications/message","params":%s}',
     ],
 )
-def test_what_answers_no_request_in_flight_is_only_counted(line):
+def test_responses_to_unknown_requests_are_only_counted(line):
     async def main() -> None:
         it = Bounded()
         (call,) = await it.start(1)

@@ -145,7 +145,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_request_alone():
 
 
 @pytest.mark.requirement("LIFE-15")
-def test_what_the_server_did_not_declare_fails_at_once():
+def test_undeclared_capabilities_fail_at_once():
     async def main() -> None:
         async with Harness(capabilities=ServerCapabilities()) as it:
             with pytest.raises(CapabilityNotDeclared) as caught:
@@ -158,7 +158,7 @@ def test_what_the_server_did_not_declare_fails_at_once():
 
 
 @pytest.mark.requirement("LIFE-14")
-def test_what_the_revision_does_not_have_fails_at_once():
+def test_unsupported_methods_fail_at_once():
     async def main() -> None:
         async with Harness(LATEST) as it:
             with pytest.raises(LocalProtocolError, match="ping"):
@@ -192,7 +192,7 @@ def test_a_send_that_fails_is_an_error_of_the_request(error):
 
 @pytest.mark.requirement("TIME-1", "TIME-2", "TIME-3", "CANC-5", "CANC-6", "CANC-10", "STDIO-9")
 @pytest.mark.parametrize("revision", [LATEST_SESSION, LATEST])
-def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision):
+def test_a_request_that_times_out_is_cancelled(revision):
     async def main() -> None:
         async with Harness(revision) as it:
             with pytest.raises(
@@ -208,7 +208,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision)
             assert "timed out" in cancelled["params"]["reason"]
             it.channel.feed(LIST)  # late
             await turns()
-            assert it.stats.discarded == {"late answer": 1}
+            assert it.stats.discarded == {"late response": 1}
             assert it.stats.timeouts == 1
 
     run(main(), Clock)
@@ -224,7 +224,7 @@ def test_a_request_that_could_not_even_be_sent_in_time_may_be_sent_again():
             assert caught.value.retry_safe
             it.channel.writable.set()
             await turns()
-            assert it.channel.raw == []  # the server never heard of it, so there is nothing to cancel
+            assert it.channel.raw == []  # the server never received it, so there is nothing to cancel
 
     run(main(), Clock)
 
@@ -276,7 +276,7 @@ def test_progress_of_a_request_without_a_time_out_changes_nothing():
 
 
 @pytest.mark.requirement("PROG-7")
-def test_progress_is_told_in_order_and_before_the_answer():
+def test_progress_is_delivered_in_order_and_before_the_response():
     async def main() -> None:
         async with Harness() as it:
             told: list[float] = []
@@ -295,7 +295,7 @@ def test_progress_is_told_in_order_and_before_the_answer():
             await turns()
             assert it.stats.discarded == {
                 "progress that does not increase": 1,
-                "progress of no request in flight": 1,
+                "progress of an unknown request": 1,
             }
 
     run(main())
@@ -317,7 +317,7 @@ def test_a_progress_callback_that_takes_for_ever_costs_no_answer():
     run(main(), Clock)
 
 
-def test_more_progress_than_anybody_has_time_for_is_counted():
+def test_progress_beyond_the_queue_is_counted():
     async def main() -> None:
         async with Harness() as it:
             gate = asyncio.Event()
@@ -539,7 +539,7 @@ def test_a_cancellation_that_comes_after_the_answer_was_made_changes_nothing():
             await turns()
             it.channel.writable.set()
             assert (await it.channel.next_sent())["id"] == 7
-            assert it.stats.discarded == {"cancellation of no request in flight": 1}
+            assert it.stats.discarded == {"cancellation of an unknown request": 1}
 
     run(main())
 
@@ -617,7 +617,7 @@ def test_a_message_that_breaks_a_rule_is_refused_and_counted(caplog):
             assert it.stats.discarded == {
                 "rejected message": 1,
                 "malformed message": 1,
-                "answer to an unknown request": 1,
+                "response to an unknown request": 1,
             }
             assert it.channel.unread == 0
 
@@ -649,10 +649,10 @@ def test_a_server_that_does_not_read_cannot_fill_the_memory():
     run(main())
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
-def test_notices_are_handed_on():
+def test_notifications_are_handed_on():
     async def main() -> None:
         async with Harness() as it:
             it.channel.feed({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
@@ -689,7 +689,7 @@ def test_a_fault_of_ours_costs_one_message_and_not_the_connection(caplog):
         (OSError("the cable is cut"), "the channel failed: the cable is cut"),
     ],
 )
-def test_when_the_channel_ends_everybody_learns_why(end, text, caplog):
+def test_when_the_channel_ends_every_waiter_gets_the_cause(end, text, caplog):
     async def main() -> None:
         async with Harness() as it:
             calls = [it.start(timeout=60.0) for _ in range(3)]
@@ -850,7 +850,7 @@ def test_a_callback_that_refuses_to_end_does_not_hold_up_closing(caplog):
 
 
 @pytest.mark.parametrize(("data", "kind"), [("{}", "str"), (None, "NoneType"), ({}, "dict")])
-def test_a_channel_that_does_not_receive_bytes_is_told_what_is_wrong(data, kind, caplog):
+def test_a_channel_that_does_not_return_bytes_is_reported(data, kind, caplog):
     async def main() -> None:
         async def receive() -> Any:
             return data

@@ -97,7 +97,7 @@ def test_an_error_that_knows_its_peer_keeps_it():
     run(main())
 
 
-def test_a_loss_that_concerns_nobody_is_ignored():
+def test_the_loss_of_an_unknown_request_is_ignored():
     async def main() -> None:
         async with Harness() as it:
             call = await it.start()
@@ -123,12 +123,12 @@ def test_a_late_answer_to_a_lost_request_is_dropped():
             call = await it.start()
             it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})
             await call
-            assert it.stats.discarded == {"late answer": 1}
+            assert it.stats.discarded == {"late response": 1}
 
     run(main())
 
 
-def test_a_notice_that_is_not_accepted_is_an_error_and_not_the_end():
+def test_a_notification_that_is_not_accepted_is_an_error_and_not_the_end():
     async def main() -> None:
         async with Harness(LATEST_SESSION) as it:
             it.channel.broken = RequestFailed("the server answered 400", status=400)
@@ -140,12 +140,12 @@ def test_a_notice_that_is_not_accepted_is_an_error_and_not_the_end():
             it.channel.broken = None
             assert it.link.end_reason is None
             await it.start()
-            assert it.link.cancel(2)  # nobody is told where the channel tells by itself
+            assert it.link.cancel(2)  # no caller is notified where the channel reports immediately
 
     run(main())
 
 
-def test_what_nobody_waits_for_may_be_refused():
+def test_an_abandoned_request_may_be_rejected():
     async def main() -> None:
         async with Harness(LATEST_SESSION) as it:
             it.channel.broken = RequestFailed("the server answered 400", status=400)
@@ -175,7 +175,7 @@ def test_a_probe_is_given_up_in_silence_only_where_that_ends_it(channel, told):
 # --------------------------------------------------------------------- headers
 
 
-def test_a_channel_that_mirrors_is_told_what():
+def test_a_mirroring_channel_gets_the_header_parameters():
     async def main() -> None:
         known = {"t": {"mcp-param-x": ("x",)}}
         async with Harness(channel=Mirroring, find_header_parameters=known.get) as it:
@@ -193,7 +193,7 @@ def test_a_channel_that_mirrors_is_told_what():
 # --------------------------------------------------------------------- sessions
 
 
-def test_whoever_comes_after_a_lost_session_hears_that_it_was_lost():
+def test_later_requests_report_the_lost_session():
     async def main() -> None:
         async with Harness(LATEST_SESSION) as it:
             it.channel.end(SessionLost("the session is forgotten", hint="try again", peer="them"))
@@ -225,7 +225,7 @@ def test_requests_of_a_lost_session_hear_their_own_fate():
                 with pytest.raises(SessionLost) as caught:
                     await call
                 fates.append(caught.value.sent)
-            assert fates == [False, False, True]  # nobody has told the third
+            assert fates == [False, False, True]  # the third was not notified
 
     run(main(), Clock)
 
@@ -245,7 +245,7 @@ def test_closing_does_not_wait_for_the_fate_of_requests():
     run(main(), Clock)
 
 
-def test_a_channel_that_just_ends_is_no_lost_session():
+def test_a_closed_channel_is_not_a_lost_session():
     async def main() -> None:
         async with Harness() as it:
             call = await it.start()

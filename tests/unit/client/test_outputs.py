@@ -18,8 +18,8 @@ from toolpost.types import CallToolResult, TextContent, Tool
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def outputs(schema: dict[str, Any] | None) -> OutputSchemas:
-    known = OutputSchemas(Stats())
+def outputs(schema: dict[str, Any] | None, *, strict: bool = False) -> OutputSchemas:
+    known = OutputSchemas(Stats(), strict=strict)
     known.learn([Tool("t", {"type": "object"}, output_schema=schema), Tool("other", {"type": "object"})])
     return known
 
@@ -89,10 +89,10 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/a.json"
         schema = json.loads(json.dumps(schema).replace("{url}", url))
-        with pytest.raises(RemoteProtocolError, match="invalid output schema"):
-            outputs(schema).get_check("t")
+        with pytest.raises(RemoteProtocolError, match="output schema that cannot be used"):
+            outputs(schema, strict=True).get_check("t")
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 
@@ -108,10 +108,15 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
         {"properties": {"a": {"pattern": "(?=lookahead)"}}},
     ],
 )
-def test_a_schema_that_cannot_be_used_is_an_error_before_anything_is_sent(schema):
-    with pytest.raises(RemoteProtocolError, match="tool 't' has an invalid output schema") as caught:
-        outputs(schema).get_check("t")
+def test_a_schema_that_cannot_be_used_is_reported_and_strictly_an_error(schema, caplog):
+    why = "tool 't' has an output schema that cannot be used"
+    with pytest.raises(RemoteProtocolError, match=why) as caught:
+        outputs(schema, strict=True).get_check("t")
     assert "validate=False" in str(caught.value)
+    check = outputs(schema).get_check("t")
+    assert check is not None
+    check(result({"a": 1}))
+    assert f"results are not validated: {why}" in caplog.text
 
 
 @pytest.mark.requirement("JSCH-11")
@@ -122,7 +127,7 @@ def test_a_pattern_cannot_take_exponential_time():
         check(result({"a": "a" * 5000 + "!"}))
 
 
-def test_what_is_not_known_is_not_checked():
+def test_unknown_tools_are_not_checked():
     known = outputs(NUMBER)
     assert known.get_check("other") is None
     assert known.get_check("never heard of") is None

@@ -1,4 +1,4 @@
-"""Lists: pages that end, pages that do not, and items that nobody can read."""
+"""Lists: pages that end, pages that do not, and items that cannot be decoded."""
 
 import pytest
 

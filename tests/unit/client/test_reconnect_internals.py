@@ -1,4 +1,4 @@
-"""A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
+"""A client that reconnects: every transition is reported with its cause, and safe requests are retried."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +31,7 @@ def server(**table: Any) -> Endpoint:
 
 
 class Heard(list[Transition]):
-    """Hears of transitions; on the loop, whose clock is not the world's."""
+    """Records transitions, on the loop, whose clock is simulated."""
 
     async def __call__(self, transition: Transition) -> None:
         self.append(transition)
@@ -51,7 +51,7 @@ def states(transitions: list[Transition]) -> list[str]:
 # --------------------------------------------------------------------- transitions
 
 
-def test_every_transition_is_told_with_its_cause():
+def test_every_transition_is_reported_with_its_cause():
     async def main() -> None:
         it, heard = server(), Heard()
         client = client_of(it, revision=SESSION, on_state=heard.__call__)
@@ -73,7 +73,7 @@ def test_every_transition_is_told_with_its_cause():
     run(main())
 
 
-def test_a_channel_that_cannot_be_opened_anew_is_closed_with_its_cause():
+def test_a_channel_that_cannot_be_reopened_is_closed_with_its_cause():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, can_reopen=False, on_state=heard.__call__) as client:
@@ -86,10 +86,10 @@ def test_a_channel_that_cannot_be_opened_anew_is_closed_with_its_cause():
     run(main())
 
 
-# --------------------------------------------------------------------- opening anew
+# --------------------------------------------------------------------- reopening
 
 
-def test_it_is_tried_a_few_times_by_itself_and_then_only_for_who_needs_it():
+def test_it_reconnects_a_few_times_in_the_background_and_then_on_demand():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, on_state=heard.__call__) as client:
@@ -128,7 +128,7 @@ def test_a_server_that_dies_before_it_is_of_use_is_not_started_for_ever():
     run(main(), Clock)
 
 
-def test_an_answer_starts_the_pauses_anew():
+def test_a_response_resets_the_backoff():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, on_state=heard.__call__) as client:
@@ -141,7 +141,7 @@ def test_an_answer_starts_the_pauses_anew():
     run(main(), Clock)
 
 
-def test_whoever_waits_for_the_connection_waits_no_longer_than_their_time():
+def test_a_request_waits_for_the_connection_within_its_timeout():
     async def main() -> None:
         it = server()
         async with client_of(it, revision=SESSION, connect_timeout=None) as client:
@@ -156,7 +156,7 @@ def test_whoever_waits_for_the_connection_waits_no_longer_than_their_time():
     run(main(), Clock)
 
 
-def test_a_server_that_wants_us_no_more_is_not_asked_by_itself():
+def test_a_server_that_rejects_the_client_is_not_reconnected_in_the_background():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, on_state=heard.__call__) as client:
@@ -165,12 +165,12 @@ def test_a_server_that_wants_us_no_more_is_not_asked_by_itself():
             for _ in range(3):
                 with pytest.raises(TokenRejected, match="who are you"):
                     await client.call_tool("t")
-            assert states(heard).count("connecting") == 3  # by itself, then for the first call
+            assert states(heard).count("connecting") == 3  # in the background, then for the first call
 
     run(main(), Clock)
 
 
-def test_a_loop_that_listens_asks_nobody_to_log_in_and_hears_again_when_somebody_has():
+def test_a_listening_loop_prompts_no_user_and_resumes_after_a_login():
     async def main() -> None:
         ack = "notifications/subscriptions/acknowledged"
 
@@ -229,7 +229,7 @@ def test_an_attempt_that_waits_for_a_login_makes_way_for_one_that_may_ask_for_it
     run(main(), Clock)
 
 
-def test_what_a_server_says_is_heard_as_if_somebody_was_there_whoever_has_connected():
+def test_notifications_are_not_unattended_after_a_reconnect():
     async def main() -> None:
         it, heard = server(), asyncio.Queue[bool]()
 
@@ -292,7 +292,7 @@ def test_the_wait_for_a_connection_counts_as_well():
     run(main(), Clock)
 
 
-def test_what_is_known_to_do_no_harm_is_known_on_the_next_connection_too():
+def test_retry_hints_survive_a_reconnect():
     async def main() -> None:
         tool = {"name": "t", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
         it = server(tools__list={"tools": [tool]})

@@ -1,8 +1,9 @@
 """What a tool said, as text and as data of every kind of type."""
 
+import json
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import attrs
 import msgspec
@@ -86,7 +87,7 @@ def test_bytes_that_cannot_be_read_are_the_servers_fault():
         decode_value(b"[1e999]", list[float], "x")
 
 
-def test_a_type_that_nobody_can_make_is_our_fault():
+def test_an_unsupported_result_type_is_an_error_of_the_caller():
     class Strange:
         pass
 
@@ -111,7 +112,7 @@ def test_without_structured_content_typed_data_is_read_from_the_text(text, kind,
     assert make_tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
 
 
-def test_text_that_is_no_json_is_not_of_the_type():
+def test_text_that_is_not_json_is_not_of_the_type():
     with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
@@ -120,8 +121,8 @@ def test_text_that_is_no_json_is_not_of_the_type():
     ("content", "data"),
     [
         ([TextContent("words")], "words"),
-        ([TextContent("5")], "5"),  # nobody said that it is JSON
-        ([TextContent("")], ""),
+        ([TextContent("5")], "5"),  # it is not declared as JSON
+        ([TextContent("")], None),  # so that a function without a result has content
         ([ImageContent("aGk=", "image/png")], None),
         ([], None),
     ],
@@ -130,15 +131,15 @@ def test_without_structured_content_the_text_is_the_data(content, data):
     assert make_tool_result("t", CallToolResult(content=content), None).data == data
 
 
-def test_nothing_said_is_none():
+def test_an_empty_result_is_none():
     optional: Any = str | None
     assert make_tool_result("t", CallToolResult(content=[]), optional).data is None
     with pytest.raises(RemoteProtocolError, match="is not of type int"):
         make_tool_result("t", CallToolResult(content=[]), int)
 
 
-MARKED = [{"toolpost/wrapped": True}, {"fastmcp": {"wrap_result": True}}]
-UNMARKED = [None, {}, {"toolpost/wrapped": False}, {"fastmcp": {}}, {"fastmcp": True}, {"fastmcp": None}]
+MARKED = [{"fastmcp": {"wrap_result": True}}]
+UNMARKED = [None, {}, {"fastmcp": {}}, {"fastmcp": True}, {"fastmcp": None}]
 
 
 def wrapping(structured: Any, meta: dict[str, Any] | None) -> CallToolResult:
@@ -161,7 +162,7 @@ def test_a_mark_on_something_else_means_nothing(meta, value):
 
 
 @pytest.mark.parametrize("meta", UNMARKED)
-def test_an_object_without_a_mark_stays_what_it_is(meta):
+def test_an_object_without_a_mark_is_not_unwrapped(meta):
     result = wrapping({"result": [1]}, meta)
     assert make_tool_result("t", result, None).data == {"result": [1]}
     assert make_tool_result("t", result, dict).data == {"result": [1]}
@@ -174,6 +175,60 @@ def test_a_type_that_does_not_fit_the_object_may_fit_its_only_member():
         make_tool_result("t", wrapping({"result": ["a"]}, None), list[int])
     with pytest.raises(RemoteProtocolError, match="got `object`"):
         make_tool_result("t", wrapping({"result": [1], "more": 2}, None), list[int])
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        (5, ["5"]),
+        (2.5, ["2.5"]),
+        (True, ["true"]),
+        ("five", ["five"]),
+        ("5", ["5"]),
+        ([1, "a"], ['[1, "a"]']),
+        ([1, "a"], ["1", "a"]),  # an item each, as the official SDK writes it
+        ([[1]], ["[1]"]),
+        ([], []),
+        (None, ["null"]),
+        (None, []),
+        ({"result": 1}, ['{"result": 1}']),
+    ],
+)
+def test_a_value_whose_text_stands_alone_is_taken_out_of_its_object(value, texts):
+    result = CallToolResult(content=[*map(TextContent, texts)], structured_content={"result": value})
+    assert make_tool_result("t", result, None).data == value
+    assert make_tool_result("t", result, cast("Any", Any)).data == value
+
+
+@pytest.mark.parametrize(
+    "structured", [{"result": 5}, {"result": [1, 2]}, {"result": "a"}, {"result": {"a": 1}}, {"a": 1}]
+)
+@pytest.mark.parametrize("text", [None, "other words", "6"])
+def test_an_object_whose_text_is_another_stays_what_it_is(structured, text):
+    content: Any = [TextContent(json.dumps(structured) if text is None else text)]
+    result = CallToolResult(content=content, structured_content=structured)
+    assert make_tool_result("t", result, None).data == structured
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_json_in_a_wrapped_text_is_read_for_a_type(wrapped):
+    """A function that returns `str` may return JSON."""
+    result = CallToolResult(content=[TextContent("[1, 2]")], structured_content={"result": "[1, 2]"})
+    assert make_tool_result("t", result, None, wrapped=wrapped).data == "[1, 2]"
+    assert make_tool_result("t", result, str, wrapped=wrapped).data == "[1, 2]"
+    assert make_tool_result("t", result, list[int], wrapped=wrapped).data == [1, 2]
+    with pytest.raises(RemoteProtocolError, match=r"Expected `str`, got `int` - at `\$\[0\]`"):
+        make_tool_result("t", result, list[str], wrapped=wrapped)
+
+
+def test_an_object_of_the_type_is_found_although_its_text_is_that_of_its_member():
+    class Sum(msgspec.Struct):
+        result: int
+
+    result = CallToolResult(content=[TextContent("5")], structured_content={"result": 5})
+    assert make_tool_result("t", result, Sum).data == Sum(5)
+    with pytest.raises(RemoteProtocolError, match="Expected `array`, got `int`"):
+        make_tool_result("t", result, list)
 
 
 def test_a_text_that_is_structured_is_not_looked_into():

@@ -1,4 +1,4 @@
-"""Sessions that a server forgets: made anew once for everybody, with all that was wished for."""
+"""Sessions that a server forgets: recreated once for all callers, with all subscriptions."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ def test_every_method_finds_its_way_back(use):
 
 
 @pytest.mark.requirement("SUB-9")
-def test_what_was_watched_is_watched_again_after_a_connection_that_broke():
+def test_watched_resources_are_watched_again_after_a_reconnect():
     async def main() -> None:
         it = server()
         async with client_of(it, revision=SESSION) as client:

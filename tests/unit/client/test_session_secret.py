@@ -1,4 +1,4 @@
-"""The id of a session is as good as its owner's name: nobody reads it who does not hold the session."""
+"""The id of a session is as good as a login: only the client of the session sees it."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from toolpost.protocol.revisions import LATEST_SESSION
 
 
 @pytest.mark.requirement("HTTPL-24")
-def test_the_id_of_a_session_is_neither_logged_nor_told(caplog):
+def test_the_id_of_a_session_is_neither_logged_nor_reported(caplog):
     caplog.set_level(logging.DEBUG)
     server = Server("secret")
     app = server.asgi()

@@ -40,7 +40,7 @@ def test_a_connection_that_fails_leaves_nothing():
     assert not client._loop_thread.thread.is_alive()
 
 
-def test_closing_ends_what_other_threads_wait_for():
+def test_closing_ends_the_waits_of_other_threads():
     server = RawServer({"tools/call": hang})
     with ThreadPoolExecutor(4) as pool:
         client = SyncClient(server).connect()

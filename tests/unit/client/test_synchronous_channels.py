@@ -1,4 +1,4 @@
-"""Channels that take a message at once, or tell what comes: a link needs no task for either."""
+"""Channels that send at once, or deliver by callback: the dispatcher needs no task for either."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 
 class QuickChannel(ScriptedChannel):
-    """Takes messages at once while there is room, and tells what comes."""
+    """Sends at once while there is room, and delivers by callback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_a_channel_offers_is_found_by_its_methods():
+def test_optional_features_of_a_channel_are_detected_by_their_methods():
     channel = QuickChannel()
     assert hasattr(channel, "send_request")
     assert hasattr(channel, "on_message")
@@ -115,7 +115,7 @@ def test_a_request_is_taken_and_answered_at_once(read):
     run(main())
 
 
-def test_where_there_is_no_room_it_is_sent_as_always():
+def test_without_room_it_is_sent_as_usual():
     async def main() -> None:
         async with Harness() as it:
             it.channel.room = False
@@ -152,7 +152,7 @@ def test_a_request_that_was_taken_is_late_all_the_same():
         runner.run(main())
 
 
-def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
+def test_a_sender_that_waits_for_room_may_time_out_unsent():
     async def main() -> None:
         async with Harness() as it:
             it.channel.room = False
@@ -172,8 +172,8 @@ def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
         runner.run(main())
 
 
-def test_an_ask_is_answered_in_nobodys_name():
-    """It may come while a call of ours is being told its answer: what that has set is not for callbacks."""
+def test_a_callback_does_not_see_the_context_of_an_unrelated_call():
+    """It may arrive while a response is being delivered: the context of that call is not for callbacks."""
 
     async def main() -> None:
         async with Harness() as it:
@@ -186,7 +186,7 @@ def test_an_ask_is_answered_in_nobodys_name():
     run(main())
 
 
-def test_what_comes_after_closing_is_not_heard():
+def test_messages_after_closing_are_dropped():
     async def main() -> None:
         it = Harness()
         async with it:
@@ -197,7 +197,7 @@ def test_what_comes_after_closing_is_not_heard():
     run(main())
 
 
-def test_a_message_that_breaks_us_ends_the_link_and_not_whoever_tells_it(caplog, monkeypatch):
+def test_a_message_that_raises_ends_the_connection_and_not_the_sender(caplog, monkeypatch):
     async def main() -> None:
         async with Harness() as it:
             call = it.start()
@@ -217,7 +217,7 @@ def test_a_message_that_breaks_us_ends_the_link_and_not_whoever_tells_it(caplog,
 
 
 def test_a_server_in_this_process_needs_no_task_of_the_client():
-    """An answer is told by whoever sends it; the reader of the client is not woken for any."""
+    """The sender delivers a response; the reader task of the client does not wake up."""
     server = Server("s")
 
     @server.tool

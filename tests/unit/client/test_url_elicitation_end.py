@@ -1,4 +1,4 @@
-"""Pages that a user is sent to: the end of one is told only while it is under way."""
+"""URL elicitations: a completion is reported only while the elicitation is in progress."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def visit(number: str) -> ElicitParams:
 
 
 def heard(call: Any, answers: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
-    """The ids whose end is told, and what was thrown away."""
+    """The ids whose completion is reported, and the discarded messages."""
     told: list[str] = []
 
     async def hear(method: str, params: Any) -> None:
@@ -60,7 +60,7 @@ async def ends(asked: Asked, *numbers: str) -> None:
 
 
 @pytest.mark.requirement("ELIC-17", "ELIC-22")
-def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
+def test_a_completion_is_reported_once_and_only_while_the_elicitation_is_in_progress():
     async def call(asked: Asked) -> Result:
         await ends(asked, "yes")  # before it was asked for
         await asked.ask("elicitation/create", visit("yes"))
@@ -71,11 +71,11 @@ def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
 
     told, discarded = heard(call, {"yes": True, "no": False, ' "odd\n" ': True})
     assert told == ["yes", ' "odd\n" ']
-    assert discarded == {"end of an unknown elicitation": 4}
+    assert discarded == {"completion of an unknown elicitation": 4}
 
 
 @pytest.mark.requirement("ELIC-17", "ELIC-18")
-def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_made_again():
+def test_a_refused_request_names_the_url_and_can_be_repeated():
     needed = [{"mode": "url", "message": "Log in", "url": "https://a.example/x", "elicitationId": "7"}]
     visited: list[str] = []
 
@@ -97,7 +97,7 @@ def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_m
     run(main())
 
 
-def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
+def test_the_completion_after_a_refusal_is_reported():
     known = incoming.UrlElicitations()
     entries: list[Any] = [
         {"message": "?", "url": "https://a.example", "elicitationId": "1"},
@@ -111,7 +111,7 @@ def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
     assert known.is_expected(None)
 
 
-def test_what_is_under_way_is_bounded():
+def test_elicitations_in_progress_are_bounded():
     known = incoming.UrlElicitations()
     for number in range(incoming.MAX_URL_ELICITATIONS + 1):
         known.record_request(visit(str(number)))

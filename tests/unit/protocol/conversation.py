@@ -1,6 +1,6 @@
 """A client and a server that talk, message by message: what the tests of `Connection` stand on.
 
-Peers are also played by hand: `message` writes JSON as anybody might, without our encoder. Samples hold the
+Peers are also simulated: `message` writes JSON without our encoder. Samples hold the
 least that a method needs. Nothing here asserts what a test is about.
 """
 
@@ -56,7 +56,7 @@ from toolpost.types import (
 E = TypeVar("E", bound=ConnectionEvent)
 C = TypeVar("C", ClientCapabilities, ServerCapabilities)
 
-# --------------------------------------------------------------------- who talks
+# --------------------------------------------------------------------- the peers
 
 CLIENT_INFO: Final = Implementation("a client", "1")
 SERVER_INFO: Final = Implementation("a server", "2")
@@ -222,7 +222,7 @@ def marked(
 
 
 def told(revision: Revision, method: str, **members: Any) -> bytes:
-    """A sample request or notice of `method`, as a peer of `revision` writes it."""
+    """A sample request or notification of `method`, as a peer of `revision` encodes it."""
     params = PARAMS[method]
     return message(method=method, params=marked(params) if revision.stateless else params, **members)
 

@@ -213,7 +213,7 @@ def test_params_that_do_not_fit_are_refused(revision):
     assert server.incoming == {}
 
 
-def test_a_request_keeps_what_its_type_does_not_know():
+def test_a_request_keeps_unknown_members():
     server = Connection(SERVER_PARTY)
     params = marked({"name": "add", "new": 1}, {"com.example/x": [1]})
     incoming = one(server.receive(message(id=1, method="tools/call", params=params)), InboundRequest)
@@ -225,7 +225,7 @@ def test_a_request_keeps_what_its_type_does_not_know():
     assert ping.meta == {}
 
 
-def test_a_result_keeps_what_its_type_does_not_know():
+def test_a_result_keeps_unknown_members():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     result = {"content": [], "resultType": "complete", "new": 1}
@@ -242,7 +242,7 @@ def test_a_raw_result_goes_out_untouched():
 
 
 @pytest.mark.parametrize("revision", [LATEST, LATEST_SESSION], ids=str)
-def test_a_result_that_cannot_be_said_leaves_the_request_answerable(revision):
+def test_a_result_that_cannot_be_encoded_leaves_the_request_answerable(revision):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
     with pytest.raises(LocalProtocolError):
@@ -251,7 +251,7 @@ def test_a_result_that_cannot_be_said_leaves_the_request_answerable(revision):
     assert conversation.server.reply(incoming.id, RESULTS["tools/call"])
 
 
-def test_an_introduction_that_cannot_be_said_leaves_the_handshake_open():
+def test_an_introduction_that_cannot_be_encoded_leaves_the_handshake_open():
     server = Conversation(LATEST_SESSION).open("opening").server
     [identity] = server.incoming
     with pytest.raises(LocalProtocolError):
@@ -265,7 +265,7 @@ def test_an_introduction_that_cannot_be_said_leaves_the_handshake_open():
 @pytest.mark.parametrize(
     "error", [RPCError("x", object()), RPCError(LONE), RPCError("x", {"a": {1: object()}})]
 )
-def test_an_error_that_cannot_be_said_is_said_plainly(error):
+def test_an_error_that_cannot_be_encoded_becomes_an_internal_error(error):
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call").incoming
     assert parse(conversation.server.fail(incoming.id, error))["error"] == {
@@ -287,7 +287,7 @@ def test_an_error_that_cannot_be_said_is_said_plainly(error):
         pytest.param(RPCError("x", code=4), (4,) * 5, id="a code of one's own"),
     ],
 )
-def test_an_error_is_told_in_the_codes_of_the_revision(revision, error, codes):
+def test_an_error_is_reported_in_the_codes_of_the_revision(revision, error, codes):
     conversation = talk(revision)
     incoming = conversation.ask("resources/read").incoming
     written = parse(conversation.server.fail(incoming.id, error))["error"]["code"]
@@ -314,7 +314,7 @@ def test_old_codes_have_a_meaning_in_sessions_only(revision, code, kind):
     assert failed.error.kind == kind
 
 
-def test_an_error_of_a_peer_without_a_name_names_nobody():
+def test_an_error_of_an_unnamed_peer_names_no_peer():
     client = Connection(CLIENT_PARTY, peer=Peer(LATEST))
     outgoing = client.request("tools/list")
     failure = message(id=outgoing.id, error={"code": -32603, "message": "no"})
@@ -340,7 +340,7 @@ def test_no_id_is_used_twice(revision):
     assert len(set(seen)) == len(seen)
 
 
-def test_a_request_that_cannot_be_said_uses_no_id():
+def test_a_request_that_cannot_be_encoded_uses_no_id():
     client = talk(LATEST).client
     before = client.next_id
     with pytest.raises(LocalProtocolError):
@@ -349,7 +349,7 @@ def test_a_request_that_cannot_be_said_uses_no_id():
 
 
 @every_revision
-def test_ids_are_told_apart_by_type(revision):
+def test_ids_are_distinguished_by_type(revision):
     server = talk(revision).server
     number = one(server.receive(told(revision, "tools/call", id=1)), InboundRequest)
     text = one(server.receive(told(revision, "tools/call", id="1")), InboundRequest)
@@ -415,16 +415,16 @@ def test_a_handshake_that_is_too_much_can_be_tried_again():
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
-        pytest.param(1, "late answer", id="answered"),
-        pytest.param(9, "answer to an unknown request", id="never asked"),
-        pytest.param(0, "answer to an unknown request", id="zero"),
-        pytest.param(-1, "answer to an unknown request", id="negative"),
-        pytest.param("1", "answer to an unknown request", id="another type"),
-        pytest.param("2", "answer to an unknown request", id="in flight, but another type"),
+        pytest.param(1, "late response", id="answered"),
+        pytest.param(9, "response to an unknown request", id="never asked"),
+        pytest.param(0, "response to an unknown request", id="zero"),
+        pytest.param(-1, "response to an unknown request", id="negative"),
+        pytest.param("1", "late response", id="answered, as text"),
+        pytest.param("two", "response to an unknown request", id="another text"),
     ],
 )
 @pytest.mark.parametrize("body", [{"result": {}}, {"error": {"code": 1, "message": "x"}}], ids=["ok", "no"])
-def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(revision, identity, why, body):
+def test_an_answer_that_has_no_waiter_is_counted_and_dropped(revision, identity, why, body):
     client = talk(revision).client  # its request 1 has been answered
     waiting = client.request("tools/list")
     assert waiting.id == 2
@@ -453,20 +453,20 @@ def test_a_malformed_answer_fails_its_request_only(revision, broken):
     assert failed.request is first
     assert isinstance(failed.error, RemoteProtocolError)
     assert client.outgoing == {second.id: second}
-    assert dropped(client, message(id=first.id, **broken)) == "malformed answer"
-    assert dropped(client, message(id=1.5, **broken)) == "malformed answer"
-    assert dropped(client, message(**broken)) == "malformed answer"
+    assert dropped(client, message(id=first.id, **broken)) == "malformed response"
+    assert dropped(client, message(id=1.5, **broken)) == "malformed response"
+    assert dropped(client, message(**broken)) == "malformed response"
 
 
 @every_revision
 def test_a_malformed_answer_to_a_server_is_dropped(revision):
     server = talk(revision).server
-    assert dropped(server, message(id=1, result={}, error={})) == "malformed answer"
+    assert dropped(server, message(id=1, result={}, error={})) == "malformed response"
 
 
 @every_revision
 @pytest.mark.parametrize("members", [{}, {"id": None}])
-def test_an_error_without_an_id_is_dropped_but_told(revision, members):
+def test_an_error_without_an_id_is_dropped_but_reported(revision, members):
     client = talk(revision).client
     waiting = client.request("tools/list")
     event = one(
@@ -538,7 +538,7 @@ BROKEN = [
 @pytest.mark.requirement("MSG-6", "MSG-15")
 @every_revision
 @pytest.mark.parametrize(("data", "identity", "code"), BROKEN)
-def test_a_server_answers_what_is_no_message(revision, data, identity, code):
+def test_a_server_answers_an_invalid_message(revision, data, identity, code):
     server = talk(revision).server
     refused = one(server.receive(data), InvalidMessageReceived)
     assert isinstance(refused.error, RemoteProtocolError)
@@ -552,7 +552,7 @@ def test_a_server_answers_what_is_no_message(revision, data, identity, code):
 @pytest.mark.requirement("MSG-22", "STDIO-6")
 @every_revision
 @pytest.mark.parametrize(("data", "identity", "code"), BROKEN)
-def test_a_client_answers_what_is_no_message_in_a_session_if_it_can(revision, data, identity, code):
+def test_a_client_answers_an_invalid_message_in_a_session_if_it_can(revision, data, identity, code):
     client = talk(revision).client
     if revision.stateless or identity is None:
         event = one(client.receive(data), MessageDropped)
@@ -662,7 +662,7 @@ def _in_state(revision: Revision, role: Role, state: str) -> Connection:
 
 
 def _early(state: str, method: str) -> bool:
-    """Whether this may be asked in a session: the rule, told once more."""
+    """Return whether a session allows this request: a second implementation of the rule."""
     if state == "ready":
         return method != "initialize"
     return state != "closed" and (method == "ping" or (state, method) == ("new", "initialize"))
@@ -671,7 +671,7 @@ def _early(state: str, method: str) -> bool:
 @pytest.mark.requirement("LIFE-1", "LIFE-5", "LIFE-6")
 @cases(requests, lambda revision, _by, _row: not revision.stateless)
 @pytest.mark.parametrize("state", SERVER_STATES)
-def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
+def test_received_requests_in_each_state(revision, by, row, state):
     if by == SERVER and state == "greeted":
         return  # a client is never there
     asked = _in_state(revision, other(by), state)
@@ -687,11 +687,11 @@ def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
 @pytest.mark.requirement("LIFE-5", "LIFE-6")
 @cases(requests, lambda revision, _by, _row: not revision.stateless)
 @pytest.mark.parametrize("state", SERVER_STATES)
-def test_what_we_may_ask_in_each_state(revision, by, row, state):
+def test_allowed_requests_in_each_state(revision, by, row, state):
     if by == CLIENT and state == "greeted":
         return  # a client is never there
     asker = _in_state(revision, by, state)
-    known = by == CLIENT or state not in {"new", "opening"}  # a server that has met nobody cannot ask
+    known = by == CLIENT or state not in {"new", "opening"}  # a server without a peer cannot send requests
     before = list(asker.outgoing)
     if known and _early(state, row.name):
         assert asker.request(row.name, PARAMS[row.name]).id in asker.outgoing
@@ -819,7 +819,7 @@ def test_a_server_agrees_or_names_its_newest(offered, supported, agreed):
 @pytest.mark.requirement("LIFE-14")
 @pytest.mark.parametrize("offered", SESSIONS, ids=str)
 @pytest.mark.parametrize("answered", SESSIONS, ids=str)
-def test_a_client_speaks_what_the_server_answered(offered, answered):
+def test_a_client_uses_the_revision_of_the_server(offered, answered):
     conversation = Conversation(offered, server=party(SERVER_CAN, supported=[answered.date])).open()
     assert conversation.client.revision is conversation.server.revision is answered
     outgoing, _ = conversation.ask("tools/call")
@@ -827,7 +827,7 @@ def test_a_client_speaks_what_the_server_answered(offered, answered):
 
 
 @pytest.mark.parametrize("answered", [NEWEST, "1999-01-01", "", R_2025_03_26])
-def test_a_client_does_not_speak_what_it_cannot(answered):
+def test_a_client_rejects_an_unsupported_revision(answered):
     client = Connection(party(CLIENT_CAN, supported=[OLDEST, NEWEST]), revision=REVISIONS[OLDEST])
     opening = SESSION_ERA.open(client)
     result = {
@@ -845,7 +845,7 @@ def test_a_client_does_not_speak_what_it_cannot(answered):
 
 @pytest.mark.requirement("VER-8")
 @every_session
-def test_a_server_without_handshake_tells_what_it_speaks(revision):
+def test_a_stateless_server_reports_its_revisions(revision):
     conversation = Conversation(revision, server=party(SERVER_CAN, supported=[NEWEST]))
     opening = SESSION_ERA.open(conversation.client)
     refused = one(conversation.server.receive(opening.data), InvalidMessageReceived)
@@ -869,7 +869,7 @@ def test_a_handshake_that_is_marked_stateless_does_not_exist():
     ("versions", "spoken"),
     [([NEWEST], LATEST), (["2099-01-01", NEWEST], LATEST), ([OLDEST], None), ([], None)],
 )
-def test_a_client_discovers_what_a_server_speaks(versions, spoken):
+def test_a_client_discovers_the_revisions_of_a_server(versions, spoken):
     client = Connection(CLIENT_PARTY)
     opening = STATELESS_ERA.open(client)
     result = {"supportedVersions": versions, "capabilities": {"tools": {}}}
@@ -917,11 +917,11 @@ def test_a_client_falls_back_from_a_probe_to_a_session(revision, answer):
     assert client.lifecycle.state == server.lifecycle.state == "ready"
     assert client.next_id == 3  # ids go on
     if answer is None:
-        assert dropped(client, message(id=probe.id, result={})) == "late answer"
+        assert dropped(client, message(id=probe.id, result={})) == "late response"
     conversation.ask("tools/call")
 
 
-def test_adopting_forgets_who_was_there():
+def test_adopting_a_revision_forgets_the_peer():
     client = talk(LATEST).client
     client.switch_revision(LATEST_SESSION)
     assert (client.revision, client.peer) == (LATEST_SESSION, None)
@@ -929,7 +929,7 @@ def test_adopting_forgets_who_was_there():
         client.request("tools/list")
 
 
-def test_what_was_asked_before_is_read_as_it_was_asked():
+def test_responses_are_decoded_in_the_revision_of_their_request():
     client = Connection(CLIENT_PARTY)
     asked = client.request("tools/call", CALL)
     client.switch_revision(LATEST_SESSION)
@@ -984,7 +984,7 @@ def test_a_session_does_not_learn_the_methods_of_the_other_era():
 @pytest.mark.parametrize(
     "method", ["ping", "roots/list", "sampling/createMessage", Row("x/y", Params, Result)]
 )
-def test_a_server_asks_nobody_without_a_session(method):
+def test_a_server_cannot_send_requests_without_a_session(method):
     server = talk(LATEST).server
     with pytest.raises(LocalProtocolError):
         server.request(method)
@@ -1013,7 +1013,7 @@ def _less(role: Role, path: str):
 
 @pytest.mark.requirement("LIFE-15", "ERR-10")
 @cases(requests, _needs)
-def test_what_we_did_not_declare_is_not_found(revision, by, row):
+def test_undeclared_methods_are_not_found(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asked = conversation.end(other(by))
     refused = one(asked.receive(told(revision, row.name, id="x")), InvalidMessageReceived)
@@ -1027,7 +1027,7 @@ def test_what_we_did_not_declare_is_not_found(revision, by, row):
 
 @pytest.mark.requirement("LIFE-15")
 @cases(requests, _needs)
-def test_what_the_peer_did_not_declare_is_not_asked(revision, by, row):
+def test_undeclared_methods_are_not_requested(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asker = conversation.end(by)
     with pytest.raises(CapabilityNotDeclared) as refused:
@@ -1041,7 +1041,7 @@ def test_what_the_peer_did_not_declare_is_not_asked(revision, by, row):
 
 @pytest.mark.requirement("LIFE-15")
 @cases(notices, _needs)
-def test_what_we_did_not_declare_is_not_said(revision, by, row):
+def test_undeclared_notifications_are_not_sent(revision, by, row):
     conversation = talk(revision, **{by: _less(by, row.needs)})
     to = None
     if by == SERVER and revision.stateless:
@@ -1106,7 +1106,7 @@ def test_a_request_is_cancelled(revision, by, row, reason):
     assert asked.fail(incoming.id, InternalError("x")) is None
     assert asked.report_progress(incoming.id, 1) is None
     assert asker.cancel(outgoing.id) is None
-    assert dropped(asked, data) == "cancellation of no request in flight"
+    assert dropped(asked, data) == "cancellation of an unknown request"
 
 
 @pytest.mark.requirement("CANC-5", "CANC-6")
@@ -1120,9 +1120,9 @@ def test_an_answer_that_crosses_a_cancellation_is_late(revision):
     assert progress
     assert answer
     assert cancel
-    assert dropped(conversation.client, progress) == "progress of no request in flight"
-    assert dropped(conversation.client, answer) == "late answer"
-    assert dropped(conversation.server, cancel) == "cancellation of no request in flight"
+    assert dropped(conversation.client, progress) == "progress of an unknown request"
+    assert dropped(conversation.client, answer) == "late response"
+    assert dropped(conversation.server, cancel) == "cancellation of an unknown request"
 
 
 @every_revision
@@ -1132,7 +1132,7 @@ def test_ids_of_both_types_can_be_cancelled(revision, identity):
     incoming = one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
     wrong = str(identity) if identity == 7 else 7
     data = message(method="notifications/cancelled", params={"requestId": wrong})
-    assert dropped(server, data) == "cancellation of no request in flight"
+    assert dropped(server, data) == "cancellation of an unknown request"
     data = message(method="notifications/cancelled", params={"requestId": identity, "reason": "r"})
     assert one(server.receive(data), CancellationReceived).request is incoming
 
@@ -1144,7 +1144,7 @@ def test_a_cancellation_that_overtakes_its_request_is_remembered_where_messages_
         server.is_unordered = unordered
         for number in range(100, 100 + MAX_EARLY_CANCELLATIONS + 1):
             cancel = message(method="notifications/cancelled", params={"requestId": number})
-            assert dropped(server, cancel) == "cancellation of no request in flight"
+            assert dropped(server, cancel) == "cancellation of an unknown request"
         pings = [message(method="ping", id=number) for number in range(100, 101 + MAX_EARLY_CANCELLATIONS)]
         kinds = [type(server.receive(ping)[0]) for ping in pings]
         expected = (
@@ -1156,7 +1156,7 @@ def test_a_cancellation_that_overtakes_its_request_is_remembered_where_messages_
         assert not server.early_cancellations
 
 
-def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
+def test_a_cancellation_whose_reason_cannot_be_encoded_can_be_tried_again():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     with pytest.raises(LocalProtocolError):
@@ -1170,13 +1170,13 @@ def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({"requestId": 99}, "cancellation of no request in flight"),
-        ({}, "cancellation of nothing"),
-        ({"requestId": None}, "cancellation of nothing"),
-        ({"requestId": 1.5}, "malformed notice"),
-        ({"requestId": 5, "reason": 5}, "malformed notice"),
-        ({"requestId": [5]}, "malformed notice"),
-        (5, "malformed notice"),
+        ({"requestId": 99}, "cancellation of an unknown request"),
+        ({}, "cancellation without a request id"),
+        ({"requestId": None}, "cancellation without a request id"),
+        ({"requestId": 1.5}, "malformed notification"),
+        ({"requestId": 5, "reason": 5}, "malformed notification"),
+        ({"requestId": [5]}, "malformed notification"),
+        (5, "malformed notification"),
     ],
 )
 def test_a_cancellation_of_nothing_is_dropped(revision, params, why):
@@ -1184,7 +1184,7 @@ def test_a_cancellation_of_nothing_is_dropped(revision, params, why):
     waiting = one(server.receive(told(revision, "tools/call", id=5)), InboundRequest)
     event = one(server.receive(message(method="notifications/cancelled", params=params)), MessageDropped)
     assert event.reason == why
-    assert isinstance(event.error, RemoteProtocolError) is (why == "malformed notice")
+    assert isinstance(event.error, RemoteProtocolError) is (why == "malformed notification")
     assert server.incoming == {5: waiting}
 
 
@@ -1194,7 +1194,7 @@ def test_initialize_is_not_cancelled(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
     forbidden = message(method="notifications/cancelled", params={"requestId": identity})
-    assert dropped(conversation.server, forbidden) == "cancellation of no request in flight"
+    assert dropped(conversation.server, forbidden) == "cancellation of an unknown request"
     assert conversation.server.reply(
         identity,
         conversation.server.local_peer.introduce(conversation.server.incoming[identity].peer.revision),
@@ -1209,7 +1209,7 @@ def test_initialize_is_given_up_without_a_word(revision):
     assert client.cancel(opening.id) is None
     assert client.lifecycle.state == "new"
     result = {"protocolVersion": revision.date, "capabilities": {}, "serverInfo": {"name": "", "version": ""}}
-    assert dropped(client, message(id=opening.id, result=result)) == "late answer"
+    assert dropped(client, message(id=opening.id, result=result)) == "late response"
     assert (client.lifecycle.state, client.peer) == ("new", None)
     assert SESSION_ERA.open(client)
 
@@ -1223,7 +1223,7 @@ def test_a_cancellation_goes_one_way_only(revision):
     data = message(method="notifications/cancelled", params={"requestId": ours.id})
     one(conversation.server.receive(data), CancellationReceived)
     assert conversation.server.outgoing == {ours.id: ours}
-    assert dropped(conversation.server, data) == "cancellation of no request in flight"
+    assert dropped(conversation.server, data) == "cancellation of an unknown request"
     assert conversation.server.outgoing == {ours.id: ours}
 
 
@@ -1262,7 +1262,7 @@ def test_progress_is_not_sent_unless_requested(revision):
     assert conversation.server.report_progress(incoming.id, 1) is None
     assert conversation.server.report_progress("unknown", 1) is None
     unasked = message(method="notifications/progress", params={"progressToken": outgoing.id, "progress": 1})
-    assert dropped(conversation.client, unasked) == "progress of no request in flight"
+    assert dropped(conversation.client, unasked) == "progress of an unknown request"
 
 
 @pytest.mark.requirement("PROG-3")
@@ -1288,7 +1288,7 @@ def test_our_progress_only_increases(revision, token):
 
 @pytest.mark.requirement("PROG-3")
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_progress_that_is_no_number_is_not_said(value):
+def test_progress_that_is_not_a_number_is_not_sent(value):
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call", progress=True).incoming
     try:
@@ -1306,7 +1306,7 @@ def test_progress_may_be_any_number():
     assert parse(conversation.server.report_progress(incoming.id, 10**400))["params"]["progress"] == 10**400
 
 
-def test_progress_that_cannot_be_said_was_not_said():
+def test_progress_that_cannot_be_encoded_was_not_sent():
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call", progress=True).incoming
     with pytest.raises(LocalProtocolError):
@@ -1328,8 +1328,8 @@ def test_their_progress_has_to_increase(revision):
     for value in (0, 0.0, -1):
         assert one(said(value), MessageDropped).reason == "progress that does not increase"
     assert one(said(0.5), ProgressReceived).params.progress == 0.5
-    assert one(said("1"), MessageDropped).reason == "malformed notice"
-    assert client.dropped_counts == {"progress that does not increase": 3, "malformed notice": 1}
+    assert one(said("1"), MessageDropped).reason == "malformed notification"
+    assert client.dropped_counts == {"progress that does not increase": 3, "malformed notification": 1}
 
 
 @pytest.mark.requirement("PROG-5", "PROG-6")
@@ -1342,16 +1342,16 @@ def test_there_is_no_progress_after_the_end(revision):
     answer = message(id=outgoing.id, result={"content": []})
     conversation.client.receive(answer)
     late = message(method="notifications/progress", params={"progressToken": outgoing.token, "progress": 1})
-    assert dropped(conversation.client, late) == "progress of no request in flight"
+    assert dropped(conversation.client, late) == "progress of an unknown request"
 
 
 @every_revision
-@pytest.mark.parametrize("token", [99, "1", "2", ""])
+@pytest.mark.parametrize("token", [99, "1", "two", ""])
 def test_progress_of_an_unknown_token_is_dropped(revision, token):
     client = talk(revision).client
     assert client.request("tools/call", CALL, progress=True).token == 2
     data = message(method="notifications/progress", params={"progressToken": token, "progress": 1})
-    assert dropped(client, data) == "progress of no request in flight"
+    assert dropped(client, data) == "progress of an unknown request"
 
 
 # --------------------------------------------------------------------- logs
@@ -1375,7 +1375,7 @@ def test_levels_are_ranked():
 @pytest.mark.requirement("LOG-10")
 @every_session
 @pytest.mark.parametrize("wanted", [None, *GRAVITY])
-def test_a_session_hears_its_level_and_above(revision, wanted):
+def test_a_session_receives_its_level_and_above(revision, wanted):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
     conversation.server.log_level = wanted
@@ -1390,7 +1390,7 @@ def test_a_session_hears_its_level_and_above(revision, wanted):
 
 @pytest.mark.requirement("LOG-6", "LOG-7")
 @pytest.mark.parametrize("wanted", [None, *GRAVITY])
-def test_a_stateless_request_hears_what_it_asked_for(wanted):
+def test_a_stateless_request_receives_its_log_level(wanted):
     server = talk(LATEST_SESSION).server
     server.log_level = "debug"  # of the session next door
     meta = {} if wanted is None else {LOG_LEVEL: wanted}
@@ -1404,7 +1404,7 @@ def test_a_stateless_request_hears_what_it_asked_for(wanted):
 
 @pytest.mark.requirement("LOG-7", "STDIO-11")
 @pytest.mark.parametrize("end", ["reply", "fail", "cancel"])
-def test_a_stateless_request_hears_nothing_after_its_end(end):
+def test_a_stateless_request_receives_nothing_after_its_end(end):
     server = Connection(SERVER_PARTY)
     params = marked(CALL, {LOG_LEVEL: "debug", "progressToken": 1})
     incoming = one(server.receive(message(id="x", method="tools/call", params=params)), InboundRequest)
@@ -1441,19 +1441,19 @@ def test_a_server_that_did_not_declare_logging_logs_nothing(revision):
 
 
 @pytest.mark.requirement("LIFE-6")
-def test_a_session_hears_logs_before_it_is_complete():
+def test_a_session_receives_logs_before_it_is_complete():
     conversation = Conversation(LATEST_SESSION).open("greeted")
     assert conversation.server.log("info", "soon")
     with pytest.raises(LocalProtocolError, match="not allowed before"):
         conversation.server.notify("notifications/tools/list_changed")
 
 
-def test_without_a_session_nobody_hears_a_log_that_belongs_to_no_request():
+def test_without_a_session_a_log_message_needs_a_request():
     assert talk(LATEST).server.log("error", "x") is None
     assert Connection(SERVER_PARTY).log("error", "x") is None
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 def _unasked(revision: Revision, by: Role, row: Row) -> bool:
@@ -1463,7 +1463,7 @@ def _unasked(revision: Revision, by: Role, row: Row) -> bool:
 
 @pytest.mark.requirement("MSG-19", "MSG-20")
 @cases(notices, _unasked)
-def test_a_notice_is_said_and_heard(revision, by, row):
+def test_a_notification_is_sent_and_received(revision, by, row):
     conversation = talk(revision)
     data = conversation.end(by).notify(row.name, PARAMS[row.name])
     assert "id" not in parse(data)
@@ -1474,7 +1474,7 @@ def test_a_notice_is_said_and_heard(revision, by, row):
 
 @every_revision
 @pytest.mark.parametrize("by", [CLIENT, SERVER])
-def test_only_the_notices_of_the_revision_can_be_said(revision, by):
+def test_only_the_notifications_of_the_revision_can_be_sent(revision, by):
     end = talk(revision).end(by)
     for method in PARAMS:
         if method.startswith("notifications/") and method not in revision.notifications[by]:
@@ -1483,7 +1483,7 @@ def test_only_the_notices_of_the_revision_can_be_said(revision, by):
 
 
 @cases(notices, lambda revision, by, _row: revision.stateless and by == SERVER)
-def test_a_stateless_notice_belongs_to_a_request(revision, by, row):
+def test_a_stateless_notification_belongs_to_a_request(revision, by, row):
     conversation = talk(revision)
     with pytest.raises(LocalProtocolError, match=f"{row.name} must belong to a request"):
         conversation.server.notify(row.name, PARAMS[row.name])
@@ -1502,7 +1502,7 @@ def test_a_stateless_notice_belongs_to_a_request(revision, by, row):
         ("notifications/cancelled", CancelledParams(request_id=7)),
     ],
 )
-def test_what_a_listener_hears_names_the_subscription(identity, method, params):
+def test_a_subscription_notification_names_its_subscription(identity, method, params):
     server = Connection(SERVER_PARTY)
     to = one(server.receive(told(LATEST, "subscriptions/listen", id=identity)), InboundRequest)
     meta = parse(server.notify(method, params, to=to))["params"]["_meta"]
@@ -1523,7 +1523,7 @@ def test_listeners_and_callers_hear_different_things(method):
         server.notify(method, PARAMS[method], to=wrong)
 
 
-def test_what_a_caller_hears_names_no_subscription():
+def test_a_request_notification_names_no_subscription():
     server = Connection(SERVER_PARTY)
     caller = one(server.receive(told(LATEST, "tools/call", id=2)), InboundRequest)
     written = parse(server.notify("notifications/message", PARAMS["notifications/message"], to=caller))
@@ -1531,7 +1531,7 @@ def test_what_a_caller_hears_names_no_subscription():
 
 
 @pytest.mark.requirement("SUB-10", "LOG-8")
-def test_a_listener_hears_neither_progress_nor_logs_though_it_asked_for_them():
+def test_a_listener_receives_neither_progress_nor_logs_though_it_asked_for_them():
     server = Connection(SERVER_PARTY)
     params = marked({"notifications": {}}, {"progressToken": 1, LOG_LEVEL: "debug"})
     to = one(server.receive(message(id=1, method="subscriptions/listen", params=params)), InboundRequest)
@@ -1556,7 +1556,7 @@ def test_a_server_ends_a_subscription_in_any_order(order):
     ended = one(client.receive(first), ResponseReceived)
     assert ended.request is outgoing
     assert isinstance(ended.result, ListenResult)
-    late = "late answer" if second is result else "cancellation of no request in flight"
+    late = "late response" if second is result else "cancellation of an unknown request"
     assert dropped(client, second) == late
 
 
@@ -1573,12 +1573,12 @@ def test_a_client_believes_no_cancellation_but_of_subscriptions():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     forged = message(method="notifications/cancelled", params={"requestId": outgoing.id})
-    assert dropped(client, forged) == "cancellation of no request in flight"
+    assert dropped(client, forged) == "cancellation of an unknown request"
     assert client.outgoing == {outgoing.id: outgoing}
 
 
 @every_revision
-def test_an_unknown_notice_is_passed_on(revision):
+def test_an_unknown_notification_is_passed_on(revision):
     for end in (talk(revision).client, talk(revision).server):
         heard = one(end.receive(message(method="com.example/news", params={"a": 1})), NotificationReceived)
         assert (heard.method, heard.params, heard.row) == ("com.example/news", None, None)
@@ -1588,12 +1588,12 @@ def test_an_unknown_notice_is_passed_on(revision):
 
 @every_revision
 @pytest.mark.parametrize("method", ["notifications/tools/list_changed", "tools/call"])
-def test_what_is_no_notice_of_a_client_is_an_unknown_one(revision, method):
+def test_a_notification_that_clients_do_not_send_is_unknown(revision, method):
     heard = one(talk(revision).server.receive(message(method=method, params=CALL)), NotificationReceived)
     assert (heard.method, heard.row) == (method, None)
 
 
-def test_a_notice_of_the_other_era_is_understood():
+def test_a_notification_of_the_other_era_is_understood():
     """A server with a session still reads what its stateless clients say, and the other way round."""
     client = talk(LATEST_SESSION).client
     data = told(LATEST_SESSION, "notifications/subscriptions/acknowledged")
@@ -1601,17 +1601,17 @@ def test_a_notice_of_the_other_era_is_understood():
 
 
 @every_revision
-def test_a_malformed_notice_is_dropped(revision):
+def test_a_malformed_notification_is_dropped(revision):
     client = talk(revision).client
     event = one(
         client.receive(message(method="notifications/message", params={"level": "loud"})), MessageDropped
     )
-    assert event.reason == "malformed notice"
+    assert event.reason == "malformed notification"
     assert event.error
     assert "notifications/message" in event.error.message
 
 
-# --------------------------------------------------------------------- methods of one's own
+# --------------------------------------------------------------------- custom methods
 
 
 class Weather(Params):
@@ -1635,7 +1635,7 @@ EXTRA = {
 
 @every_revision
 @pytest.mark.parametrize("by", [CLIENT, SERVER])
-def test_rows_of_ones_own_go_both_ways(revision, by):
+def test_custom_rows_go_both_ways(revision, by):
     conversation = talk(revision, extra=EXTRA)
     asker, asked = conversation.end(by), conversation.end(other(by))
     if by == CLIENT or not revision.stateless:
@@ -1654,21 +1654,21 @@ def test_rows_of_ones_own_go_both_ways(revision, by):
 
 
 @pytest.mark.parametrize("method", ["tools/call", "subscriptions/listen"])
-def test_a_notice_of_ones_own_belongs_to_any_request(method):
+def test_a_custom_notification_belongs_to_any_request(method):
     conversation = talk(LATEST, extra=EXTRA)
     to = conversation.ask(method).incoming
     data = conversation.server.notify("com.example/storm", Storm(town="Bonn"), to=to)
     assert one(conversation.client.receive(data), NotificationReceived).params.town == "Bonn"
 
 
-def test_a_notice_of_an_extension_belongs_to_any_request_whatever_its_span():
+def test_a_notification_of_an_extension_belongs_to_any_request_whatever_its_span():
     hail = Row("com.example/hail", Storm, server=Span(OLDEST, NEWEST))
     conversation = talk(LATEST, extra={hail.name: hail})
     for method in ("tools/call", "subscriptions/listen"):
         assert conversation.server.notify(hail.name, {"town": "Bonn"}, to=conversation.ask(method).incoming)
 
 
-def test_rows_of_ones_own_may_need_a_capability():
+def test_custom_rows_may_need_a_capability():
     conversation = talk(LATEST, extra=EXTRA)
     with pytest.raises(CapabilityNotDeclared, match="experimental"):
         conversation.client.request("com.example/gated", {"town": "Bonn"})
@@ -1684,7 +1684,7 @@ def test_a_row_can_be_handed_over():
     assert parse(notice) == {"jsonrpc": "2.0", "method": "com.example/storm", "params": {"town": "Bonn"}}
 
 
-def test_a_notice_of_ones_own_is_no_request():
+def test_a_custom_notification_is_not_a_request():
     conversation = talk(LATEST, extra=EXTRA)
     with pytest.raises(LocalProtocolError):
         conversation.client.request("com.example/storm", {"town": "Bonn"})
@@ -1692,7 +1692,7 @@ def test_a_notice_of_ones_own_is_no_request():
     assert refusal(conversation.server.receive(data))["code"] == -32601
 
 
-def test_a_request_of_ones_own_is_no_notice():
+def test_a_custom_request_is_not_a_notification():
     conversation = talk(LATEST, extra=EXTRA)
     with pytest.raises(LocalProtocolError):
         conversation.client.notify("com.example/weather", {"town": "Bonn"})
@@ -1757,7 +1757,7 @@ def test_meta_may_be_null(revision):
     [{"name": "add", "_meta": 5}, CallToolParams(name="add", meta=Raw(b"5"))],
     ids=["plain", "typed"],
 )
-def test_meta_that_is_no_object_cannot_be_said(params):
+def test_meta_that_is_not_an_object_cannot_be_encoded(params):
     client = Connection(CLIENT_PARTY)
     with pytest.raises(LocalProtocolError):
         client.request("tools/call", params)
@@ -1817,7 +1817,7 @@ def test_the_end(revision):
     with pytest.raises(ChannelClosed):
         conversation.client.request("tools/list")
     assert conversation.client.cancel(first.id) is None
-    assert dropped(conversation.client, message(id=first.id, result={})) == "late answer"
+    assert dropped(conversation.client, message(id=first.id, result={})) == "late response"
     assert conversation.server.close() == []
     assert conversation.server.reply(incoming.id, RESULTS["tools/call"]) is None
     assert conversation.server.fail(incoming.id, InternalError("x")) is None
@@ -1849,7 +1849,7 @@ def test_a_closed_server_serves_nothing():
 
 
 @pytest.mark.parametrize("total", [math.inf, math.nan, None])
-def test_a_total_that_json_cannot_say_is_not_said(total):
+def test_a_total_that_json_cannot_represent_is_not_sent(total):
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/call", progress=True).incoming
     assert "total" not in parse(conversation.server.report_progress(incoming.id, 1, total))["params"]
@@ -1869,7 +1869,7 @@ def test_a_client_offers_the_newest_revision_that_it_speaks():
         (SERVER, "greeted", "the client has not sent"),
     ],
 )
-def test_who_asks_too_early_is_told_what_has_to_come_first(end, until, hint):
+def test_an_early_request_reports_what_has_to_come_first(end, until, hint):
     conversation = Conversation(LATEST_SESSION).open(until)
     speaker = conversation.end(end)
     if end == SERVER:
@@ -1891,7 +1891,7 @@ def test_a_level_that_does_not_exist_cannot_be_logged(revision):
         conversation.server.log(cast("Any", "bogus"), "x", to=incoming)
 
 
-def test_before_there_is_a_session_nobody_hears_a_log():
+def test_before_the_session_no_log_is_sent():
     party = LocalPeer(Implementation("n", "v"), SERVER_PARTY.capabilities, supported=[LATEST_SESSION.date])
     assert Connection(party).log("error", "x") is None
 

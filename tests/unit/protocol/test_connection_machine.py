@@ -116,7 +116,7 @@ class End:
         return identity not in self.heard or progress > self.heard[identity]
 
     def note(self, event: ConnectionEvent, *, sound: bool) -> None:
-        """Take over what an event tells, which has to be possible."""
+        """Apply an event, which must be possible."""
         if isinstance(event, InboundRequest):
             assert event.id not in self.theirs
             assert len(self.theirs) < LIMIT
@@ -191,12 +191,12 @@ class BadLine(RuleBasedStateMachine):
 
     @property
     def asked(self) -> list[tuple[Role, InboundRequest]]:
-        """Who may answer what."""
+        """The requests that each side may answer."""
         return [(role, incoming) for role, end in self.ends.items() for incoming in end.theirs.values()]
 
     @property
     def asking(self) -> list[tuple[Role, OutboundRequest]]:
-        """Who waits for what."""
+        """The requests that each side waits for."""
         return [(role, outgoing) for role, end in self.ends.items() for outgoing in end.ours.values()]
 
     @property
@@ -352,7 +352,7 @@ class BadLine(RuleBasedStateMachine):
 
     @rule(to=roles, kind=st.sampled_from(sorted(MADE_UP)), pick=picks, progress=st.integers(0, 9))
     def make_up(self, to, kind, pick, progress):
-        """Somebody on the line says what nobody said, often about a request that there is."""
+        """An intermediary injects messages, often about an existing request."""
         about = [*self.ends[to].ours, *self.ends[to].theirs, 1, 99, "1"]
         identity = about[pick % len(about)]
         if kind != "progress" or to == CLIENT or not self.revision.stateless:
@@ -390,7 +390,7 @@ moves = st.lists(
 
 
 def _answer(conversation: Conversation, to: Role, event: ConnectionEvent) -> bytes | None:
-    """What each end sends when it hears this."""
+    """The messages that each end sends in response."""
     end = conversation.end(to)
     if isinstance(event, InboundRequest):
         introduces = event.row.name == "initialize"
@@ -469,7 +469,7 @@ def _in_flight(role: Role, revision: Revision, until: str) -> Connection:
 @pytest.mark.parametrize("revision", [LATEST, LATEST_SESSION], ids=str)
 @given(data=st.binary(max_size=40) | envelopes.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=60)
-def test_whatever_comes_is_an_event(role, until, revision, data):
+def test_every_input_is_an_event(role, until, revision, data):
     end = _in_flight(role, revision, until)
     before = {**end.dropped_counts}
     incoming, outgoing = dict(end.incoming), dict(end.outgoing)

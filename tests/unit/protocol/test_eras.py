@@ -91,7 +91,7 @@ def test_a_request_may_say_nothing_of_itself(params):
     assert (*said, meta.log_level) == (UNSET,) * 5
 
 
-def test_a_request_says_who_sends_it():
+def test_a_request_names_its_sender():
     said = marked(
         meta={
             "progressToken": "p",
@@ -200,13 +200,13 @@ def test_an_era_opens_only_its_own_revisions(era, revision):
 # --------------------------------------------------------------------- admit
 
 
-def test_a_session_admits_whoever_shook_hands():
+def test_a_session_accepts_its_own_client():
     server = talk(LATEST_SESSION).server
     incoming = one(server.receive(message(id=7, method="tools/list", params={})), InboundRequest)
     assert incoming.peer is server.peer
 
 
-def test_before_the_handshake_ping_comes_from_nobody_known():
+def test_a_ping_before_the_handshake_has_no_peer():
     incoming = one(Connection(SERVER_PARTY).receive(message(id=1, method="ping")), InboundRequest)
     assert incoming.peer == Peer(LATEST_SESSION)
 
@@ -257,7 +257,7 @@ def test_a_revision_that_was_not_chosen_is_refused():
     assert error["data"] == {"supported": [OLDEST], "requested": NEWEST}
 
 
-def test_a_stateless_peer_is_what_its_request_says():
+def test_a_stateless_peer_is_described_by_its_request():
     server = Connection(SERVER_PARTY)
     params = marked(
         meta={CLIENT_INFO: {"name": "n", "version": "v"}, LOG_LEVEL: "error"}, capabilities={"roots": {}}
@@ -386,7 +386,7 @@ def test_a_stateless_result_says_type_age_and_maker(method):
     assert kept.result_type is None
 
 
-def test_a_stateless_result_keeps_what_its_author_said():
+def test_a_stateless_result_keeps_the_members_of_its_author():
     resources = ListResourcesResult(
         resources=[],
         ttl_ms=9,
@@ -465,7 +465,7 @@ def test_only_some_results_may_ask(method):
         ({"q": InputRequest("roots/list")}, "s", True),
     ],
 )
-def test_a_wish_has_questions_or_a_state(requests, state, ok):
+def test_an_input_required_result_has_questions_or_a_state(requests, state, ok):
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call").incoming
     wish = InputRequiredResult(input_requests=requests, request_state=state, result_type="complete")
@@ -489,7 +489,7 @@ def _call(server: Connection, **capabilities: Any) -> InboundRequest:
 
 
 @every_session
-def test_a_session_sends_nobody_to_a_page_who_could_not_go_there(revision):
+def test_a_session_sends_no_url_to_a_client_without_url_support(revision):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
     visit = ElicitParams(message="Log in.", mode="url", url="https://a.example", elicitation_id="1")
@@ -521,7 +521,7 @@ def test_a_session_asks_with_a_request(revision, method):
 
 @pytest.mark.requirement("LIFE-15")
 @pytest.mark.parametrize("method", sorted(ASKS))
-def test_a_session_asks_only_what_the_client_declared(method):
+def test_a_session_sends_only_declared_requests(method):
     needs = LATEST_SESSION.requests[SERVER][method].needs
     assert needs
     conversation = talk(LATEST_SESSION, client=party(without(CLIENT_CAN, needs)))
@@ -548,7 +548,7 @@ def test_a_stateless_server_asks_with_a_part_of_its_result(method):
 
 @pytest.mark.requirement("META-12", "META-13", "MRTR-6")
 @pytest.mark.parametrize("method", sorted(ASKS))
-def test_a_stateless_server_asks_only_what_the_request_declared(method):
+def test_a_stateless_server_sends_only_requests_declared_by_the_client(method):
     server = Connection(SERVER_PARTY)
     incoming = _call(server)
     needs = LATEST.input_requests[method].needs
@@ -738,7 +738,7 @@ def test_a_server_introduces_itself_when_discovered():
 
 
 @every_revision
-def test_a_client_remembers_who_introduced_itself(revision):
+def test_a_client_remembers_the_servers_identity(revision):
     conversation = talk(revision)
     peer = conversation.client.peer
     assert peer
@@ -751,7 +751,7 @@ def test_a_client_remembers_who_introduced_itself(revision):
 
 @pytest.mark.requirement("CACHE-2")
 @pytest.mark.parametrize(("age", "scope"), [(-1, None), (1.5, None), (True, None), (None, "everybody")])
-def test_a_result_is_kept_for_a_time_and_by_somebody_that_exist(age, scope):
+def test_cache_hints_are_validated(age, scope):
     conversation = talk(LATEST)
     identity = conversation.ask("tools/list").incoming.id
     with pytest.raises(LocalProtocolError, match="public or private"):

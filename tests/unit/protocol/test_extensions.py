@@ -60,7 +60,7 @@ def test_a_row_of_an_extension_has_its_own_span():
     )
 
 
-def test_a_notice_of_an_extension_has_its_own_span():
+def test_a_notification_of_an_extension_has_its_own_span():
     row = Row("com.example/hail", NotificationParams, server=STATELESS)
     client = talk(LATEST, extra={row.name: row}).client
     assert one(client.receive(message(method=row.name)), NotificationReceived).row is row
@@ -80,7 +80,7 @@ def test_a_notice_of_an_extension_has_its_own_span():
         (None, STATELESS, SERVER, False),
     ],
 )
-def test_who_may_send_a_row(client, server, by, allowed):
+def test_a_row_names_its_senders(client, server, by, allowed):
     row = Row("com.example/x", NotificationParams, client=client, server=server)
     assert row.is_sendable_by(by, LATEST_SESSION.date) is allowed
 
@@ -129,7 +129,7 @@ def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
 
 
 @pytest.mark.requirement("MSG-18")
-def test_a_name_that_nobody_knows_is_not_repeated_whole():
+def test_a_name_that_is_unknown_is_not_repeated_whole():
     events = Connection(SERVER_PARTY).receive(message(id=1, method="x" * 100_000, params=marked({})))
     assert len(refusal(events)["message"]) < 200
     assert not any(isinstance(event, InboundRequest) for event in events)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolpost.errors import InvalidRequest
 from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, frame
 
-# The same examples on every run; a slow machine is no failure.
+# The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
 
 LIMIT = 6
@@ -148,7 +148,7 @@ def test_a_long_stream_gives_the_same_lines_in_any_pieces(stream, points):
 
 @steady
 @given(st.lists(st.binary(max_size=20).filter(lambda message: message.strip(b" \t\r\n"))))
-def test_what_is_framed_comes_back(messages):
+def test_framed_messages_come_back(messages):
     flat = [message.replace(b"\r", b" ").replace(b"\n", b" ") for message in messages]
     assert run([b"".join(map(frame, messages))]) == (flat, None)
 
@@ -244,7 +244,7 @@ def refused(chunks, limit):
 @pytest.mark.requirement("MSG-15")
 @pytest.mark.parametrize(("around", "identity", "reply", "answered"), TOLD)
 @pytest.mark.parametrize("limit", [500, 10_000])
-def test_the_ends_of_a_dropped_line_tell_whose_it_is(around, identity, reply, answered, limit):
+def test_the_ends_of_a_dropped_line_identify_it(around, identity, reply, answered, limit):
     line = around % LONG
     for chunks in ([line + b"\n"], cut(line + b"\n", range(0, 14_000, 1000))):
         error = refused(chunks, limit)

@@ -89,7 +89,7 @@ def test_an_unsafe_icon_is_left_out_and_may_not_be_offered(src):
 
 @pytest.mark.requirement("ICON-3")
 @pytest.mark.parametrize("kind", ["text/html", "application/javascript", "", "image", "ximage/png"])
-def test_an_icon_that_says_it_is_no_picture_is_believed(kind):
+def test_an_icon_with_another_declared_type_is_unsafe(kind):
     assert safe_icons([Icon(SAFE[0], mime_type=kind)]) == []
     assert safe_icons([Icon(SAFE[4], mime_type=kind)]) == []
 
@@ -109,20 +109,20 @@ def test_a_large_icon_is_named_shortly():
 
 @pytest.mark.requirement("ICON-3", "ICON-4")
 @given(st.text() | st.from_regex(r"(?i)\s?(https|data|java\tscript|file):.*"), st.none() | st.text())
-def test_whatever_a_server_says_only_two_schemes_pass(src, mime_type):
+def test_only_two_schemes_are_safe(src, mime_type):
     for icon in safe_icons([Icon(src, mime_type=mime_type, sizes=[src], theme=src)]):
         assert icon.src.lower().startswith(("https://", "data:image/"))
         assert not set(icon.src) & set(" \t\r\n\x00")
 
 
 @pytest.mark.parametrize("icons", ["https://example.com/a.png", Icon(SAFE[0])])
-def test_one_icon_is_no_list(icons):
+def test_one_icon_is_not_a_list(icons):
     with pytest.raises(TypeError, match="icons must be a list, even if there is only one"):
         check_icons(icons)
 
 
 @pytest.mark.parametrize("icon", [SAFE[0], {"src": SAFE[0]}, None])
-def test_what_is_no_icon_is_named(icon):
+def test_an_invalid_icon_is_named(icon):
     with pytest.raises(TypeError, match=r"icons must be a list of Icon objects, .*, not ") as refused:
         check_icons([Icon(SAFE[0]), icon])
     assert repr(icon) in str(refused.value)

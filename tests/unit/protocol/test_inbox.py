@@ -45,7 +45,7 @@ TASK = {
         (False, {"content": [], **TASK}, CallToolResult),
     ],
 )
-def test_a_call_that_wishes_for_a_task_may_be_answered_with_one(wish, result, kind):
+def test_a_call_that_requests_a_task_may_return_one(wish, result, kind):
     client = talk(LATEST_SESSION).client
     params = CallToolParams(name="add", task=TaskMetadata() if wish else None)
     outgoing = client.request("tools/call", params)
@@ -63,7 +63,7 @@ def test_a_task_that_is_none_is_an_invalid_result(result):
 
 @pytest.mark.requirement("MRTR-5")
 @pytest.mark.parametrize("questions", [{}, {"inputRequests": {}}])
-def test_a_wish_for_input_that_wishes_nothing_is_an_invalid_result(questions):
+def test_an_input_required_result_without_questions_is_invalid(questions):
     client = talk(LATEST).client
     outgoing = client.request("tools/call", {"name": "x"})
     result = {"resultType": "input_required", **questions}
@@ -77,7 +77,7 @@ def test_a_wish_for_input_that_wishes_nothing_is_an_invalid_result(questions):
 
 
 @every_revision
-def test_an_error_keeps_its_code_whatever_it_carries(revision):
+def test_an_error_keeps_its_code_with_any_data(revision):
     client = talk(revision).client
     outgoing = client.request("tools/list")
     head = b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32602,"message":"m","data":' % int(outgoing.id)
@@ -129,15 +129,15 @@ def test_a_ping_that_fails_during_the_handshake_does_not_undo_it(revision, answe
     ],
     ids=["deep", "a member twice"],
 )
-def test_a_notice_that_breaks_a_rule_is_counted_and_not_answered(revision, notice):
+def test_a_notification_that_breaks_a_rule_is_counted_and_not_answered(revision, notice):
     server = talk(revision).server
     event = one(server.receive(notice), MessageDropped)
     assert isinstance(event.error, RemoteProtocolError)
-    assert server.dropped_counts == {"malformed notice": 1}
+    assert server.dropped_counts == {"malformed notification": 1}
 
 
 @every_session
-def test_what_a_peer_sends_does_not_come_back_in_full(revision):
+def test_input_of_a_peer_is_not_echoed_in_full(revision):
     long = "x" * 100_000
     fresh = Connection(SERVER_PARTY)
     ready = talk(revision).server
@@ -186,10 +186,10 @@ def test_meta_that_no_value_can_hold_is_the_requests_fault(revision):
 
 
 @every_revision
-def test_an_answer_that_is_no_json_fails_its_request_at_once(revision):
+def test_an_answer_that_is_not_json_fails_its_request_at_once(revision):
     client = talk(revision).client
     outgoing = client.request("tools/call", {"name": "x"})
-    text = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\ud83d"}]}}'
+    text = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\x41"}]}}'
     failure = one(client.receive(text % int(outgoing.id)), ErrorReceived)
     assert failure.request is outgoing
     assert "not JSON" in str(failure.error)
@@ -235,7 +235,7 @@ def test_a_late_end_of_one_handshake_does_not_touch_the_next(revision, late):
 
 
 @every_session
-def test_what_somebody_else_could_not_read_ends_the_request_that_it_answers(revision):
+def test_a_dropped_response_fails_its_request(revision):
     server = talk(revision).server
     outgoing = server.request("ping")
     lost = RemoteProtocolError("too long", id=outgoing.id, reply=True)

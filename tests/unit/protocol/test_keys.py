@@ -117,7 +117,7 @@ def test_a_reserved_prefix_is_for_the_specification(key):
 
 @pytest.mark.requirement("META-5")
 @pytest.mark.parametrize("key", sorted(DEFINED_META_KEYS))
-def test_what_the_specification_defines_may_be_used(key):
+def test_keys_of_the_specification_are_allowed(key):
     assert explain_invalid_meta_key(key) is None
 
 

@@ -1,4 +1,4 @@
-"""How newer things are told to an older peer; that the outcome fits the schemas is shown in test_emitted."""
+"""How newer content is converted for older peers; test_emitted shows that the outcome fits the schemas."""
 
 import json
 from copy import deepcopy
@@ -66,7 +66,7 @@ USE_TEXT = TextContent('[call 1 of add: {"x":1}]')
 IMAGE_JSON = '{"type":"image","data":"aGk=","mimeType":"image/png"}'
 TOLD_TEXT = TextContent(f"[result of call 2]\nhello\n{IMAGE_JSON}")
 
-# block, as it is told in each revision, oldest first; None: as it is
+# block, as it is sent in each revision, oldest first; None: unchanged
 IN_TOOLS_AND_PROMPTS = [
     (TEXT, [None, None, None, None, None]),
     (IMAGE, [None, None, None, None, None]),
@@ -75,7 +75,7 @@ IN_TOOLS_AND_PROMPTS = [
     (LINK, [LINK_TEXT, LINK_TEXT, None, None, None]),
     (USE, [USE_TEXT] * 5),
     (TOLD, [TOLD_TEXT] * 5),
-    (NEW, [None, None, None, None, None]),  # whoever made it has to know whom it is for
+    (NEW, [None, None, None, None, None]),  # its creator has to know the receiver
 ]
 IN_SAMPLING = [
     (TEXT, [None, None, None, None, None]),
@@ -90,7 +90,7 @@ IN_SAMPLING = [
 
 
 def rows(table):
-    """Each block with each revision, and what is told."""
+    """Each block with each revision, and what is sent."""
     return [
         pytest.param(block, REVISIONS[date], told[at] or block, id=f"{type(block).__name__} {date}")
         for block, told in table
@@ -181,7 +181,7 @@ NOTES = Annotations(audience=["user"], priority=1, last_modified="2025-01-01")
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
+def test_text_keeps_its_audience_and_meta(block, annotations):
     lowered = downgrade_value(CreateMessageResult(role="assistant", content=block, model="m"), A).content
     assert isinstance(lowered, TextContent)
     assert (lowered.annotations, lowered.meta) == (annotations, {"k": 1})
@@ -189,7 +189,7 @@ def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
 
 @pytest.mark.parametrize("block", ["hello", None, {"type": "text"}, [TEXT]], ids=repr)
 @pytest.mark.parametrize("revision", [A, E])
-def test_what_is_no_block_is_refused(block, revision):
+def test_an_invalid_block_is_rejected(block, revision):
     with pytest.raises(LocalProtocolError, match=f"not {type(block).__name__}"):
         downgrade_value(CallToolResult(content=[block]), revision)
 
@@ -252,7 +252,7 @@ def test_an_answer_of_several_blocks_stays_as_it_is(revision):
 # --------------------------------------------------------------------- structure
 
 STRUCTURES = [
-    # structured content, what is told of it in each revision: "-" nothing, "+" all
+    # structured content, and what is sent of it in each revision: "-" nothing, "+" all
     ({"a": 1}, "--+++"),
     ({}, "--+++"),
     ([1], "----+"),
@@ -276,14 +276,14 @@ def test_structured_content(structured, told, at):
 @pytest.mark.parametrize("structured", [{"a": 1}, {}, [1], "s", 0, None])
 @pytest.mark.parametrize("revision", [A, B, C, D])
 @pytest.mark.parametrize("blocks", [[], [IMAGE], [IMAGE, RESOURCE, NEW]], ids=len)
-def test_structured_content_without_text_is_told_as_text_too(structured, revision, blocks):
-    """Older clients read text; the specification wants it beside what is no object (TOOL-12)."""
+def test_structured_content_without_text_is_also_sent_as_text(structured, revision, blocks):
+    """Older clients read text; the specification requires it for values that are not objects (TOOL-12)."""
     lowered = downgrade_value(CallToolResult(content=blocks, structured_content=structured), revision)
     assert lowered.content == [*blocks, TextContent(jsonrpc.encode(structured).decode())]
 
 
 @pytest.mark.parametrize(("block", "told"), [(AUDIO, AUDIO_TEXT), (LINK, LINK_TEXT), (USE, USE_TEXT)])
-def test_text_that_stands_for_another_block_does_not_tell_the_structure(block, told):
+def test_text_that_replaces_another_block_does_not_repeat_its_data(block, told):
     lowered = downgrade_value(CallToolResult(content=[block], structured_content={"a": 1}), A)
     assert lowered.content == [told, TextContent('{"a":1}')]
 
@@ -296,7 +296,7 @@ def test_a_stateless_client_reads_any_structure(structured, blocks):
 
 
 TOLD_STRUCTURES = [
-    # what a tool said, what is told of it to a model where structured content is an object
+    # the result of a tool, and what a model gets where structured content is an object
     (ToolResultContent("1", [], [1, 2]), ToolResultContent("1", [TextContent("[1,2]")])),
     (ToolResultContent("1", [], {"a": 1}), ToolResultContent("1", [TextContent('{"a":1}')], {"a": 1})),
     (
@@ -310,7 +310,7 @@ TOLD_STRUCTURES = [
 
 
 @pytest.mark.parametrize(("block", "told"), TOLD_STRUCTURES)
-def test_structured_content_that_is_told_to_a_model(block, told):
+def test_structured_content_for_a_model(block, told):
     alone_and_among_others: list[Any] = [(block, told), ([block], [told]), ([TEXT, block], [TEXT, told])]
     for said, expected in alone_and_among_others:
         params = CreateMessageParams(messages=[SamplingMessage("user", said)], max_tokens=1)
@@ -403,7 +403,7 @@ MEMBERS = [
     ("strategy", "name"), MEMBERS, ids=lambda value: value if isinstance(value, str) else ""
 )
 @given(data=st.data())
-def test_the_stateless_era_is_told_no_member_that_it_does_not_have(schemas, strategy, name, data):
+def test_stateless_messages_contain_no_session_members(schemas, strategy, name, data):
     """Its schema lets more members pass, so that test_emitted could not show it."""
     definitions = schemas[E.date]["$defs"]
     sent = json.loads(jsonrpc.encode(downgrade_value(data.draw(strategy), E)))
@@ -527,17 +527,17 @@ def test_a_url_cannot_be_asked_for_in_older_revisions(revision):
 
 
 class Audible(AudioContent):
-    """A block of somebody else's."""
+    """A block with a foreign type."""
 
 
 class Verdict(CallToolResult):
-    """A result of somebody else's."""
+    """A result with a foreign type."""
 
     score: int = 0
 
 
 class Line(PromptMessage):
-    """A message of somebody else's."""
+    """A message with a foreign type."""
 
     number: int = 0
 
@@ -550,7 +550,7 @@ class Both(Aside, CallToolResult):
     """A result whose first base is nothing to lower."""
 
 
-def test_a_subclass_is_told_as_its_base_is():
+def test_a_subclass_is_encoded_as_its_base():
     block = Audible("aGk=", "audio/wav")
     assert downgrade_value(Verdict(content=[block], score=3), A) == Verdict(content=[AUDIO_TEXT], score=3)
     assert downgrade_value(GetPromptResult(messages=[Line("user", block, 7)]), A).messages == [
@@ -591,7 +591,7 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize("value", UNCHANGED, ids=lambda value: type(value).__name__)
-def test_what_does_not_change_is_the_same_object(value):
+def test_unchanged_content_is_the_same_object(value):
     assert [
         revision for revision in REVISIONS.values() if downgrade_value(value, revision) is not value
     ] == []

@@ -167,7 +167,7 @@ AMBIGUITIES = [
     ("x://{a}/{+path}/{b}", "x://1/2", None),
     ("x://{+path}/{a}-{b}", "x://p/1-2-3", {"path": "p", "a": "1-2", "b": "3"}),
     ("x://{a}-{+path}-{b}", "x://1-2-3-4", {"a": "1", "path": "2-3", "b": "4"}),
-    # A literal that is found inside an escape breaks it, and that is no match.
+    # A literal inside an escape breaks the escape, and does not match.
     ("x://{a}20{b}", "x://1%20220", None),
     ("x://{+a}F{b}", "x://1%2F2", None),
     # Only whole segments and no raw "&" where there is a literal query.
@@ -206,7 +206,7 @@ def test_ambiguous_uris_are_read_by_rule(template, text, expected):
         ("x://{#a}{?b}", "'a'", "the query or fragment is not at the end"),
     ],
 )
-def test_what_cannot_be_matched_says_why(template, names, reason):
+def test_an_unmatchable_template_explains_why(template, names, reason):
     parsed = UriTemplate(template)
     assert parsed.unmatchable is not None
     assert f"{template!r} can be expanded but not matched: {names}: {reason}" in parsed.unmatchable
@@ -384,7 +384,7 @@ def test_a_value_is_decoded_exactly_once(template, text, expected):
     "broken",
     ["%", "%4", "%4g", "%%41", "a%", "%FF", "%C3", "%C3a", "%ED%A0%80", "%F4%90%80%80", "%zz"],
 )
-def test_broken_escapes_and_broken_utf8_are_no_match(template, broken):
+def test_broken_escapes_and_broken_utf8_do_not_match(template, broken):
     parsed = UriTemplate(template)
     good = uritemplate.expand(template, {"a": {"a": "good"} if template == "x://{?a*}" else "good"})
     assert parsed.match(good) is not None
@@ -456,7 +456,7 @@ def templates_and_values(draw):
 
 @given(templates_and_values())
 @example(("x://{l0}{/w*}{?q*}{#f}", {"l0": "%2F", "w": ["a b", "é"], "q": {"&": "="}, "f": "#/?"}))
-def test_what_was_expanded_is_matched(case):
+def test_expanded_uris_match(case):
     template, values = case
     parsed = UriTemplate(template)
     assert parsed.unmatchable is None
@@ -467,7 +467,7 @@ def test_what_was_expanded_is_matched(case):
     st.sampled_from([row[0] for row in [*MATCHES, *AMBIGUITIES] if not re.search("{[+#]", row[0])]),
     st.text("x:/ab12.-;=&?#,%41@é", max_size=20),
 )
-def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
+def test_matched_values_expand_to_an_equivalent_uri(template, tail):
     parsed = UriTemplate(template)
     found = parsed.match(template.partition("{")[0] + tail)
     if found is not None:
@@ -496,7 +496,7 @@ def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
         ("x://{+a}{?b}", {"a": "1?b=2"}, {"a": "1", "b": "2"}),
     ],
 )
-def test_what_does_not_come_back(template, values, expected):
+def test_values_that_do_not_round_trip(template, values, expected):
     parsed = UriTemplate(template)
     assert parsed.match(uritemplate.expand(template, values)) == expected
 

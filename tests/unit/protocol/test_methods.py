@@ -123,7 +123,7 @@ def test_names_that_http_mirrors():
     assert {row.name: row.member for row in ROWS if row.member} == mirrored
 
 
-def test_what_may_be_sent_before_the_handshake_is_complete():
+def test_methods_allowed_before_the_handshake_completes():
     notifications = {"initialized", "cancelled", "progress", "message"}
     assert {"initialize", "ping"} == EARLY_REQUESTS
     assert {row.name for row in ROWS if row.early} == EARLY_REQUESTS | {
@@ -139,7 +139,7 @@ def test_only_requests_are_repeatable_and_only_notifications_are_listened_to():
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.needs], ids=repr)
 def test_a_capability_that_a_row_needs_exists(row):
-    """A path that no capabilities have would be declared by nobody, and the method refused for ever."""
+    """A path that capabilities do not have would never be declared, and the method always rejected."""
     receivers = {CLIENT: ServerCapabilities, SERVER: ClientCapabilities}
     senders = {CLIENT: ClientCapabilities, SERVER: ServerCapabilities}
     for role in (CLIENT, SERVER):
@@ -158,14 +158,14 @@ def test_a_row_shows_its_name():
     assert repr(ROW["tools/call"]) == "<Row tools/call>"
 
 
-def test_a_notice_has_no_result():
+def test_a_notification_has_no_result():
     row = Row("notifications/x", NotificationParams, server=ALWAYS)
     assert row.result is None
     assert row.results == {}
     assert not row.can_require_input
 
 
-def test_a_row_of_ones_own():
+def test_a_custom_row():
     row = Row("com.example/x", TaskParams, Result, client=TASKS, needs="tools", named="task_id")
     assert (row.client, row.server, row.asked, row.needs) == (TASKS, None, None, "tools")
     assert (row.named, row.member) == ("task_id", "taskId")
@@ -191,7 +191,7 @@ def test_a_span_holds_both_its_ends(span, holds):
 
 @pytest.mark.parametrize("date", ["2025-01-01", "", "2099-01-01", None])
 def test_a_span_knows_only_revisions(date):
-    """Dates are not compared as text: to ask for one that is no revision is a mistake."""
+    """Dates are not compared as text: an unknown revision is a mistake."""
     with pytest.raises(ValueError, match="not in tuple"):
         assert date in ALWAYS
 
@@ -200,7 +200,7 @@ def test_a_span_knows_only_revisions(date):
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.can_require_input])
-def test_a_wish_for_input_is_read_as_such(name):
+def test_an_input_required_result_is_decoded(name):
     raw = Raw(b'{"resultType":"input_required","requestState":"s","new":1}')
     result = ROW[name].read_result(raw, "input_required")
     assert isinstance(result, InputRequiredResult)
@@ -260,7 +260,7 @@ SAID = [
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_what_a_tool_said_is_read_the_same_in_the_short_way_and_in_the_long_one(said):
+def test_both_readers_decode_a_tool_result_in_the_same_way(said):
     raw = Raw(json.dumps(said).encode())
     result = ROW["tools/call"].read_result(raw, "complete")
     assert type(result) is CallToolResult
@@ -323,7 +323,7 @@ def test_a_result_of_an_unknown_type_makes_the_answer_invalid(kind):
 
 
 @pytest.mark.parametrize("kind", [None, 5, ["complete"]])
-def test_a_type_that_is_no_word_makes_the_answer_invalid(kind):
+def test_a_result_type_that_is_not_a_string_is_invalid(kind):
     event = answered(DATES[-1], {"tools": [], "resultType": kind})
     assert isinstance(event, ErrorReceived)
     assert isinstance(event.error, RemoteProtocolError)
@@ -347,7 +347,7 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
         ("ping", f"it is a request of the client in {DATES[0]} … {DATES[3]} and a request of the server in"),
     ],
 )
-def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
+def test_an_unsupported_method_gets_a_suggestion(method, hint):
     assert suggest_method(method).startswith(hint)
 
 

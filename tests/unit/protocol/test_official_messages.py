@@ -34,7 +34,7 @@ OTHER: dict[Role, Role] = {CLIENT: SERVER, SERVER: CLIENT}
 def end(role: Role, revision: Revision) -> Connection:
     """One end of a conversation that is under way, with a peer that can do everything."""
     peer = Peer(revision, PARTIES[OTHER[role]].capabilities)
-    stateless_server = revision.stateless and role == SERVER  # every request tells who sends it
+    stateless_server = revision.stateless and role == SERVER  # every request identifies its sender
     return Connection(PARTIES[role], revision=revision, peer=None if stateless_server else peer)
 
 

@@ -47,7 +47,7 @@ KEPT = {"com.example/trace": "t"}
     ],
     ids=["meta", "plain parameters", "typed parameters"],
 )
-def test_only_the_sender_says_who_sends_and_where_progress_goes(revision, given, progress):
+def test_callers_cannot_set_the_identity_or_the_progress_token_in_meta(revision, given, progress):
     conversation = talk(revision)
     first = conversation.client.request("tools/list", progress=True)
     conversation.server.receive(first.data)
@@ -78,7 +78,7 @@ def test_parameters_without_meta_are_not_touched(params):
 
 
 class Own(WireStruct):
-    """Parameters of an author who did not think of `_meta`."""
+    """Parameters of an author who did not consider `_meta`."""
 
     some_thing: int = 0
 
@@ -91,7 +91,7 @@ def test_parameters_without_a_place_for_meta_get_one_where_it_is_needed(revision
     assert sent == {"someThing": 5}
 
 
-def test_meta_that_is_no_object_cannot_be_said():
+def test_meta_that_is_not_an_object_cannot_be_encoded():
     for own in (5, [1], [], 0, Raw(b"5"), Raw(b"[]")):
         with pytest.raises(LocalProtocolError, match="_meta of a request must be an object"):
             prepare_params({"_meta": own}, {"a": 1}, LATEST)

@@ -19,7 +19,7 @@ CLIENT_TAG = b'{"name":"a client","version":"1"}'
 SERVER_TAG = b'{"name":"a server","version":"2"}'
 
 
-def test_capabilities_tell_the_role():
+def test_capabilities_have_a_role():
     assert LocalPeer(CLIENT_INFO, ClientCapabilities()).role == CLIENT
     assert LocalPeer(SERVER_INFO, ServerCapabilities()).role == SERVER
 
@@ -93,7 +93,7 @@ def test_the_samples_declare_what_any_row_needs_and_less_does_not(path):
 
 @every_session
 @pytest.mark.parametrize("capabilities", [CLIENT_CAN, SERVER_CAN])
-def test_a_session_hears_all_capabilities(revision, capabilities):
+def test_a_session_gets_all_capabilities(revision, capabilities):
     assert LocalPeer(CLIENT_INFO, capabilities).select_capabilities(revision) is capabilities
 
 

@@ -1,4 +1,4 @@
-"""The judge of all messages: what it hears, what it lets pass, that it fails the test that said it."""
+"""The validator of all messages: what it records and accepts, and that it fails the test that sent it."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from toolpost.server.http.request import HTTPRefusal
 
 @pytest.fixture
 def heard(spec, monkeypatch):
-    """What is noted since the last look, and judged by nobody."""
+    """Messages since the last look, without validation."""
     monkeypatch.setattr(recording, "pending", {})
     monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())
@@ -31,7 +31,7 @@ def heard(spec, monkeypatch):
     return take
 
 
-def test_all_that_a_connection_writes_is_heard(heard):
+def test_every_message_that_a_connection_writes_is_recorded(heard):
     pair = open_pair("2025-11-25")
     outgoing, incoming = pair.ask("tools/list", progress=True)
     other, _ = pair.ask("tools/list")
@@ -50,7 +50,7 @@ def test_all_that_a_connection_writes_is_heard(heard):
     ]
 
 
-def test_all_that_a_connection_accepts_is_heard(heard):
+def test_every_message_that_a_connection_accepts_is_recorded(heard):
     pair = open_pair("2026-07-28")
     outgoing, incoming = pair.ask("tools/list", progress=True)
     progress = pair.server.report_progress(incoming.id, 1)
@@ -79,7 +79,7 @@ def test_all_that_a_connection_accepts_is_heard(heard):
         ({"method": "x/unknown", "params": []}, object),
     ],
 )
-def test_what_is_not_accepted_is_not_judged(heard, data, event):
+def test_rejected_messages_are_not_validated(heard, data, event):
     server = open_pair("2025-11-25").server
     heard()
     [got] = server.receive(json.dumps({"jsonrpc": "2.0", **data}).encode())

@@ -64,7 +64,7 @@ def _usual(revision, by, row):
 
 @cases(lambda revision, by: revision.requests[by], _usual)
 @pytest.mark.parametrize("progress", [True, False])
-def test_a_request_like_one_before_is_what_it_would_be_anyway(revision, by, row, progress):
+def test_a_templated_request_equals_an_ordinary_one(revision, by, row, progress):
     client = talk(revision).end(by)
     params = row.read_params(json.dumps(PARAMS[row.name]).encode())
     client.request(row.name, params)
@@ -101,13 +101,13 @@ def test_names_may_look_like_blanks(revision):
 
 @pytest.mark.requirement("MRTR-18")
 @every_revision
-def test_a_retry_is_told_as_the_revision_has_it(revision):
+def test_a_retry_is_encoded_for_the_revision(revision):
     params = CallToolParams(name="add", request_state="s", task=None)
     said = parse(called(revision).client.request("tools/call", params).data)["params"]
     assert said.get("requestState") == ("s" if revision.stateless else None)
 
 
-def test_what_cannot_be_said_takes_no_id():
+def test_what_cannot_be_encoded_takes_no_id():
     client = called(LATEST).client
     before = client.next_id
     with pytest.raises(LocalProtocolError, match="JSON"):
@@ -153,7 +153,7 @@ def test_another_revision_has_other_facts():
     assert CLIENT_CAPABILITIES in parse(client.request("tools/call", ADD).data)["params"]["_meta"]
 
 
-def test_a_session_is_opened_once_by_whoever_knows_the_server_already():
+def test_a_session_is_opened_once():
     client = Connection(CLIENT_PARTY, revision=LATEST_SESSION, peer=Peer(LATEST_SESSION, SERVER_CAN))
     client.lifecycle.state = "new"
     params = InitializeParams(
@@ -166,7 +166,7 @@ def test_a_session_is_opened_once_by_whoever_knows_the_server_already():
 
 @pytest.mark.requirement("TASK-4")
 @every_revision
-def test_a_wish_for_a_task_is_looked_at(revision):
+def test_a_task_request_is_validated(revision):
     wish = CallToolParams(name="add", task=TaskMetadata())
     client = called(revision).client
     outgoing = client.request("tools/call", wish)
@@ -186,7 +186,7 @@ def test_a_wish_for_a_task_is_looked_at(revision):
 
 
 @every_revision
-def test_what_stands_in_meta_is_looked_at(revision):
+def test_meta_is_validated(revision):
     client = called(revision).client
     with pytest.raises(LocalProtocolError, match="_meta"):
         client.request("tools/call", ADD, meta={"not/a/key": 1})
@@ -196,7 +196,7 @@ def test_what_stands_in_meta_is_looked_at(revision):
     assert "progressToken" not in meta
 
 
-def test_a_request_may_present_somebody_else():
+def test_a_request_may_have_another_identity():
     client = called(LATEST).client
     other = party(ClientCapabilities(), anonymous=True)
     facts = [
@@ -292,7 +292,7 @@ def test_a_result_of_another_shape_fails_the_request(result):
     assert "invalid result for" in str(failed.error)
 
 
-def test_a_wish_for_input_is_a_result_of_its_own():
+def test_an_input_required_result_has_its_own_type():
     client = called(LATEST).client
     outgoing = client.request("tools/call", ADD)
     asking = b'{"resultType":"input_required","requestState":"s","_meta":{}}'

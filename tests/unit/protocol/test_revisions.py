@@ -184,7 +184,7 @@ def test_the_codes_of_the_stateless_era(officials):
 
 @pytest.mark.requirement("ERR-4")
 @pytest.mark.parametrize("date", DATES)
-def test_a_reserved_code_that_nobody_has_defined_is_never_sent(date):
+def test_an_undefined_reserved_code_is_never_sent(date):
     told = {code: REVISIONS[date].translate_code(code) for code in range(-32099, -32019)}
     kept = {-32020, -32021, -32022} | ({-32042} if date == D else set())
     assert told == {code: code if code in kept else -32603 for code in told}
@@ -193,7 +193,7 @@ def test_a_reserved_code_that_nobody_has_defined_is_never_sent(date):
 @pytest.mark.requirement("ERR-2")
 @pytest.mark.parametrize("date", DATES)
 def test_an_old_code_is_never_sent(date):
-    """They may arrive in the session era; whoever passes such an error on must not send the code again."""
+    """They may arrive in the session era; a gateway must not forward the code."""
     assert [
         code for code in LEGACY_ERROR_KINDS if REVISIONS[date].translate_code(code) in LEGACY_ERROR_KINDS
     ] == []
@@ -249,7 +249,7 @@ def test_negotiation_by_the_rules():
                 assert dated(negotiate(offered, supported)) == expected
 
 
-def test_all_revisions_are_supported_unless_told_otherwise():
+def test_all_revisions_are_supported_by_default():
     assert negotiate("unknown") is LATEST_SESSION
 
 

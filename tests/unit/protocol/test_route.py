@@ -207,7 +207,7 @@ FAULTS: Final[list[tuple[Callable[[Post], None], int, int, str]]] = [
     (_future, 400, -32022, "Unsupported protocol version: 2999-01-01"),
     (_wrong_method, 400, -32020, "mcp-method: the header is"),
     (_unknown_method, 404, -32601, "Method not found: tools/conjure"),
-    # What headers mirror is compared once the body can be read, so params that cannot are told first.
+    # Mirrored headers are compared once the body can be read, so invalid params are reported first.
     (_wrong_params, 200, -32602, "Invalid params for tools/call"),
     (_wrong_name, 400, -32020, "mcp-name: the header is"),
     (_wrong_argument, 400, -32020, "mcp-param-a: the header is"),
@@ -249,7 +249,7 @@ def test_each_fault_has_its_status_and_its_code(fault):
         for second in FAULTS[index + 1 :]
     ],
 )
-def test_of_two_faults_the_earlier_one_is_told(first, second):
+def test_of_two_faults_the_earlier_one_is_reported(first, second):
     post = Post()
     second[0](post)
     first[0](post)
@@ -287,7 +287,7 @@ def test_white_space_around_a_header_does_not_count(version):
         pytest.param("x" * 100_000, id="long"),
     ],
 )
-def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
+def test_an_unknown_version_is_newer_than_ours(version):
     # Without facts in the body it is not even a request of the stateless era …
     route = classify({VERSION: version}, request("tools/list"), server().local_peer)
     assert isinstance(route, Rejected)
@@ -405,7 +405,7 @@ def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Inb
 
 
 @pytest.mark.requirement("META-12", "META-13", "META-15", "STATE-1")
-def test_the_route_tells_who_is_asking_and_the_next_request_starts_from_nothing():
+def test_the_route_identifies_the_client_for_each_request():
     connection, question = server(), ElicitParams(message="Who?", requested_schema={})
     meta = {
         **FACTS,
@@ -617,7 +617,7 @@ UNREADABLE: Final = "1e400"
         pytest.param("%s", {}, "the arguments cannot be read", id="all of them"),
     ],
 )
-def test_what_cannot_be_read_does_not_keep_the_headers_from_being_compared(arguments, said, complaint):
+def test_unreadable_params_do_not_prevent_the_comparison_of_headers(arguments, said, complaint):
     with pytest.raises(HeaderMismatch, match=re.escape(complaint)):
         verify_raw(arguments, said)
 
@@ -635,7 +635,7 @@ def test_what_cannot_be_read_elsewhere_is_not_our_business(arguments, said):
 
 
 def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
-    """Verify a call whose arguments, written with %s in them, hold a number that nobody can read."""
+    """Verify a call whose arguments, written with %s in them, contain an unreadable number."""
     post = Post()
     post.params["arguments"] = "here"
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": post.method, "params": post.params})
@@ -659,12 +659,12 @@ def test_without_annotations_the_arguments_are_not_read():
         assert post.walk() == (200, None)
 
 
-# --------------------------------------------------------------------- notices, answers, batches
+# --------------------------------------------------------------------- notifications, responses, batches
 
 
 @pytest.mark.parametrize("sent", [{}, {METHOD: "notifications/cancelled"}])
 @pytest.mark.parametrize("params", [None, {}, {"requestId": 1}, {"_meta": {PROTOCOL_VERSION: MODERN}}])
-def test_a_notice_needs_a_version_and_no_facts(sent, params):
+def test_a_notification_needs_a_version_and_no_facts(sent, params):
     message = read(method="notifications/cancelled", params=params)
     connection = server()
     route = classify({VERSION: MODERN, **sent}, message, connection.local_peer)
@@ -689,7 +689,7 @@ def test_a_notice_needs_a_version_and_no_facts(sent, params):
         pytest.param({VERSION: LEGACY[-1]}, {PROTOCOL_VERSION: LEGACY[-1]}, -32022, id="both of the past"),
     ],
 )
-def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
+def test_a_notification_that_contradicts_itself_is_rejected(sent, meta, code):
     route = classify(
         sent, read(method="notifications/cancelled", params={"_meta": meta}), server().local_peer
     )
@@ -708,7 +708,7 @@ def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
         pytest.param(None, id="batch"),
     ],
 )
-def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version, message):
+def test_only_a_single_request_or_notification_is_posted_to_the_stateless_era(version, message):
     route = classify({VERSION: version}, message, server().local_peer)
     assert isinstance(route, Rejected)
     assert route.error.code == -32600
@@ -820,13 +820,13 @@ def test_a_session_id_that_no_server_gave_is_refused(session, message):
 @pytest.mark.parametrize(
     "supported", [tuple(REVISIONS), (LEGACY[-1],), (MODERN,)], ids=["all", "one", "modern"]
 )
-def test_initialize_opens_a_session_whatever_legacy_version_the_header_names(supported, version):
+def test_initialize_opens_a_session_with_any_legacy_version_header(supported, version):
     sent = {} if version is None else {VERSION: version}
     route = classify(sent, request("initialize", OPENING), server(*supported).local_peer)
     assert route == SessionRoute(REVISIONS[version or "2025-03-26"], None, is_initialize=True)
 
 
-def test_a_notice_opens_nothing():
+def test_a_notification_opens_nothing():
     assert classify({}, JSONRPCNotification("initialize"), server().local_peer) == SessionRoute(
         REVISIONS["2025-03-26"]
     )
@@ -846,7 +846,7 @@ def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
 
 
 @pytest.mark.parametrize("version", [MODERN, "2999-01-01"])
-def test_initialize_with_a_modern_header_is_no_handshake(version):
+def test_initialize_with_a_modern_header_is_not_a_handshake(version):
     route = classify({VERSION: version}, request("initialize", OPENING), server().local_peer)
     assert isinstance(route, Rejected)
     assert route.error.code == -32602
@@ -906,7 +906,7 @@ def test_every_request_carries_its_version_and_its_method(method):
 
 
 @pytest.mark.requirement("HTTPM-15")
-def test_the_version_header_repeats_what_the_body_says():
+def test_the_version_header_repeats_the_version_of_the_body():
     params = Raw(json.dumps({"_meta": {PROTOCOL_VERSION: "2999-01-01"}}).encode())
     assert mirror_headers(JSONRPCRequest(1, "tools/list", params))[VERSION] == "2999-01-01"
     assert mirror_headers(JSONRPCNotification("notifications/cancelled", params))[VERSION] == "2999-01-01"
@@ -916,7 +916,7 @@ def test_the_version_header_repeats_what_the_body_says():
 @pytest.mark.parametrize(
     "params", [UNSET, Raw(b"{}"), Raw(b'{"_meta":null}'), Raw(b'{"_meta":{},"name":"x"}')]
 )
-def test_a_notice_carries_its_version_and_its_method(params):
+def test_a_notification_carries_its_version_and_its_method(params):
     assert mirror_headers(JSONRPCNotification("notifications/cancelled", params)) == {
         VERSION: MODERN,
         METHOD: "notifications/cancelled",
@@ -1060,7 +1060,7 @@ def calls(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     call=calls(),
     white=st.sampled_from(["", " ", "\t", " \t "]),
 )
-def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
+def test_headers_of_a_client_pass_the_verification_of_a_server(kind, name, call, white):
     method, member = kind
     schema, arguments = call
     params: dict[str, Any] = {member: name}

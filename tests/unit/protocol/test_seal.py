@@ -48,7 +48,7 @@ def without_cryptography(monkeypatch):
 
 
 @given(rings, st.binary(max_size=300), texts, bindings, st.none() | times)
-def test_what_was_sealed_is_opened(ring, payload, audience, binding, expires):
+def test_sealed_values_can_be_opened(ring, payload, audience, binding, expires):
     sealed = ring.seal(payload, audience=audience, binding=binding, expires=expires)
     now = 2**70 if expires is None else expires - 1
     assert set(sealed) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -87,7 +87,7 @@ def test_a_string_expires_in_the_second_it_names(ring):
 
 
 @both_forms
-def test_nobody_can_postpone_the_expiry(ring):
+def test_the_expiry_cannot_be_changed(ring):
     raw = raw_of(ring.seal(b"x", audience="cursor", expires=1000))
     for later in (1001, 2**64 - 1):
         assert "forged" in refusal(ring, text_of(raw[:5] + later.to_bytes(8, "big") + raw[13:]))
@@ -132,7 +132,7 @@ def test_a_string_opens_for_its_own_audience_and_binding_only(ring, mine, yours)
 
 
 @pytest.mark.parametrize(("audience", "binding"), [("cursor", ["a"]), ("cursor", []), ("curso", [])])
-def test_what_was_bound_cannot_become_payload(audience, binding):
+def test_binding_and_payload_cannot_be_confused(audience, binding):
     raw = raw_of(PLAIN.seal(b"", audience="cursor", binding=["ab"]))
     for payload in (b"b", b"ab", b"r", b"rab"):
         assert "forged" in refusal(PLAIN, text_of(raw[:13] + payload + raw[13:]), audience, binding)
@@ -250,13 +250,13 @@ def test_a_string_that_is_too_long_is_refused_before_it_is_read():
 
 
 @pytest.mark.parametrize("expires", [-1, 2**64 - 1, 2**64, 1.5, 1e9, True])
-def test_an_expiry_that_is_no_time_is_refused(expires):
+def test_an_expiry_that_is_not_a_time_is_rejected(expires):
     with pytest.raises(ValueError, match="Unix time in whole seconds"):
         PLAIN.seal(b"x", audience="cursor", expires=expires)
 
 
 @pytest.mark.parametrize("binding", ["ann", b"ann"])
-def test_a_lone_string_is_no_binding(binding):
+def test_a_lone_string_is_not_a_binding(binding):
     with pytest.raises(TypeError, match=r"binding=\[principal\]"):
         PLAIN.seal(b"x", audience="cursor", binding=binding)
 
@@ -286,7 +286,7 @@ def test_keys_that_share_an_id_are_both_tried(encrypt):
     assert KeyRing(TWINS).open(sealed, audience="cursor", now=0) == b"x"
 
 
-def test_each_form_opens_whatever_the_ring_seals():
+def test_any_ring_opens_both_forms():
     for ring in (PLAIN, SECRET):
         for other in (PLAIN, SECRET):
             assert other.open(ring.seal(b"x", audience="cursor"), audience="cursor", now=0) == b"x"
@@ -319,7 +319,7 @@ def test_a_ring_without_keys_is_refused():
 
 
 @pytest.mark.parametrize("lone", ["k" * 40, b"k" * 40])
-def test_a_lone_key_is_no_ring(lone):
+def test_a_lone_key_is_not_a_ring(lone):
     with pytest.raises(TypeError, match=r"KeyRing\(\[key\]\)"):
         KeyRing(lone)
 

@@ -194,7 +194,7 @@ def test_a_malformed_origin_is_refused(origin):
 
 
 @pytest.mark.requirement("HTTP-1")
-def test_a_refusal_says_what_was_refused_and_what_to_set():
+def test_a_rejection_names_the_value_and_the_option():
     assert explain_refused_host(parse_allowed_hosts(), "evil.com:1") == (
         "Host 'evil.com:1' is not allowed. To allow it,"
         " set allowed_hosts=['evil.com:1'], or public_url= to the URL that clients use."

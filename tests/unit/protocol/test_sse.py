@@ -1,4 +1,4 @@
-"""Events in, events out, however the stream is cut; and nobody's text can become a field."""
+"""Events in, events out, however the stream is cut; and no text can become a field."""
 
 import tracemalloc
 from itertools import pairwise, repeat
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.sse import MAX_EVENT, EventStreamDecoder, ServerSentEvent, encode_comment, encode_event
 
-# The same examples on every run; a slow machine is no failure.
+# The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
 
 BOM = b"\xef\xbb\xbf"
@@ -148,7 +148,7 @@ TABLE = [
     (b"event: a\n\ndata: 1\n\n", [ServerSentEvent(b"1")]),
     (b"event: a\nevent\ndata: 1\n\n", [ServerSentEvent(b"1")]),
     (b"data: 1\nevent: a\xff\0\n\n", [ServerSentEvent(b"1", "a\ufffd\0")]),
-    # comments and fields that nobody knows
+    # comments and unknown fields
     (b":\n: ping\n:data: 1\n\n", []),
     (b": ping\n\ndata: 1\n: pong\ndata: 2\n\n", [ServerSentEvent(b"1\n2")]),
     (b"Data: 1\n data: 2\ndata : 3\nfoo\nfoo: 4\ndata: 5\n\n", [ServerSentEvent(b"5")]),
@@ -436,7 +436,7 @@ def test_text_cannot_become_a_field_or_an_event(text):
 
 @pytest.mark.parametrize("name", ["id", "event"])
 @pytest.mark.parametrize("bad", ["\r", "\n", "\0", "a\nb", "a\r\nb", "a\0", "x" * 10_000 + "\n"])
-def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
+def test_a_one_line_field_rejects_line_breaks(name, bad):
     with pytest.raises(ValueError, match=f"the {name} of an event must not contain CR, LF or NUL") as caught:
         encode_event(b"{}", **{name: bad})
     assert len(str(caught.value)) < 200
@@ -444,7 +444,7 @@ def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
 
 @pytest.mark.parametrize("name", ["id", "event"])
 @pytest.mark.parametrize("bad", ["\ud800", "x" * 10_000 + "\udfff"])
-def test_a_field_refuses_what_is_not_text(name, bad):
+def test_a_field_rejects_invalid_text(name, bad):
     with pytest.raises(ValueError, match=f"the {name} of an event must be valid UTF-8 text"):
         encode_event(b"{}", **{name: bad})
 
@@ -463,7 +463,7 @@ one_line = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories
     st.lists(st.tuples(st.binary(), one_line | st.none(), one_line | st.none(), st.integers(0, 10**18 - 1))),
     st.lists(st.integers(0, 10_000), max_size=20),
 )
-def test_what_is_written_is_read(written, points):
+def test_encoding_and_decoding_round_trip(written, points):
     stream, expected, last = b"", [], ""
     for data, event, name, retry in written:
         stream += encode_event(data, event=event, id=name, retry=retry) + encode_comment(event or "")

@@ -65,7 +65,7 @@ def test_a_template_knows_its_text_and_its_variables():
         *[(f"x{char}", 1, f"unexpected {char!r}") for char in '"<>^`|\x7f'],
     ],
 )
-def test_what_is_no_template_is_refused_with_its_position(template, position, message):
+def test_an_invalid_template_is_rejected_with_its_position(template, position, message):
     with pytest.raises(ValueError, match=re.escape(f"at position {position} of the URI template")) as caught:
         UriTemplate(template)
     what, _, do = str(caught.value).partition(" at position ")
@@ -134,7 +134,7 @@ def test_the_length_of_a_uri_is_bounded():
 
 @pytest.mark.requirement("RES-11")
 @pytest.mark.parametrize("char", [*'\x00\t\n\r "<>\\^`{|}\x7f\x85\ud800', "{a}"])
-def test_what_no_uri_may_hold_is_no_match(char):
+def test_characters_outside_uris_do_not_match(char):
     for template, good in {
         "x://{a}": "x://b",
         "x://{+a}": "x://b",

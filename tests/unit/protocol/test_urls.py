@@ -36,7 +36,7 @@ def test_equal_origins_are_equal():
     assert get_origin(plain) == get_origin(spelled) == ("https", "a.example", 443)
 
 
-def test_a_url_is_shown_without_what_may_be_secret():
+def test_a_url_is_shown_without_secrets():
     assert display_url("https://me:secret@a.example/x?token=1#y") == "https://a.example/x"
 
 

@@ -1,4 +1,4 @@
-"""How long clients may keep what a server tells them: said for all, by method, and by resource."""
+"""How long clients may cache results: set for all methods, by method, and by resource."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ READS = ("a://fixed", "a://rows/1", "a://own", "a://part")
 @pytest.mark.parametrize(
     ("ttl", "told"), [(0, 0), (1, 1000), (0.25, 250), (1.001, 1001), (0.0001, 0), (86_400, 86_400_000)]
 )
-def test_seconds_are_told_in_milliseconds(ttl, told):
+def test_seconds_are_sent_in_milliseconds(ttl, told):
     cache = Cache(ttl)
     assert (cache.ttl_ms, cache.scope) == (told, "private")
     assert type(cache.ttl_ms) is int
@@ -57,7 +57,7 @@ def test_one_for_all_or_some_by_method(cache, found):
     assert server.cache_for("tools/call") is None
 
 
-def test_what_a_result_says_itself_stays():
+def test_cache_hints_of_a_result_are_kept():
     own = ReadResourceResult(contents=[], ttl_ms=1)
     assert apply_cache(own, MINUTE) is own
     shared = ReadResourceResult(contents=[], cache_scope="public")
@@ -69,7 +69,7 @@ def test_what_a_result_says_itself_stays():
     assert apply_cache(other, MINUTE) is other
 
 
-# --------------------------------------------------------------------- what clients are told
+# --------------------------------------------------------------------- what clients receive
 
 
 def library(**options: Any) -> Server:
@@ -159,7 +159,7 @@ def test_clients_of_the_session_era_are_not(revision):
 
 
 @pytest.mark.requirement("CACHE-4")
-def test_a_selection_is_private_whatever_the_whole_is():
+def test_a_selection_is_always_private():
     server = library(cache=SHARED)
     part = server.select(lambda _: True)
     assert told(part) == said((5000, "private"), (5000, "private"))

@@ -240,7 +240,7 @@ def test_what_was_kept_once_is_used_for_good():
 # --------------------------------------------------------------------- what is gone, and what was meant
 
 
-def test_what_was_removed_is_not_enabled_again():
+def test_a_removed_entry_cannot_be_enabled():
     shelf = Shelf(2)
     gone, stays = shelf.catalogue.get("t0"), shelf.catalogue.get("t1")
     assert gone is not None
@@ -279,7 +279,7 @@ def test_a_name_that_there_is_not_may_have_been_another(name, said):
     assert shelf.catalogue.suggest(name) == said
 
 
-def test_only_what_is_shown_is_suggested():
+def test_only_listed_names_are_suggested():
     shelf = Shelf()
     shelf.add("secret")
     part = shelf.catalogue.select(lambda entry: False, shelf.changes.append)
@@ -380,7 +380,7 @@ def test_a_list_is_changed_by_one_at_a_time():
     shelf.catalogue._entries = Watched()
 
     def told(_: str) -> None:
-        assert not lock._is_owned()  # who is told may wait for another thread, which changes the list too
+        assert not lock._is_owned()  # a listener may wait for another thread, which also changes the list
 
     shelf.catalogue._on_changed = told
     shelf.add("a").remove()

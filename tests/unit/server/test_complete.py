@@ -66,19 +66,19 @@ class Typed:
         (Typed().__call__, ["p"]),
     ],
 )
-def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
+def test_a_completer_takes_the_typed_text_and_the_known_arguments(fn, values):
     completes = completing(fn)
     assert completes.has_completers
     assert completed(completes) == Completion(values=values)
 
 
-def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
+def test_an_argument_without_a_completer_has_no_completions():
     assert completed(completing(later), "country") == Completion(values=[])
     assert completed(completing(later), "unheard of") == Completion(values=[])
     assert not completable().has_completers
 
 
-def test_only_what_is_there_can_be_completed():
+def test_only_existing_arguments_can_be_completed():
     with pytest.raises(ValueError, match=r"unknown argument 'town' \(expected: city, country\)"):
         completable().complete("town")
     with pytest.raises(ValueError, match="expected: none"):
@@ -96,7 +96,7 @@ def test_only_what_is_there_can_be_completed():
         (Completion(values=["x"] * 300, total=4000, has_more=False), 4000, True),
     ],
 )
-def test_an_answer_has_a_hundred_values_at_most(found, total, more):
+def test_a_completion_has_at_most_a_hundred_values(found, total, more):
     answer = completed(completing(lambda: found))
     assert answer == Completion(values=["x"] * MAX_COMPLETION_VALUES, total=total, has_more=more)
 

@@ -99,7 +99,7 @@ def test_observers_are_called_with_the_outcome_the_last_one_first(ends):
     assert isinstance(outcome.error, InvalidParams) == (ends == "error")
 
 
-def test_layers_may_change_what_is_passed_on():
+def test_middleware_may_change_the_params():
     async def add(call: Call, next: Any) -> Any:  # noqa: A002 - the word for it
         return f"<{await next(Call(call.method, call.params + 1, call.context))}>"
 
@@ -122,7 +122,7 @@ def test_layers_may_change_what_is_passed_on():
     ],
 )
 @pytest.mark.parametrize("waits", [False, True])
-def test_whatever_is_raised_stays_with_its_request(error, code, text, level, waits, caplog):
+def test_an_exception_affects_only_its_request(error, code, text, level, waits, caplog):
     connection, incoming = asked()
 
     def broken(context: Any, params: Any) -> Any:
@@ -176,7 +176,7 @@ def test_a_handler_that_goes_on_after_a_cancellation_has_no_answer(error):
     assert asyncio.run(serve_request(make_context(connection, incoming, goes_on))) == (None, None)
 
 
-def test_an_answer_that_cannot_be_said_is_an_error(caplog):
+def test_an_answer_that_cannot_be_encoded_is_an_error(caplog):
     connection, incoming = asked()
     context = make_context(connection, incoming, lambda context, params: {"no": "result"})
     with caplog.at_level(logging.WARNING, "toolpost.server"):

@@ -153,7 +153,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=10), max_size=20))
-def test_whatever_is_written_is_taken_apart(lines):
+def test_any_docstring_can_be_parsed(lines):
     summary, parameters = parse_docstring("\n".join(lines))
     assert isinstance(summary, str)
     assert all(name and text for name, text in parameters.items())

@@ -67,7 +67,7 @@ def test_work_runs_in_one_task_from_its_beginning():
     run(main)
 
 
-def test_what_work_raises_before_it_waits_is_raised():
+def test_an_exception_before_the_first_wait_is_raised():
     async def work() -> None:
         raise ValueError("no")
 
@@ -137,7 +137,7 @@ def test_work_may_start_other_work():
     run(main)
 
 
-def test_work_that_cancels_itself_hears_of_it_where_it_waits():
+def test_work_that_cancels_itself_ends_at_its_await():
     heard: list[str] = []
 
     async def work(*, waits: bool) -> str:
@@ -219,7 +219,7 @@ def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int, wait: Any)
 
 
 @pytest.mark.parametrize("later", [0, 1])
-def test_a_cancellation_reaches_what_the_work_awaits(later: int):
+def test_a_cancellation_reaches_the_innermost_await(later: int):
     """As with every task: what is awaited is cancelled first, and may end in its own way."""
 
     async def main():
@@ -327,7 +327,7 @@ def serving(**tools: Any) -> Server:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_function_that_takes_back_its_cancellation_harms_nobody(count: int):
+def test_a_function_that_takes_back_its_cancellation_is_harmless(count: int):
     async def swallow() -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -346,7 +346,7 @@ def test_a_function_that_takes_back_its_cancellation_harms_nobody(count: int):
 
 
 def test_a_timer_of_an_earlier_call_cancels_no_later_one():
-    """Whoever cancels a task that is done does nothing, so a function may leave such a timer behind."""
+    """Cancelling a finished task has no effect, so a function may leave such a timer behind."""
     fired: list[bool] = []
 
     async def watched() -> str:

@@ -37,7 +37,7 @@ def test_the_choice_is_remembered_by_the_facts_of_a_stateless_client(monkeypatch
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_the_principal_is_told(revision):
+def test_the_principal_is_passed_on(revision):
     async def main() -> None:
         house = House()
         channel = ScriptedChannel()

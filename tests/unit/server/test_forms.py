@@ -36,7 +36,7 @@ COLOUR = {"type": "string", "enum": ["red", "blue"]}
 
 @dataclass
 class Guest:
-    """Somebody who comes.
+    """A visitor.
 
     Args:
         name: as it is spoken
@@ -155,7 +155,7 @@ def test_a_user_may_say_no_or_nothing(action, answer):
         (User, {"name": "A"}, "name: String should have at least 2 characters"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_told(kind, content, said):
+def test_an_answer_that_does_not_fit_is_reported(kind, content, said):
     with pytest.raises(ToolError, match="is not valid") as refused:
         ElicitationForm(kind).read(accepted(content))
     assert said in str(refused.value).lower() or said in str(refused.value)
@@ -201,7 +201,7 @@ class Rated:
     ],
     ids=tell,
 )
-def test_what_is_not_flat_is_refused_by_name(kind, said):
+def test_nested_fields_are_rejected_by_name(kind, said):
     with pytest.raises(SignatureError) as refused:
         ElicitationForm(kind)
     assert said in str(refused.value)

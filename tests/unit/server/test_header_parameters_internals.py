@@ -1,4 +1,4 @@
-"""Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
+"""Parameters of tools that HTTP headers mirror: the schema, the checks, and which channels are informed."""
 
 import asyncio
 import enum
@@ -182,7 +182,7 @@ def test_a_class_without_headers_is_still_referred_to():
         ([Chain], ["parameter `a`", "it is under `$defs`"]),
     ],
 )
-def test_what_no_header_can_mirror_is_refused(kinds, said):
+def test_parameters_that_headers_cannot_mirror_are_rejected(kinds, said):
     with pytest.raises(SignatureError) as refused:
         bound(*kinds, name="query")
     for words in ("`query`: ", *said):
@@ -205,7 +205,7 @@ def test_what_no_header_can_mirror_is_refused(kinds, said):
     ],
     ids=["same", "other", "missing", "not over HTTP", "not mirrored"],
 )
-def test_a_factory_checks_for_whom_it_chose(tool, headers, said):
+def test_a_factory_checks_the_client_it_chose_for(tool, headers, said):
     class Web(ServerConversation):
         def headers_of(self, incoming: InboundRequest | None) -> dict[str, str]:
             return headers
@@ -218,7 +218,7 @@ def test_a_factory_checks_for_whom_it_chose(tool, headers, said):
 
         channel = ScriptedChannel()
         factory = Server.factory(choose)
-        assert factory.find_header_parameters("query") is None  # nobody is chosen yet
+        assert factory.find_header_parameters("query") is None  # no server is chosen yet
         request = {"name": tool, "arguments": {"region": "north"}}
         channel.feed(open_pair(LATEST.date).client.request("tools/call", request).data)
         async with factory.hold_lifespan() as lifespan:

@@ -46,7 +46,7 @@ class Kept:
 
 
 class Heeded(BaseModel):
-    """Everything in it is heeded by pydantic, or is no limit."""
+    """pydantic enforces all of it, or it is not a limit."""
 
     x: Annotated[int, at.Ge(1), Meta(description="words")]
     y: Annotated[str, pydantic.Field(min_length=2)] = "yy"
@@ -55,7 +55,7 @@ class Heeded(BaseModel):
     size: Size = Size(1)
 
 
-def test_what_pydantic_heeds_is_not_refused():
+def test_constraints_that_pydantic_enforces_are_accepted():
     server = Server("s")
 
     @server.tool

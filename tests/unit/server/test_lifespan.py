@@ -47,7 +47,7 @@ def test_it_is_entered_by_the_first_and_left_by_the_last():
     asyncio.run(main())
 
 
-def test_who_comes_while_it_is_entered_or_left_waits():
+def test_a_client_that_arrives_during_entry_or_exit_waits():
     async def main() -> None:
         seen = Seen()
         life = SharedLifespan(seen.enter)
@@ -67,7 +67,7 @@ def test_who_comes_while_it_is_entered_or_left_waits():
         seen.entering.set()
         seen.leaving.clear()
         go.set()
-        while inside < 3:  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while inside < 3:  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
         later = [asyncio.create_task(hold()) for _ in range(3)]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The long request on which a stateless client hears of changes."""
+"""The long-lived request that notifies a stateless client of changes."""
 
 import asyncio
 from typing import Any
@@ -70,7 +70,7 @@ class Talk:
 
 
 @pytest.mark.requirement("SUB-1", "SUB-5")
-def test_only_what_can_be_served_is_acknowledged_and_told():
+def test_only_supported_filters_are_acknowledged():
     async def main() -> None:
         server = Watched()
         talk = Talk(server)
@@ -90,7 +90,7 @@ def test_only_what_can_be_served_is_acknowledged_and_told():
 
 
 @pytest.mark.requirement("SUB-5")
-def test_who_serves_nothing_acknowledges_nothing():
+def test_a_server_that_serves_nothing_acknowledges_nothing():
     async def main() -> None:
         talk = Talk(Handler("bare"))
         assert await talk.listen(ALL) == {}
@@ -106,7 +106,7 @@ def test_a_subscription_ends_with_its_cancellation():
         await talk.listen(ALL)
         talk.channel.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
         async with asyncio.timeout(10):
-            while len(server.log) < 2:  # noqa: ASYNC110 - what is waited for is not ours to tell
+            while len(server.log) < 2:  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0)
         server.notify_resource_updated("a://b")
         await talk.listen({}, 8)
@@ -118,7 +118,7 @@ def test_a_subscription_ends_with_its_cancellation():
     asyncio.run(main())
 
 
-def test_lists_of_a_server_are_told():
+def test_changed_lists_are_reported():
     async def main() -> None:
         server = Server("s")
         server.tool(name="a")(lambda: "")

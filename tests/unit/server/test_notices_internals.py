@@ -17,12 +17,12 @@ from toolpost.testing import ScriptedChannel
 async def soon(condition: Any) -> None:
     """Return as soon as the condition holds."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("revision", DATES)
-def test_methods_of_clients_own_are_heard(revision):
+def test_custom_notifications_of_clients_are_received(revision):
     async def main() -> None:
         server = Server("s")
         seen: list[Any] = []
@@ -51,7 +51,7 @@ def test_methods_of_clients_own_are_heard(revision):
     asyncio.run(main())
 
 
-def test_a_flood_of_notices_is_bounded(caplog):
+def test_a_flood_of_notifications_is_bounded(caplog):
     async def main() -> None:
         server = Server("s", max_in_flight=4)
         running = 0

@@ -1,4 +1,4 @@
-"""Who hears of a change, and how often."""
+"""Which subscribers are notified of a change, and how often."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ UPDATED = "notifications/resources/updated"
 
 
 class Ear:
-    """A listener that notes what it hears."""
+    """A listener that records notifications."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str | None]] = []
@@ -26,7 +26,7 @@ class Ear:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop go round until something is so."""
-    while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+    while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0)
 
 
@@ -35,10 +35,10 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_changes_of_one_turn_are_told_once():
+def test_changes_in_one_loop_iteration_are_reported_once():
     async def main() -> None:
         announcer, one, two = ChangeBroadcaster(), Ear(), Ear()
-        announcer.broadcast_list_changed("tools")  # nobody is there yet
+        announcer.broadcast_list_changed("tools")  # no server is listening
         announcer.add_subscriber(one)
         announcer.add_subscriber(two)
         for _ in range(100):
@@ -65,7 +65,7 @@ def test_changes_of_one_turn_are_told_once():
     asyncio.run(main())
 
 
-def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
+def test_changes_in_quick_succession_are_reported_together(monkeypatch):
     monkeypatch.setattr(change_broadcast, "BROADCAST_INTERVAL", 60)
 
     async def main() -> None:
@@ -79,7 +79,7 @@ def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
     asyncio.run(main())
 
 
-def test_a_listener_may_leave_while_it_is_told():
+def test_a_listener_may_leave_during_a_notification():
     async def main() -> None:
         announcer = ChangeBroadcaster()
 
@@ -99,7 +99,7 @@ def test_a_listener_may_leave_while_it_is_told():
     asyncio.run(main())
 
 
-def test_a_change_may_be_told_from_any_thread():
+def test_a_change_may_be_reported_from_any_thread():
     async def main() -> None:
         announcer, ear = ChangeBroadcaster(), Ear()
         announcer.add_subscriber(ear)
@@ -152,7 +152,7 @@ def test_a_position_is_unknown_that_is_of_another_process_or_too_old(monkeypatch
         assert (None if found is None else len(found)) == (start + 5 - position if known else None)
 
 
-def test_a_change_of_another_worker_is_kept_and_told_to_all_but_its_reporter():
+def test_a_change_of_another_worker_is_sent_to_all_but_its_origin():
     async def main():
         announcer, one, reporter = ChangeBroadcaster(), Ear(), Ear()
         for ear in (one, reporter):

@@ -41,7 +41,7 @@ def model(content: str) -> PromptMessage:
     ],
     ids=range(11),
 )
-def test_what_a_function_returns_becomes_messages(value, messages):
+def test_return_values_become_messages(value, messages):
     result = to_prompt_result(value, "what it is for")
     assert (result.messages, result.description) == (messages, "what it is for")
 
@@ -52,6 +52,6 @@ def test_a_whole_result_passes_as_it_is():
 
 
 @pytest.mark.parametrize("value", [1, None, {"role": "user"}, [["a"]], [b"a"], [("user", 1)]], ids=range(6))
-def test_what_is_no_message_is_refused(value):
+def test_an_invalid_message_is_rejected(value):
     with pytest.raises(TypeError, match="a prompt must return text, content blocks or messages, not "):
         to_prompt_result(value)

@@ -42,7 +42,7 @@ def test_state_without_a_session_is_the_principals_where_there_is_one():
             answer = await channel.next_sent()
             channel.end()
             await serving
-            return answer["result"]["structuredContent"]
+            return answer["result"]["structuredContent"]["result"]
 
         counted = [await count(principal) for principal in ("ann", "bob", "ann", "cat", "ann", "bob")]
         assert counted == [1, 1, 2, 1, 3, 2]

@@ -1,4 +1,4 @@
-"""Request states: bound to who asks, what and where; and whatever else a client brings is refused."""
+"""Request states: bound to client, method and arguments; all others are rejected."""
 
 import asyncio
 from typing import Any

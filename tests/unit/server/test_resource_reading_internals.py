@@ -36,7 +36,7 @@ OWN = ResourceContents("other:c", text="own")
         ("", [text("")]),
         (b"\x00", [blob(b"\x00", "application/octet-stream")]),
         (Image(PNG), [blob(PNG, "image/png")]),
-        (File(b"a,b", mime_type="text/csv"), [blob(b"a,b", "text/csv")]),
+        (File(b"a,b", mime_type="text/csv"), [text("a,b", "text/csv")]),
         (OWN, [OWN]),
         (
             [OWN, b"\x00", Image(PNG)],
@@ -52,7 +52,7 @@ OWN = ResourceContents("other:c", text="own")
     ],
     ids=range(14),
 )
-def test_what_a_function_returns_becomes_contents(value, contents):
+def test_return_values_become_contents(value, contents):
     result = to_read_result(value, URI, None)
     if contents is None:  # not all are parts, so it is one array of JSON
         [one] = result.contents
@@ -62,7 +62,7 @@ def test_what_a_function_returns_becomes_contents(value, contents):
 
 
 @pytest.mark.parametrize("value", ["words", b"bytes", Image(PNG), {"a": 1}], ids=range(4))
-def test_the_kind_that_was_declared_is_told(value):
+def test_the_declared_type_is_sent(value):
     [one] = to_read_result(value, URI, "application/x-mine").contents
     assert (one.uri, one.mime_type) == (URI, "application/x-mine")
 

@@ -126,13 +126,13 @@ class Held(msgspec.Struct):
     plain: Plain
 
 
-def returning(annotation: Any = ..., **scope: Any) -> ResultConverter:
+def returning(annotation: Any = ..., *, is_bare: bool = False) -> ResultConverter:
     def fn():
         return None
 
     if annotation is not ...:
         fn.__annotations__ = {"return": annotation}
-    return ResultConverter.for_function(fn)
+    return ResultConverter.for_function(fn, is_bare=is_bare)
 
 
 def sent(result: CallToolResult) -> dict[str, Any]:
@@ -162,10 +162,6 @@ PICTURE = {"type": "image", "data": b64encode(PNG).decode(), "mimeType": "image/
         (5, [text("5")]),
         (True, [text("true")]),
         (1.5, [text("1.5")]),
-        ([], [text("[]")]),
-        ([1, "a"], [text('[1,"a"]')]),
-        (["a", "b"], [text('["a","b"]')]),
-        ((1, 2), [text("[1,2]")]),
         (Color.RED, [text("red")]),
         (dt.date(2026, 7, 28), [text("2026-07-28")]),
         (Path("a/b"), [text("a/b")]),
@@ -190,6 +186,22 @@ def test_without_a_promise_the_value_decides(annotation, value, content):
     assert sent(returns.convert(value, wrap=True)) == {"content": content}
 
 
+@pytest.mark.requirement("TOOL-12")
+@pytest.mark.parametrize(
+    "annotation", [..., Any, list, list[Any], list[object], abc.Sequence, tuple[Any, ...]]
+)
+@pytest.mark.parametrize("value", [[], [1, "a"], ["a", "b"], (1, 2)], ids=tell)
+def test_a_list_of_anything_is_structured_unless_it_holds_blocks(annotation, value):
+    returns = returning(annotation)
+    assert returns.output_schema is None
+    result = sent(returns.convert(value))
+    assert result["structuredContent"] == {"result": list(value)}
+    assert json.loads(result["content"][0]["text"]) == list(value)
+    assert sent(returns.convert([*value, Image(PNG)])) == {
+        "content": [*(text(str(item)) for item in value), PICTURE]
+    }
+
+
 @pytest.mark.parametrize(
     "annotation", [list[ResourceLink], list[ResourceLink | str], list[Image | str] | None]
 )
@@ -198,7 +210,7 @@ def test_without_a_promise_the_value_decides(annotation, value, content):
     [([], []), (["a", "b"], [text("a"), text("b")]), (("a", Image(PNG)), [text("a"), PICTURE])],
     ids=tell,
 )
-def test_a_list_of_blocks_is_one_whatever_is_in_it(annotation, value, content):
+def test_a_list_with_blocks_is_a_list_of_content(annotation, value, content):
     assert sent(returning(annotation).convert(value)) == {"content": content}
 
 
@@ -226,11 +238,9 @@ def test_an_object_is_structured_content_also_without_a_promise(value, structure
 @pytest.mark.parametrize(
     "annotation",
     [
-        str,
         None,
         type(None),
         str | None,
-        Annotated[str, "words"],
         bytes,
         Image,
         Audio | None,
@@ -261,7 +271,7 @@ def test_content_has_no_schema(annotation):
     assert sent(returns.convert(Image(PNG))) == {"content": [PICTURE]}
 
 
-def test_a_block_of_content_stays_what_it_is():
+def test_a_content_block_is_unchanged():
     link = ResourceLink(uri="a:b", name="c")
     assert returning().convert(link).content == [link]
     assert returning().convert([link, "ü"]).content == [link, TextContent("ü")]
@@ -363,9 +373,10 @@ OTHERS = [
     (int, INT, [(1, 1)]),
     (bool, {"type": "boolean"}, [(True, True)]),
     (float, {"type": "number"}, [(1.5, 1.5), (2, 2)]),
+    (str, STR, [("", ""), ("ü", "ü"), ("5", "5")]),
+    (Annotated[str, "words"], {"type": "string", "description": "words"}, [("a", "a")]),
     (int | str, {"anyOf": [INT, STR]}, [(1, 1), ("a", "a")]),
     (list[str], {"type": "array", "items": STR}, [(["a"], ["a"]), (("a",), ["a"])]),
-    (list, {"type": "array"}, [([1, "a"], [1, "a"])]),
     (
         tuple[int, str],
         {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [INT, STR]},
@@ -417,21 +428,24 @@ def test_an_object_keeps_its_schema_and_is_never_wrapped(annotation, schema, val
 
 @pytest.mark.requirement("TOOL-12", "TOOL-13")
 @pytest.mark.parametrize(("annotation", "schema", "values"), OTHERS, ids=tell)
-def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, schema, values):
-    returns = returning(annotation)
-    assert returns.output_schema == schema
-    assert returns.is_wrapped
-    wrapped = returns.wrapped_schema
+def test_other_values_are_wrapped_unless_the_author_wants_them_bare(annotation, schema, values):
+    returns, bare = returning(annotation), returning(annotation, is_bare=True)
+    assert bare.output_schema == schema
+    wrapped = returns.output_schema
     assert wrapped is not None
+    assert wrapped == returns.wrapped_schema == bare.wrapped_schema
     assert wrapped["type"] == "object"
+    assert wrapped["x-fastmcp-wrap-result"] is True
     assert wrapped.get("$defs") == schema.get("$defs")
     assert "$defs" not in wrapped["properties"]["result"]
     for value, structured in values:
-        plain, older = sent(returns.convert(value)), sent(returns.convert(value, wrap=True))
+        plain, usual = sent(bare.convert(value, wrap=False)), sent(returns.convert(value, wrap=False))
         assert plain["structuredContent"] == structured
-        assert older["structuredContent"] == {"result": structured}
-        assert older["content"] == plain["content"] == [text(plain["content"][0]["text"])]
-        assert json.loads(plain["content"][0]["text"]) == structured
+        assert usual["structuredContent"] == {"result": structured}
+        assert usual == sent(returns.convert(value)) == sent(bare.convert(value))
+        assert usual["content"] == plain["content"] == [text(plain["content"][0]["text"])]
+        written = plain["content"][0]["text"]
+        assert (written if isinstance(structured, str) else json.loads(written)) == structured
         assert jsonschema_rs.validator_for(schema).is_valid(structured)
         assert jsonschema_rs.validator_for(wrapped).is_valid({"result": structured})
 
@@ -460,7 +474,7 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
         (User, {"title": "a"}, "cannot be sent: name: Field required; title: Extra inputs are not permitted"),
         (list[User], [User(name="a"), {}], "[1].name: Field required"),
         (Held, {"plain": {"a": "x"}}, "plain.a: Input should be a valid integer"),
-        (dict, {"a": object()}, "cannot be sent: a object cannot be encoded as JSON"),
+        (dict, {"a": object()}, "cannot be sent: object of type object is not JSON serializable"),
         (dict, {(1, 2): 3}, "cannot be sent"),
         (..., object(), "cannot be sent"),
         pytest.param(int, 10**5000, "cannot be sent: Exceeds the limit", id="a number of 5000 digits"),
@@ -495,7 +509,7 @@ def test_a_whole_result_keeps_the_schema_too():
         users.convert(CallToolResult(content=[], structured_content=[{}]))
 
 
-def test_null_is_no_number_and_may_be_sent():
+def test_null_is_a_valid_value():
     for annotation in (dict, ...):
         result = returning(annotation).convert({"a": None, "b": [1.5, msgspec.Raw(b"null")], "c": "null"})
         assert result.structured_content == {"a": None, "b": [1.5, None], "c": "null"}
@@ -530,8 +544,8 @@ HALF = "\ud800"  # of a character: Python has it, JSON does not
     ],
     ids=lambda value: tell(ascii(value)),
 )
-@pytest.mark.parametrize("annotation", [..., str, CallToolResult])
-def test_what_cannot_be_written_is_an_error_of_the_tool(annotation, value):
+@pytest.mark.parametrize("annotation", [..., CallToolResult])
+def test_unencodable_values_are_errors_of_the_tool(annotation, value):
     with pytest.raises(OutputError, match="cannot be sent"):
         returning(annotation).convert(value)
 
@@ -549,10 +563,16 @@ class Odd:
         ("Missing", "return value: the annotation 'Missing' cannot be evaluated"),
     ],
 )
-def test_what_cannot_be_returned_is_refused_at_registration(annotation, said):
+def test_unsupported_return_types_are_rejected_at_registration(annotation, said):
     with pytest.raises(SignatureError) as refused:
         returning(annotation)
     assert said in str(refused.value)
+
+
+def test_half_a_character_is_no_text():
+    for value in (HALF, f"a{HALF}b"):
+        with pytest.raises(OutputError, match="cannot be sent"):
+            returning(str).convert(value)
 
 
 def test_a_local_type_may_be_returned():
@@ -563,7 +583,7 @@ def test_a_local_type_may_be_returned():
     def fn() -> "list[Local]":
         return [Local(1)]
 
-    assert sent(ResultConverter.for_function(fn).convert(fn()))["structuredContent"] == [{"a": 1}]
+    assert sent(ResultConverter.for_function(fn).convert(fn()))["structuredContent"] == {"result": [{"a": 1}]}
 
 
 def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
@@ -583,23 +603,27 @@ def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
     )
 )
 def test_any_json_comes_through(value):
-    result = returning(dict[str, Any] | list[Any] | str | int | float | bool | None).convert(value)
-    assert result.structured_content == value
-    assert json.loads(sent(result)["content"][0]["text"]) == value
+    result = returning(
+        dict[str, Any] | list[dict | list | str | float | bool | None] | str | int | float | bool | None
+    ).convert(value)
+    assert result.structured_content == {"result": value}
+    written = sent(result)["content"][0]["text"]
+    assert (written if isinstance(value, str) else json.loads(written)) == value
 
 
 # --------------------------------------------------------------------- schemas of the author's own
 
 
 @pytest.mark.requirement("TOOL-13")
-def test_a_schema_of_ones_own_is_checked():
+def test_a_custom_schema_is_checked():
     returns = ResultConverter.for_schema({"type": "object", "properties": {"a": INT}, "required": ["a"]}, "x")
     assert sent(returns.convert({"a": 1}))["structuredContent"] == {"a": 1}
     with pytest.raises(OutputError, match='"a" is a required property'):
         returns.convert({"b": 1})
     numbers = ResultConverter.for_schema({"type": "array", "items": INT}, "x")
-    assert numbers.is_wrapped
-    assert numbers.convert([1], wrap=True).structured_content == {"result": [1]}
+    assert numbers.output_schema == {"type": "array", "items": INT}
+    assert numbers.convert([1], wrap=False).structured_content == [1]
+    assert numbers.convert([1]).structured_content == {"result": [1]}
     assert ResultConverter.for_schema(None, "x").convert([1]).content == [TextContent("[1]")]
 
 
@@ -616,7 +640,7 @@ def test_a_schema_that_cannot_be_used_is_refused(schema, said):
         ResultConverter.for_schema(schema, "x")
 
 
-def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
+def test_without_a_validator_a_custom_schema_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(
         MCPError, match=r"jsonschema-rs, which is not installed \(pip install 'toolpost\[schema\]'\)"

@@ -317,7 +317,7 @@ class Case(Struct):
     good: list[tuple[Any, Any]] = []
     bad: list[Any] = []
     unsaid: list[Any] = []
-    """Refused although the schema allows it: formats, and what a class checks by itself."""
+    """Rejected although the schema allows it: formats, and checks of the class."""
     helped: list[tuple[Any, Any]] = []
     """Read although the schema does not allow it: JSON in a string, an item of a set twice, no tag."""
 
@@ -1351,7 +1351,7 @@ def test_a_class_has_a_definition(case):
 
 @pytest.mark.requirement("TOOL-16", "TOOL-19")
 @pytest.mark.parametrize("case", PLAIN + CLASSES + GUESTS, ids=identify)
-def test_what_the_schema_says_is_what_is_read(case):
+def test_the_schema_and_the_decoder_agree(case):
     bound = bound_to(case.kind)
     allows = jsonschema_rs.validator_for(bound.input_schema).is_valid
     for value, expected in case.good + case.helped:
@@ -1393,7 +1393,7 @@ class Sibling:
 
 @dataclass
 class Uncle:
-    """Knows the twins only through somebody who is known already."""
+    """Refers to the twins only through another known class."""
 
     friend: "Friend"
     other: "Friend | Sibling | None" = None
@@ -1483,7 +1483,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "said", "hint"), REFUSED, ids=tell)
-def test_what_cannot_work_is_refused_with_the_parameter_and_the_reason(kind, said, hint):
+def test_unsupported_parameters_are_rejected_with_the_reason(kind, said, hint):
     with pytest.raises(SignatureError) as refused:
         bound_to(kind)
     assert refused.value.message.startswith("`take`: parameter `it`: ")
@@ -1492,7 +1492,7 @@ def test_what_cannot_work_is_refused_with_the_parameter_and_the_reason(kind, sai
     assert isinstance(refused.value, TypeError)
 
 
-def test_what_pydantic_would_read_is_refused_where_nobody_has_imported_it(monkeypatch):
+def test_pydantic_annotations_without_pydantic_are_rejected(monkeypatch):
     monkeypatch.delitem(sys.modules, "pydantic")
     with pytest.raises(SignatureError, match="it needs pydantic, which is not imported"):
         bound_to(Annotated[int, Validates()])

@@ -134,7 +134,7 @@ def test_the_end_of_the_channel_ends_everything():
     asyncio.run(main())
 
 
-def test_a_client_that_has_gone_before_its_answer_hurts_nobody():
+def test_a_client_that_has_gone_before_its_answer_is_harmless():
     async def main() -> None:
         server = Server("s")
         go = asyncio.Event()
@@ -240,7 +240,7 @@ def test_a_request_that_was_cancelled_gets_no_answer():
     asyncio.run(main())
 
 
-def test_a_notice_that_arrives_with_the_end_is_left():
+def test_a_notification_that_arrives_with_the_end_is_dropped():
     async def main() -> None:
         server = Server("s")
         server.on_notification("example/x")(lambda ctx: None)
@@ -252,7 +252,7 @@ def test_a_notice_that_arrives_with_the_end_is_left():
     asyncio.run(main())
 
 
-def test_nobody_is_told_of_changes_before_the_handshake_is_done():
+def test_no_change_is_sent_before_the_handshake():
     async def main() -> None:
         server = asking()
         channel = ScriptedChannel()
@@ -268,7 +268,7 @@ def test_nobody_is_told_of_changes_before_the_handshake_is_done():
     asyncio.run(main())
 
 
-def test_what_was_never_declared_is_not_told():
+def test_undeclared_notifications_are_not_sent():
     class Bare(Handler):
         """Serves nothing."""
 
@@ -283,7 +283,7 @@ def test_what_was_never_declared_is_not_told():
 
 
 def test_a_call_from_another_loop_leaves_ours_alone():
-    """A mistake, but nobody else has to suffer from it: tasks of a loop are entered where it runs."""
+    """A mistake that affects no other client: tasks of a loop are entered where it runs."""
     server = Server("x")
     seen: list[Any] = []
 

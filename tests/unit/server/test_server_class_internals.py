@@ -1,4 +1,4 @@
-"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
+"""`Server` beyond the decorators: custom schemas, names, `Handler`."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ class Plain(Handler):
         return CallToolResult(content=[TextContent(str(arguments["n"]))])
 
 
-def test_methods_of_ones_own_are_served():
+def test_custom_methods_are_served():
     extension = Extension("com.example/double", since="2025-11-25")
 
     @extension.method("example/double", Params, Result)

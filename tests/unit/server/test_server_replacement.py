@@ -99,7 +99,7 @@ async def names(client: Client) -> list[str]:
 
 
 @pytest.mark.parametrize(("way", "revision"), WAYS)
-def test_a_client_stays_and_hears_of_what_is_new(way: str, revision: str) -> None:
+def test_a_client_stays_connected_and_is_notified_of_changes(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
         now = ReloadableServer(times.server("one"))
@@ -130,7 +130,7 @@ def test_a_client_stays_and_hears_of_what_is_new(way: str, revision: str) -> Non
 
 
 @pytest.mark.parametrize(("way", "revision"), WAYS)
-def test_a_call_is_finished_by_whoever_has_begun_it(way: str, revision: str) -> None:
+def test_a_call_finishes_on_the_server_that_started_it(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
         now = ReloadableServer(times.server("one"))
@@ -150,7 +150,7 @@ def test_a_call_is_finished_by_whoever_has_begun_it(way: str, revision: str) -> 
 
 
 @pytest.mark.parametrize(("way", "revision"), WAYS)
-def test_what_a_newer_server_changes_by_itself_is_heard(way: str, revision: str) -> None:
+def test_changes_of_a_newer_server_are_reported(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
         one, two = times.server("one"), times.server("two")
@@ -248,7 +248,7 @@ def test_middleware_is_that_of_now(way: str, revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", [DATES[0], SESSION])
-def test_a_notice_of_a_client_is_heard_by_the_server_of_now(revision: str) -> None:
+def test_a_client_notification_reaches_the_current_server(revision: str) -> None:
     async def main() -> None:
         heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         times = Times()
@@ -326,7 +326,7 @@ def test_a_server_by_hand_takes_over_what_is_watched(revision: str) -> None:
     run(main)
 
 
-def test_a_server_whose_lifespan_fails_replaces_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_whose_lifespan_fails_does_not_replace_the_old_one(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def broken(server: Server) -> AsyncGenerator[None]:
         raise OSError("no database")
@@ -359,7 +359,7 @@ def test_a_server_whose_lifespan_fails_replaces_nobody(caplog: pytest.LogCapture
     assert "the lifespan of three failed on exit" in caplog.text
 
 
-def test_a_server_that_does_not_even_begin_is_told() -> None:
+def test_a_server_that_fails_to_start_is_reported() -> None:
     @asynccontextmanager
     async def broken(server: Server) -> AsyncGenerator[None]:
         raise OSError("no database")
@@ -397,7 +397,7 @@ def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
     run(main)
 
 
-def test_what_surrounds_all_of_them_is_entered_once() -> None:
+def test_the_outer_lifespan_is_entered_once() -> None:
     lives: list[Any] = []
 
     @asynccontextmanager

@@ -27,7 +27,7 @@ def test_a_store_in_memory_unless_one_is_named(kind):
 
 
 @pytest.mark.parametrize("kind", [Server, Handler])
-def test_a_store_of_ones_own_is_taken_as_it_is_and_never_closed(kind):
+def test_a_custom_store_is_never_closed(kind):
     async def main() -> None:
         own = Own()
         server = kind("s", store=own)

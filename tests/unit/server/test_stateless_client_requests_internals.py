@@ -1,4 +1,4 @@
-"""A call that asks where there is no session: it answers with questions, and runs again with the answers."""
+"""A call that asks without a session: it returns questions, and runs again with the answers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What one client may have of a server at one time: resources that it watches, notices being served."""
+"""Limits of one client: resources that it watches, notifications being served."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ def test_a_session_watches_so_many_resources(monkeypatch, name, most, uris):
         server.go.set()
         talk = Talk(server)
         await talk.greet()
-        for uri in [*uris, uris[0]]:  # the same again is no other
+        for uri in [*uris, uris[0]]:  # the same one again does not count
             assert "result" in await talk.ask("resources/subscribe", {"uri": uri})
         server.watched.remove(uris[0])
         refused = await talk.ask("resources/subscribe", {"uri": "a://9"})
@@ -144,7 +144,7 @@ def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
 # --------------------------------------------------------------------- what a client says unasked
 
 
-def test_notices_that_are_being_served_are_bounded(caplog):
+def test_notifications_that_are_being_served_are_bounded(caplog):
     async def main() -> None:
         server = Watched(max_in_flight=5)
         server.go.set()
@@ -161,7 +161,7 @@ def test_notices_that_are_being_served_are_bounded(caplog):
     assert len([line for line in caplog.messages if "5 notifications are being handled" in line]) == 16
 
 
-def test_who_says_too_much_before_its_handshake_is_answered_is_cut_off():
+def test_a_client_that_sends_too_much_before_the_handshake_is_disconnected():
     async def main() -> None:
         server = Watched(max_in_flight=5)
         talk = Talk(server)
@@ -194,5 +194,5 @@ def test_the_rates_that_are_remembered_are_bounded(monkeypatch):
     with pytest.raises(RateLimited):
         rate._take("client 99")
     now[0] += 10
-    rate._take("client 99")  # whoever may have all again is forgotten
+    rate._take("client 99")  # a client whose limit is full again is forgotten
     assert [*rate._buckets_by_key] == ["client 99"]

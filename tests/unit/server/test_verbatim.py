@@ -65,12 +65,12 @@ def test_arguments_may_be_left_out(raw):
 
 @pytest.mark.requirement("TOOL-17")
 @pytest.mark.parametrize("raw", [b"[]", b'"{}"', b"1", b"{", b'{"ns":'])
-def test_what_is_no_object_is_no_call(raw):
+def test_params_that_are_not_an_object_are_not_a_call(raw):
     with pytest.raises(InvalidParams, match="must be an object"):
         behind(NUMBERS).read(Raw(raw))
 
 
-def test_what_a_caller_sends_does_not_come_back_in_full():
+def test_input_of_a_caller_is_not_echoed_in_full():
     assert problems(b'{"ns":[],"of":"%s"}' % (b"x" * 100_000)) == [
         "of: the value is longer than 3 characters"
     ]
@@ -157,7 +157,7 @@ def test_a_reference_to_the_network_is_refused_and_not_even_tried(register, sche
         with pytest.raises(ValueError, match=r"127\.0\.0\.1"):
             register(schema)
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody knocked
+        with pytest.raises(BlockingIOError):  # no request was sent
             listening.accept()
 
 

@@ -32,12 +32,12 @@ def no_thread_is_left():
 
 
 def run(main) -> None:
-    """Run a test with threads, and let them end."""
+    """Run a test with threads, and wait until they end."""
 
     async def whole() -> None:
         work = WorkerThreads(2)
         try:
-            async with asyncio.timeout(30):  # what hangs has failed
+            async with asyncio.timeout(30):  # a hanging test has failed
                 await main(work)
         finally:
             work.close()
@@ -59,7 +59,7 @@ def test_a_call_runs_in_a_thread_and_sees_the_callers_context():
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_what_a_call_raises_is_raised_where_it_is_awaited(error):
+def test_an_exception_of_a_call_is_raised_at_its_await(error):
     def fail() -> None:
         raise error
 
@@ -72,7 +72,7 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited(error):
     run(main)
 
 
-def test_a_thread_is_made_when_all_are_busy_and_used_again():
+def test_a_thread_starts_when_all_are_busy_and_is_reused():
     async def main(work: WorkerThreads) -> None:
         first = await work.run_in_thread(threading.current_thread)
         assert await work.run_in_thread(threading.current_thread) is first
@@ -99,7 +99,7 @@ def test_calls_beyond_the_limit_wait_their_turn():
 
 
 @pytest.mark.requirement("CANC-4")
-def test_a_call_that_is_given_up_before_its_turn_never_runs():
+def test_a_call_that_is_abandoned_before_it_starts_never_runs():
     ran = []
 
     async def main(work: WorkerThreads) -> None:
@@ -117,7 +117,7 @@ def test_a_call_that_is_given_up_before_its_turn_never_runs():
     assert ran == ["last"]
 
 
-def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
+def test_an_abandoned_call_is_harmless():
     async def main(work: WorkerThreads) -> None:
         begun, gate = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class Stuck:
         self._work = work
 
     async def begin(self) -> asyncio.Task[None]:
-        """A call that runs, and will not end."""
+        """Start a call that does not end."""
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -160,7 +160,7 @@ class Stuck:
         return call
 
     async def give_up(self, *calls: asyncio.Task[None]) -> None:
-        """Give up such calls; one that begins now if none are named."""
+        """Abandon calls; a new one if none is given."""
         for call in calls or [await self.begin()]:
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -168,7 +168,7 @@ class Stuck:
 
 
 @pytest.mark.requirement("CANC-4")
-def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
+def test_abandoned_calls_that_never_return_do_not_delay_others():
     async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
@@ -182,7 +182,7 @@ def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
     run(main)
 
 
-def test_a_call_that_waits_gets_the_place_of_one_that_is_given_up():
+def test_a_waiting_call_gets_the_place_of_an_abandoned_one():
     async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
@@ -199,7 +199,7 @@ def test_a_call_that_waits_gets_the_place_of_one_that_is_given_up():
     run(main)
 
 
-def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_returns():
+def test_when_all_threads_are_stuck_calls_fail_at_once_until_one_returns():
     async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
@@ -225,7 +225,7 @@ def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_ret
     run(main)
 
 
-def test_a_thread_that_comes_back_takes_a_free_place_and_ends_if_there_is_none():
+def test_a_returning_thread_takes_a_free_place_or_ends():
     async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         await stuck.give_up()
@@ -241,7 +241,7 @@ def test_a_thread_that_comes_back_takes_a_free_place_and_ends_if_there_is_none()
         calls = [await busy.begin() for _ in range(2)]
         stuck.gate.set()
         async with asyncio.timeout(10):
-            while any(thread.is_alive() for thread in stuck.threads):  # noqa: ASYNC110 - nobody tells when a thread has ended
+            while any(thread.is_alive() for thread in stuck.threads):  # noqa: ASYNC110 - the end of a thread has no event
                 await asyncio.sleep(0)
         busy.gate.set()
         await asyncio.gather(*calls)
@@ -249,7 +249,7 @@ def test_a_thread_that_comes_back_takes_a_free_place_and_ends_if_there_is_none()
     run(main)
 
 
-def test_a_tool_that_never_returns_holds_up_no_other_tool():
+def test_a_tool_that_never_returns_does_not_delay_other_tools():
     gate = threading.Event()
     server = Server("s", threads=2)
 
@@ -298,7 +298,7 @@ def test_a_loop_may_end_before_its_threads():
     assert not began[0].is_alive()
 
 
-def test_after_the_end_new_calls_get_new_threads():
+def test_calls_after_close_get_new_threads():
     async def main(work: WorkerThreads) -> None:
         first = await work.run_in_thread(threading.current_thread)
         work.close()
@@ -307,7 +307,7 @@ def test_after_the_end_new_calls_get_new_threads():
     run(main)
 
 
-def test_a_bound_function_runs_where_it_belongs():
+def test_a_bound_function_runs_in_a_thread_or_on_the_loop():
     server = Server("s")
     here = threading.current_thread()
 
@@ -327,7 +327,7 @@ def test_a_bound_function_runs_where_it_belongs():
     asyncio.run(main())
 
 
-def test_a_file_that_a_function_returns_is_read_in_a_thread_and_each_time_anew(tmp_path, monkeypatch):
+def test_a_returned_file_is_read_in_a_thread_on_every_call(tmp_path, monkeypatch):
     page = tmp_path / "page.txt"
     kept = File(page)
     server = Server("s")

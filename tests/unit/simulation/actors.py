@@ -1,6 +1,6 @@
-"""Who lives in a world: a server with every kind of tool, its clients, and a ledger of what they did.
+"""The actors of a simulation: a server with every kind of tool, its clients, and a ledger of their actions.
 
-Each call has a key of its own, which nobody else knows; what a client hears has to hold its own keys and no
+Each call has a unique key; the messages to a client must contain its own keys and no
 others. The ledger counts what must not happen twice. What is judged after a play, and how, stands here too,
 because every play is judged alike.
 """
@@ -40,7 +40,7 @@ CLOSING = 25.0
 """Seconds in which a client has left, whatever its callbacks and its server do."""
 
 WORK = (0.0, 0.0, 0.01, 0.02, 0.5, 3.99, 4.0)
-"""Seconds that work takes: mostly none, sometimes as long as somebody waits for it."""
+"""Seconds that work takes: mostly none, sometimes as long as the caller waits."""
 
 EXPECTED = re.compile(
     r"toolpost\.server: tool fail failed"
@@ -123,7 +123,7 @@ def server_for(world: World, ledger: Ledger) -> Server:  # noqa: C901 - many sma
 
     @server.tool
     async def story(key: str, most: int, ctx: Context) -> str:
-        """What is told in order, and each piece once."""
+        """Messages that are sent in order, each once."""
         for number in range(most):
             await ctx.info({"key": key, "number": number})
             if rng.random() < 0.5:
@@ -174,9 +174,9 @@ class Player:
     Args:
         world: where it lives.
         ledger: where it is written what was done.
-        name: what it is called, by which nobody else is.
-        exact: whether what it hears is what was said: nothing is garbled on the way.
-        whole: whether a call that ends well has heard all that was said, once and in order.
+        name: its unique name.
+        exact: whether messages arrive unchanged: nothing is garbled on the way.
+        whole: whether a successful call has received all its messages, once and in order.
         obeyed: whether what it gives up ends at the server too: nothing that it says gets lost.
     """
 
@@ -199,7 +199,7 @@ class Player:
         self.client: Client
         self.watched: set[str] = set()
         self.stories: dict[str, list[int]] = {}
-        """What was told, by key."""
+        """The sent messages, by key."""
         self.ended: dict[str, int] = {}
         """How long the stories are that came to their end."""
         self.heard: list[str] = []
@@ -223,7 +223,7 @@ class Player:
         )
 
     def key(self) -> str:
-        """A word that nobody else knows."""
+        """A unique word."""
         word = f"<{self.name}:{self.world.rng.getrandbits(48):012x}>"
         self.ledger.owners[word] = self.name
         return word
@@ -258,7 +258,7 @@ class Player:
             self.stories.setdefault(line.data["key"], []).append(line.data["number"])
 
     def _private(self, text: str) -> None:
-        """What is heard is ours."""
+        """The received messages are ours."""
         for word in re.findall(r"<\w+:[0-9a-f]{12}>", text.lower()):
             if self.ledger.owners.get(word, self.name) != self.name:
                 self.wrong(f"heard what belongs to {self.ledger.owners[word]}: {text!r}")
@@ -289,13 +289,13 @@ class Player:
         return outcome
 
     def check_given_up(self) -> None:
-        """Nothing goes on at the server that nobody waits for."""
+        """The server runs no work without a waiting client."""
         going_on = {key for key in self.ledger.hanging if self.ledger.owners[key] == self.name}
         if self.obeyed and going_on:
             self.wrong(f"goes on though it was given up: {going_on}")
 
     def check_stories(self) -> None:
-        """What was told was told once and in order, and all of it where the answer came."""
+        """Each message was sent once and in order, and all of them where the response came."""
         for key, told in self.stories.items():
             if self.whole and told != [*range(len(told))]:
                 self.wrong(f"a story was told as {told}: {key}")
@@ -341,8 +341,8 @@ def judge(world: World, server: Server, ledger: Ledger) -> None:
         wrong.append(f"these hang for ever: {ledger.hanging}")
     if server.broadcaster._subscribers or server._subscriptions._active:
         wrong.append(f"somebody is told of changes who has left: {server.broadcaster._subscribers}")
-    if server._shared_lifespan._use_count:
-        wrong.append(f"{server._shared_lifespan._use_count} hold the server open")
+    if server._shared_lifespan.is_held:
+        wrong.append("the lifespan of the server is still held")
     for key, runs in ledger.runs.items():
         if runs > 1 + ledger.again[key]:
             wrong.append(f"done {runs} times: {key}")

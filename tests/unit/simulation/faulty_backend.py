@@ -29,10 +29,10 @@ class WebFaults:
     Args:
         late: it, or a piece of its answer, is held up.
         refused: there is no connection.
-        front: something in front of the server answers, and the server hears nothing.
-        lost: the server hears it, and nobody hears the server.
+        front: a proxy answers, and the server receives nothing.
+        lost: the server receives it, and its response is lost.
         cut: the body of its answer ends early.
-        forgotten: something in front of the server says that there is no such session.
+        forgotten: a proxy responds that there is no such session.
     """
 
     late: float = 0.0
@@ -44,7 +44,7 @@ class WebFaults:
 
     @property
     def arrives(self) -> bool:
-        """Whether the server hears all that is said."""
+        """Whether the server receives every message."""
         return not (self.refused or self.front or self.forgotten)
 
 
@@ -114,7 +114,7 @@ class FaultyBackend:
         inner: the way to the application, which works and is shared.
         faults: what goes wrong.
         name: what the trace calls it.
-        told: hears the body of each request that the application gets.
+        told: called with the body of each request that the application gets.
     """
 
     local = True

@@ -68,7 +68,7 @@ class Faults:
         overtake: it may be overtaken. Nothing is otherwise.
         garble: a few bytes of it are others, or it ends early, or something in it is missing.
         junk: something else arrives before it.
-        slow: whoever sends it has to wait.
+        slow: the sender has to wait.
         cut: the channel ends, perhaps in the middle of it.
         line: bytes flow, and not messages.
     """
@@ -124,7 +124,7 @@ class Wire:
         inner: the channel to the client, which works.
         faults: what goes wrong.
         name: what the trace calls it.
-        told: hears of each message: which way, what, and how often it was delivered so far. Once with 0, when
+        told: called for each message: direction, bytes, and how often it was delivered. Once with 0, when
             it is sent, and once for each time that it arrives.
     """
 

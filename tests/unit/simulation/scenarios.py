@@ -1,7 +1,7 @@
-"""What happens in a world: clients do all kinds of things at once while the way to the server fails them.
+"""The scenarios of a simulation: clients do all kinds of things at once while their connections fail.
 
-Owns the two plays, over channels and over HTTP: who takes part, what goes wrong, how it ends. In the end
-nothing goes wrong any more; whoever has a way to the server has to be served then, all leave, and nothing may
+There are two, over channels and over HTTP, each with its actors, its faults and its end. At the end the
+faults stop: the server has to serve every client that can reach it, all clients disconnect, and nothing may
 be left.
 """
 
@@ -37,7 +37,7 @@ KEYS = "keys/states"
 """What the store keeps for good."""
 
 IDLE = 60.0
-"""Seconds after which a session ends that nobody uses."""
+"""Seconds after which an unused session ends."""
 
 
 class Stage:
@@ -159,7 +159,7 @@ async def over_http(world: World) -> list[Player]:
 
 
 def _check_store(world: World, server: Server, ledger: Ledger) -> None:
-    """Nothing is kept of streams that are over, and no record for ever."""
+    """Finished streams leave nothing behind, and every record expires."""
     store: Any = server.store
     records, logs = store.records._values._items, store.logs._logs._items
     kept = [key for key, (_, until) in records.items() if until == inf and key != KEYS]

@@ -1,14 +1,14 @@
-"""A world in which time, chance and order come from one number: an event loop with a clock of its own.
+"""A simulated event loop with its own clock: one seed determines time, chance and order.
 
-Nothing in it waits: when nobody can go on, the clock jumps to the next timer, and when there is none the
-world is stuck, which is an error. There are no threads and no descriptors. `time` and `secrets` tell the
-world's time and chance while it lives.
+Nothing in it waits: if no task can continue, the clock jumps to the next timer. Without a timer the
+simulation is stuck, which is an error. There are no threads and no descriptors. While it runs, `time` and
+`secrets` return the simulated time and chance.
 
-What is left to chance, and what is not. The order of `call_soon` is a promise of asyncio that all code stands
-on, so it is kept. Left to chance is what differs between two real runs: when a message arrives and how long
-work takes (whoever is in the world asks its `rng`); which of several timers of the same instant is first;
-whether these are heard of in one turn of the loop or in several; and how much time a turn takes, so that a
-timer may come in the middle of something. A world with another number is slower, coarser, or both.
+The order of `call_soon` is kept, because all asyncio code depends on it. What differs between two real runs
+is random: when a message arrives, and how long work takes (the actors use `rng`); which of several timers of
+the same instant is first; whether these run in one iteration of the loop or in several; and how much time an
+iteration takes, so that a timer may expire in the middle of something. Another seed may make it slower,
+coarser, or both.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ import pytest
 __all__ = ["Stuck", "World"]
 
 EPOCH = 1_800_000_000.0
-"""What a calendar says when a world begins."""
+"""The Unix time at which a simulation begins."""
 
 TURNS = 200_000
-"""After so many turns of its loop a world runs in circles: the longest one needs a hundredth of it."""
+"""The limit of loop iterations of a simulation: the longest one needs a hundredth of it."""
 
 INSTANT = 1e-6
 """Seconds within which timers come in any order."""
 
 PACES = (0.0, 0.0, 1e-5, 1e-3)
-"""Seconds that one turn of the loop takes: not worth counting, or those of a machine with too much to do."""
+"""Seconds that one iteration of the loop takes: negligible, or those of a busy machine."""
 
 GRAINS = (1e-9, 2 * INSTANT, 2e-3)
-"""Seconds that the loop's clock cannot tell apart: timers within them are heard of in one turn."""
+"""Seconds that the loop's clock cannot tell apart: timers within them run in one iteration."""
 
 T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Somebody waits, and nothing will ever happen; or too much does."""
+    """A task waits and no timer is left, or the simulation never ends."""
 
 
 class _Task(asyncio.Task[Any]):
@@ -139,7 +139,7 @@ class World(asyncio.BaseEventLoop):
                 self.errors += [f"left behind: {task}" for task in asyncio.all_tasks(self)]
                 self._discard()
                 self.close()
-                gc.collect(0)  # what was made in this world and is garbage: it may have something to tell
+                gc.collect(0)  # garbage of this simulation: its finalizers may report errors
 
     # ----------------------------------------------------------------- time and order
 
@@ -164,7 +164,7 @@ class World(asyncio.BaseEventLoop):
         super()._run_once()  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Let time pass, as a selector would that nobody writes to."""
+        """Let time pass, like a selector without events."""
         if timeout is None:
             raise Stuck(f"nothing will ever happen; waiting: {asyncio.all_tasks(self)}")
         if timeout > 0:
@@ -175,7 +175,7 @@ class World(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Wake nobody up: there is nobody else."""
+        """Wake no thread up: there is no other."""
 
     # ----------------------------------------------------------------- the end of the world
 
@@ -183,7 +183,7 @@ class World(asyncio.BaseEventLoop):
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _discard(self) -> None:
-        """End what a play has left behind, which was told already."""
+        """Cancel the tasks that a scenario left behind; they are reported already."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()

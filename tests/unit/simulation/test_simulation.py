@@ -37,14 +37,14 @@ SEEN = os.environ.get("FAULT_SEED", "")
 
 
 class Wrong(AssertionError):
-    """Something has happened in a world that must not."""
+    """A simulation broke a rule."""
 
 
 def simulate(name: str, seed: int) -> tuple[World, list[Player]]:
-    """A world that has come to its end, and those who lived in it.
+    """Run a simulation to its end; return its loop and its actors.
 
     Raises:
-        Wrong: something has happened that must not.
+        Wrong: a rule was broken.
     """
     world = World(seed)
     wrong: list[str] = []
@@ -52,7 +52,7 @@ def simulate(name: str, seed: int) -> tuple[World, list[Player]]:
     try:
         players = world.live(PLAYS[name])
         wrong = players[0].ledger.wrong
-    except Exception as error:  # noqa: BLE001 - whatever it is, the number has to be told
+    except Exception as error:  # noqa: BLE001 - the seed must be reported for any exception
         wrong = [f"it did not come to its end: {error!r}"]
     wrong += [error for error in world.errors if not EXPECTED.match(error)]
     if SEEN:
@@ -92,7 +92,7 @@ else:
         gc.unfreeze()
         if wrong:
             pytest.fail(f"{len(wrong)} worlds went wrong; the first:\n{wrong[0]}", pytrace=False)
-        # What goes wrong hurts, but not everybody.
+        # Faults affect some clients, but not all.
         assert OUTCOMES[name] <= outcomes.keys()
         assert outcomes["ok"] > outcomes.total() / 3, outcomes
 

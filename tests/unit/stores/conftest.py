@@ -1,4 +1,4 @@
-"""The contract is no test file, but its assertions tell as much as those of one."""
+"""The contract is not a test file, but its assertions should show values too."""
 
 import pytest
 

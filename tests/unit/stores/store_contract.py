@@ -36,7 +36,7 @@ class Views:
     Args:
         here: one worker's.
         there: the other's.
-        later: returns after so many seconds of the store's time.
+        later: returns after this many seconds of the store's time.
     """
 
     here: Store

@@ -38,7 +38,7 @@ def held(store: Any) -> tuple[int, int, int]:
     return len(store.records._values._items), len(store.logs._logs._items), len(store._workers)
 
 
-def test_what_has_expired_is_swept_as_other_things_are_put_down():
+def test_expired_records_are_removed_on_writes():
     async def main():
         clock = Clock()
         store = MemoryStore(clock=clock)

@@ -26,7 +26,7 @@ def test_memory(url):
         ("memory://secret", "memory:// takes no path"),
     ],
 )
-def test_what_is_no_store(url, text):
+def test_an_unknown_store_url_is_rejected(url, text):
     with pytest.raises(ValueError, match=text) as caught:
         open_store(url)
     assert "secret" not in str(caught.value)

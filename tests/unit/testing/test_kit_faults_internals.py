@@ -12,7 +12,7 @@ from toolpost.testing import (
 from toolpost.testing.faults import garble_message
 
 
-def test_what_waits_to_be_overtaken_is_not_sent_once_the_channel_is_closed():
+def test_a_delayed_message_is_not_sent_after_the_close():
     async def main():
         for seconds in (0, 60):
             inner = ScriptedChannel()

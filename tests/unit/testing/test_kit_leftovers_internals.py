@@ -1,4 +1,4 @@
-"""What is left running is found, with and without a loop; what ends by itself is not."""
+"""Resources that stay open are found, with and without a loop; those that end soon are not reported."""
 
 import os
 

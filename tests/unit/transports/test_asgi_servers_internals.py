@@ -77,7 +77,7 @@ def test_mounted(mount, wired_up):
             posted = await site.ask("POST", endpoint, {"Content-Type": "application/json"}, opening())
             assert posted.status == 202
             assert (await old.event()).json["id"] == 0
-            # Who leaves cancels, through all that is in between.
+            # A disconnect cancels, through all middleware.
             leaving = await site.wire()
             await leaving.ask("POST", "/api/mcp", *modern("tools/call", call("wait")))
             await stage.begun.wait()

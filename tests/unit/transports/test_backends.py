@@ -37,7 +37,7 @@ def run(main):
 
 
 async def dead_port() -> int:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -46,7 +46,7 @@ async def dead_port() -> int:
 
 
 def exchange(engine, script, then, *, method="POST", headers=None, body=b"{}"):
-    """What `then` makes of the response, and what the server heard."""
+    """The result of `then` for the response, and the request that the server received."""
 
     async def main():
         backend = open_backend(engine)
@@ -128,7 +128,7 @@ def test_a_body_is_read_as_it_arrives(library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_whoever_leaves_early_closes_the_connection(library):
+def test_a_client_that_leaves_early_closes_the_connection(library):
     async def main():
         gone = asyncio.Event()
 
@@ -241,7 +241,7 @@ def test_a_body_over_the_limit_is_refused_also_if_it_is_packed(library, packed):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_what_is_packed_is_unpacked_and_what_cannot_be_is_an_error(library):
+def test_compressed_bodies_are_decompressed_and_corrupt_ones_are_errors(library):
     async def then(response):
         return await response.read()
 
@@ -278,7 +278,7 @@ def test_a_redirect_is_handed_back(library):
         ("no HTTP", "not valid HTTP|not speak HTTP", True),
     ],
 )
-def test_errors_are_told_in_words_and_without_secrets(library, case, words, sent, monkeypatch):
+def test_errors_are_explained_without_secrets(library, case, words, sent, monkeypatch):
     def unknown(*_args, **_kwargs):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -404,7 +404,7 @@ def test_the_proxy_of_the_environment_is_used(library, login, monkeypatch):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_proxy_that_is_not_there_or_refuses_is_told(library, monkeypatch):
+def test_an_unavailable_proxy_is_reported(library, monkeypatch):
     async def main():
         async with scripted(lambda heard: heard.write(answer(407))) as proxy:
             monkeypatch.setenv("https_proxy", proxy.url.removeprefix("http://").removesuffix("/mcp"))
@@ -437,7 +437,7 @@ def test_a_host_may_be_exempt_from_the_proxy(library, monkeypatch):
 # --------------------------------------------------------------------- what a user may give
 
 
-def test_what_the_user_has_configured_is_used_and_not_closed():
+def test_a_configured_session_is_used_and_not_closed():
     async def main():
         async with (
             scripted(lambda heard: heard.write(answer(404))) as server,
@@ -456,7 +456,7 @@ def test_what_the_user_has_configured_is_used_and_not_closed():
     run(main)
 
 
-def test_what_the_user_has_closed_cannot_be_used():
+def test_a_closed_session_cannot_be_used():
     async def main():
         session, client = aiohttp.ClientSession(), httpx2.AsyncClient()
         await session.close()
@@ -471,7 +471,7 @@ def test_what_the_user_has_closed_cannot_be_used():
 
 
 class Mine:
-    """A backend of somebody else."""
+    """A custom backend."""
 
     closed = False
 
@@ -494,7 +494,7 @@ def test_a_backend_that_the_user_gave_is_the_users_to_close():
     assert not mine.closed
 
 
-def test_a_backend_that_cannot_be_closed_hurts_nobody(caplog):
+def test_a_backend_that_cannot_be_closed_is_harmless(caplog):
     async def main():
         courier = HttpSender(Http("http://127.0.0.1", http=app_without_lifespan))
 
@@ -509,7 +509,7 @@ def test_a_backend_that_cannot_be_closed_hurts_nobody(caplog):
 
 
 @pytest.mark.parametrize("wrong", [1, "requests", Mine, httpx.Client(), httpx2.Client(), httpx.AsyncClient()])
-def test_what_carries_no_requests_is_refused_with_what_does(wrong):
+def test_objects_that_cannot_send_requests_are_rejected_with_the_alternatives(wrong):
     with pytest.raises(ConnectFailed, match=r"httpx2\.AsyncClient"):
         open_backend(wrong)
 
@@ -577,7 +577,7 @@ def test_an_application_gets_the_whole_scope():
     assert dict(seen["headers"])[b"host"] == b"mine"
 
 
-def test_an_application_streams_and_waits_while_nobody_reads():
+def test_an_application_streams_and_waits_while_the_client_does_not_read():
     piece = bytes(60_000)
     sent = 0
 
@@ -602,7 +602,7 @@ def test_an_application_streams_and_waits_while_nobody_reads():
     assert size == 600_000
 
 
-def test_an_application_hears_that_nobody_reads_any_more():
+def test_an_application_learns_that_the_reader_has_stopped():
     heard = []
 
     async def app(scope, receive, send):
@@ -804,7 +804,7 @@ def test_endless_redirects_are_given_up():
         (b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\n\r\n" + b"y" * 100_000, "Error: yyy.*…$"),
     ],
 )
-def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, words):
+def test_a_refusal_is_reported_with_its_status_and_the_start_of_its_text(response, words):
     async def script(heard):
         await heard.write(response)
         if b"Content-Length: 9" in response:
@@ -819,7 +819,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
     assert error.status == int(response[9:12])
 
 
-def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
+def test_a_refusal_without_text_is_reported(monkeypatch):
     monkeypatch.setattr("toolpost.transports.http_sender.QUOTE_TIMEOUT", 0.01)
 
     async def script(heard):

@@ -1,4 +1,4 @@
-"""How many calls, subscriptions and streams there may be, of one client and of all; what is told beyond."""
+"""The limits on calls, subscriptions and streams, of one client and of all, and the responses beyond them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -53,7 +53,7 @@ async def begin(site: Any, headers: dict[str, str], body: bytes, count: int = 1)
 # --------------------------------------------------------------------- calls
 
 
-def test_calls_of_all_clients_are_bounded_whatever_their_era():
+def test_calls_of_all_clients_are_bounded_in_every_era():
     async def main():
         async with stage_and_site(max_calls=2) as (stage, site):
             session = await site.open()
@@ -63,7 +63,7 @@ def test_calls_of_all_clients_are_bounded_whatever_their_era():
                 refused = await site.post(headers, body)
                 assert (refused.status, refused.headers["retry-after"]) == (503, "1")
                 assert "max_calls=" in refused.text
-            # What ends a call is no new one, nor is what belongs to one.
+            # A message that ends or continues a call is not a new call.
             note = message("notifications/cancelled", {"requestId": 1})
             assert (await site.post(legacy(session), note)).status == 202
             assert (await one.answer()).status == 202
@@ -91,7 +91,7 @@ def test_calls_of_a_session_that_come_all_at_once_are_bounded_too():
     run(main)
 
 
-def test_a_session_that_ends_gives_back_what_it_had():
+def test_a_session_that_ends_releases_its_slots():
     async def main():
         async with stage_and_site(max_calls=1) as (_, site):
             session = await site.open()
@@ -115,7 +115,7 @@ def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
             assert (refused.status, refused.headers["retry-after"]) == (429, "5")
             assert refused.json["id"] == 1
             assert (refused.code, "max_in_flight=" in refused.text) == (-32603, True)
-            # A client of the session era may take a status that is no success for the end of its session.
+            # A client of the session era may take an error status for the end of its session.
             told = await site.post({**legacy(one), **alice}, message("tools/call", call("quiet"), 2))
             assert (told.status, told.json["id"], "max_in_flight=" in told.text) == (200, 2, True)
             await begin(site, {**QUIET[0], **bob}, QUIET[1])
@@ -161,7 +161,7 @@ def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
     run(main)
 
 
-def test_who_is_not_known_shares_an_address_and_may_have_more():
+def test_anonymous_clients_share_the_limit_of_their_address():
     async def main():
         async with stage_and_site({"max_in_flight": 3}) as (_, site):
             for _ in range(3):
@@ -193,7 +193,7 @@ def test_streams_for_news_are_bounded_in_all():
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_who_is_turned_away_for_now_is_told_when_to_come_back(status):
+def test_a_busy_server_sends_retry_after(status):
     assert dict(HTTPRefusal(status, "no").headers) == {b"retry-after": RETRY_AFTER[status]}
     assert dict(HTTPRefusal(status, "no", [(b"retry-after", b"9")]).headers) == {b"retry-after": b"9"}
     assert not HTTPRefusal(400, "no").headers

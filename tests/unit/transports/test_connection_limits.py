@@ -1,4 +1,4 @@
-"""Connections that give nothing or take nothing, or do so byte by byte: each ends in time, and nobody waits.
+"""Connections that send or read nothing, or byte by byte: each ends in time, and no other client waits.
 
 Time is that of a loop in which it passes only when there is nothing else to do.
 """
@@ -135,7 +135,7 @@ def test_a_connection_without_a_request_is_kept_for_a_while():
 
 
 @pytest.mark.parametrize("rest", [b"x", b"x" * 100])
-def test_the_rest_of_a_body_that_nobody_wants_holds_no_connection(rest):
+def test_an_unread_body_does_not_keep_a_connection_open(rest):
     """uvicorn stops its clock with each byte, and starts it only behind a response."""
 
     async def main():
@@ -150,7 +150,7 @@ def test_the_rest_of_a_body_that_nobody_wants_holds_no_connection(rest):
     run(main)
 
 
-def test_who_waits_for_an_answer_has_all_the_time():
+def test_a_client_that_waits_for_a_response_is_not_disconnected():
     async def main():
         stage = Stage()
         async with guarded(kitchen(stage)) as site, wired(site.port) as wire:
@@ -164,7 +164,7 @@ def test_who_waits_for_an_answer_has_all_the_time():
     run(main)
 
 
-def test_thousands_of_idle_sockets_hold_up_nobody_and_go():
+def test_thousands_of_idle_sockets_delay_no_client_and_are_closed():
     async def main():
         loop = asyncio.get_running_loop()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -230,7 +230,7 @@ def test_a_body_that_comes_slowly_but_fast_enough_is_read():
             for start in range(0, len(body), MIN_BODY_RATE):
                 await asyncio.sleep(1.2)
                 await wire.send(body[start : start + MIN_BODY_RATE])
-            assert (await wire.answer()).json["result"]["structuredContent"] == 60 * MIN_BODY_RATE
+            assert (await wire.answer()).json["result"]["content"][0]["text"] == str(60 * MIN_BODY_RATE)
             assert now() > 2 * BODY_CHUNK_TIMEOUT
 
     run(main)
@@ -291,7 +291,7 @@ def state(site: Any) -> Any:
     return site.app._worker
 
 
-def test_who_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
+def test_a_client_that_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
     async def main():
         stage = Stage()
         async with guarded(flood(stage)) as site, deaf(site, "events") as wire:
@@ -304,7 +304,7 @@ def test_who_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
-def test_who_does_not_read_an_answer_is_cut_off(connection):
+def test_a_client_that_does_not_read_an_answer_is_cut_off(connection):
     async def main():
         stage = Stage()
         async with guarded(flood(stage)) as site, deaf(site, "big", Connection=connection) as wire:

@@ -37,7 +37,7 @@ class Peer:
     """An ASGI server with one request.
 
     Args:
-        tells: whether it tells when the client goes; None if it knows no such thing.
+        tells: whether it reports a disconnect; None if it does not support that.
     """
 
     def __init__(self, *, tells: bool | None = None) -> None:
@@ -79,7 +79,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-def test_a_server_that_tells_is_not_asked():
+def test_a_connection_monitor_replaces_the_watcher():
     async def main():
         peer, unwanted = Peer(tells=True), []
         work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
@@ -96,7 +96,7 @@ def test_a_server_that_tells_is_not_asked():
 
 
 @pytest.mark.parametrize("tells", [None, False])
-def test_a_server_that_does_not_tell_is_asked(tells):
+def test_without_a_connection_monitor_a_task_waits(tells):
     async def main():
         peer, unwanted = Peer(tells=tells), []
         work = peer.serve(forever(), unwanted=lambda: unwanted.append(1))
@@ -109,7 +109,7 @@ def test_a_server_that_does_not_tell_is_asked(tells):
     run(main)
 
 
-def test_work_that_ends_is_told_of_no_departure():
+def test_finished_work_gets_no_disconnect():
     async def main():
         peer, go_on = Peer(tells=True), asyncio.Event()
 
@@ -204,7 +204,7 @@ def test_a_pulse_that_takes_long_is_waited_for():
     run(main)
 
 
-def test_a_server_whose_client_has_gone_is_told_no_more():
+def test_no_message_is_sent_to_a_disconnected_client():
     async def main():
         peer, go_on = Peer(tells=True), asyncio.Event()
         working = peer.serve(go_on.wait())

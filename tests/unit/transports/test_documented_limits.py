@@ -63,8 +63,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "keys in `ctx.state` of a session, and length of a key": (state.MAX_KEYS, state.MAX_KEY_BYTES),
     "steps and answers of one call": (journal.MAX_JOURNAL_BYTES,),
     "progress notifications of one call, and log messages; and how many more per second": (
-        context.NOTIFICATION_BURST,
-        context.NOTIFICATION_RATE,
+        context.NOTIFICATION_BURST * SERVER.notification_rate,
+        SERVER.notification_rate,
     ),
     "concurrent calls": (HTTP.max_calls,),
     "open streams: GET, HTTP+SSE, `subscriptions/listen`": (HTTP.max_streams,),

@@ -58,7 +58,7 @@ OPENING = request(0, "initialize", {"protocolVersion": VERSION})
 
 
 class Lost:
-    """What the channel tells of requests that were lost."""
+    """The lost requests that the channel reports."""
 
     def __init__(self, channel):
         self.told = asyncio.Queue()
@@ -182,7 +182,7 @@ def test_the_annotated_parameters_of_a_tool_are_mirrored():
 @pytest.mark.parametrize(
     "params", [{"name": "t", "arguments": {"n": 1.5}}, {"name": "t", "arguments": {"n": 2**60}}, {}]
 )
-def test_what_no_header_can_carry_is_not_sent(params):
+def test_values_that_headers_cannot_carry_are_not_sent(params):
     async def main():
         async with talking(nothing) as (channel, _, __):
             channel.find_header_parameters = lambda _: {"mcp-param-n": ("n",)}
@@ -214,7 +214,7 @@ def test_any_number_of_requests_is_under_way_at_once():
 
 @pytest.mark.parametrize("status", [200, 400, 404, 500])
 @pytest.mark.parametrize("key", [1, None, ..., "server-error"])
-def test_an_error_is_passed_on_whatever_the_status_with_the_id_of_the_request(status, key):
+def test_an_error_is_raised_with_any_status_and_with_the_id_of_the_request(status, key):
     async def main():
         body = failure(key, -32022, "too new", data={"supported": []})
         script = lambda heard: heard.write(answer(status, body))  # noqa: E731 - one line says it all
@@ -302,7 +302,7 @@ def test_a_server_that_is_not_there_loses_the_request_before_it_was_sent():
     run(main)
 
 
-def test_without_a_listener_the_log_is_told(caplog):
+def test_without_a_listener_the_reason_is_logged(caplog):
     async def main():
         async with scripted(lambda heard: heard.write(answer(500))) as server:
             channel = HttpChannel(Http(server.url))
@@ -476,7 +476,7 @@ def test_an_event_over_the_limit_loses_its_request_and_is_not_asked_for_again(ca
     assert "dropped an event" in caplog.text
 
 
-def test_streams_wait_while_nobody_reads():
+def test_streams_wait_while_the_client_does_not_read():
     async def main():
         async def script(heard):
             end = event(reply(json.loads(heard.body)["id"]))
@@ -633,7 +633,7 @@ def test_a_session_that_the_server_has_forgotten_ends_the_channel(body, sent):
     run(main)
 
 
-def test_a_notice_that_finds_no_session_ends_the_channel():
+def test_a_notification_that_finds_no_session_ends_the_channel():
     async def main():
         script = lambda heard: heard.write(answer(404, kind=None))  # noqa: E731 - one line says it all
         async with talking(in_session(script)) as (channel, _, __):
@@ -647,7 +647,7 @@ def test_a_notice_that_finds_no_session_ends_the_channel():
     run(main)
 
 
-def test_a_method_that_a_server_does_not_know_is_no_lost_session():
+def test_an_unknown_method_is_not_a_lost_session():
     async def main():
         script = lambda heard: heard.write(answer(404, failure(1, -32601, "what?")))  # noqa: E731 - one line says it all
         async with talking(in_session(script)) as (channel, _, __):
@@ -682,11 +682,11 @@ def test_the_404_of_an_older_session_does_not_end_the_new_one():
     run(main)
 
 
-# --------------------------------------------------------------------- notices and answers
+# --------------------------------------------------------------------- notifications and responses
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_notice_that_is_not_accepted_raises(status):
+def test_a_notification_that_is_not_accepted_raises(status):
     async def main():
         script = lambda heard: heard.write(answer(status, b"no", "text/plain"))  # noqa: E731 - one line says it all
         async with talking(in_session(script)) as (channel, _, __):
@@ -698,7 +698,7 @@ def test_a_notice_that_is_not_accepted_raises(status):
     run(main)
 
 
-def test_a_notice_outside_of_a_session_mirrors_its_method():
+def test_a_notification_outside_of_a_session_mirrors_its_method():
     async def main():
         async with talking(lambda heard: heard.write(answer(202, kind=None))) as (channel, server, _):
             await channel.send(notice("notifications/x"))
@@ -736,7 +736,7 @@ def test_only_single_messages_are_posted(data):
 @pytest.mark.requirement("HTTPL-10", "CANC-11")
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("marked", [False, True])
-def test_cancelling_closes_the_response_and_tells_only_a_session(begun, marked):
+def test_cancelling_closes_the_response_and_notifies_only_a_session(begun, marked):
     async def main():
         gone = asyncio.Event()
 
@@ -785,7 +785,7 @@ def test_a_cancellation_that_names_no_request_changes_nothing(params):
 
 
 @pytest.mark.requirement("HTTPL-11", "HTTPL-4", "HTTPL-6", "HTTPL-20")
-def test_the_stream_for_what_is_said_unasked_is_opened_and_resumed():
+def test_the_stream_for_unsolicited_messages_is_opened_and_resumed():
     async def main():
         done = asyncio.Event()
         ids = []
@@ -817,7 +817,7 @@ def test_the_stream_for_what_is_said_unasked_is_opened_and_resumed():
 
 
 @pytest.mark.parametrize("name", ["", "ü", "\x01", "x" * 5000])
-def test_a_stream_without_a_usable_id_is_opened_anew(name):
+def test_a_stream_without_a_usable_id_is_reopened(name):
     async def main():
         ids = []
 
@@ -971,7 +971,7 @@ def test_a_session_that_is_forgotten_while_a_request_ran_may_have_served_it():
 
 
 @pytest.mark.requirement("HTTPL-6")
-def test_the_wait_is_the_servers_wish_and_grows_while_it_does_not_come_back(monkeypatch):
+def test_the_delay_follows_the_servers_retry_and_grows(monkeypatch):
     waits = []
 
     async def sleep(seconds):
@@ -992,7 +992,7 @@ def test_the_wait_is_the_servers_wish_and_grows_while_it_does_not_come_back(monk
     run(main)
 
 
-def test_a_wish_that_nobody_could_fulfil_is_bounded():
+def test_an_extreme_retry_is_bounded():
     async def body(*parts):
         for part in parts:
             yield part

@@ -89,7 +89,7 @@ def legacy(script=None, get=None):
 
 @contextlib.asynccontextmanager
 async def talking(script, *, session=False, **options):
-    """A channel to a server, maybe with a session, and what it tells to be lost."""
+    """A channel to a server, maybe with a session, and the requests that it reports as lost."""
     async with scripted(script) as server:
         channel = HttpChannel(Http(server.url, **options))
         lost = asyncio.Queue()
@@ -113,7 +113,7 @@ async def talking(script, *, session=False, **options):
     [START + b'{"content":[', WHOLE + b"rest", START + b'{},"id":8}', b"[" + WHOLE + b"]"],
     ids=["cut", "more", "another id", "batch"],
 )
-def test_an_answer_that_nobody_can_read_is_not_waited_for(data, kind, marked):
+def test_an_unreadable_response_is_not_awaited(data, kind, marked):
     async def main():
         response = answer(body=data) if kind == "body" else stream(event(data))
         async with talking(lambda heard: heard.write(response)) as (channel, _, lost):
@@ -348,7 +348,7 @@ def test_an_answer_on_the_stream_does_not_wait_until_its_request_was_accepted():
     run(main)
 
 
-def test_a_request_that_is_not_accepted_is_told_where_somebody_listens():
+def test_a_request_that_is_not_accepted_names_the_endpoint():
     async def main():
         async def posted(heard, _):
             await heard.write(answer(503, b"busy", "text/plain"))
@@ -420,7 +420,7 @@ def test_a_proxy_for_everything_is_used(library, monkeypatch):
 @pytest.mark.usefixtures("_no_proxies")
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("proxy", ["http://user:secret@:x", "gopher://user:secret@127.0.0.1:1"])
-def test_a_proxy_that_cannot_be_used_is_told_without_its_secrets(library, proxy, monkeypatch, caplog):
+def test_a_proxy_that_cannot_be_used_is_reported_without_its_secrets(library, proxy, monkeypatch, caplog):
     async def main():
         monkeypatch.setenv("http_proxy", proxy)
         with pytest.raises(ConnectFailed, match=f"{library} cannot use the proxy") as failed:

@@ -50,7 +50,7 @@ def test_an_answer_that_nothing_came_before_leaves_no_stream():
     run(main)
 
 
-def test_what_is_said_before_an_answer_that_waits_for_nothing_comes_first():
+def test_messages_before_an_immediate_response_come_first():
     server = Server("lane")
 
     @server.tool
@@ -100,7 +100,7 @@ def test_many_at_once_are_answered_each_with_its_own():
     run(main)
 
 
-def test_who_leaves_before_the_answer_frees_its_place_when_it_comes():
+def test_a_disconnect_before_the_response_frees_the_slot():
     async def main():
         stage = Stage()
         async with hosted(adding(stage)) as site:
@@ -109,7 +109,7 @@ def test_who_leaves_before_the_answer_frees_its_place_when_it_comes():
             await stage.begun.wait()
             gone.cancel()
             await asyncio.wait([gone])
-            assert load_of(site).calls == 1  # in a session nobody is cancelled because of that
+            assert load_of(site).calls == 1  # in a session no call is cancelled because of that
             stage.go.set()
             await until(lambda: load_of(site).calls == 0)
             answer = await site.post(legacy(session), tool("add", 1, a=1, b=2))
@@ -134,7 +134,7 @@ def test_the_end_of_a_session_ends_the_wait_for_its_answers():
     run(main)
 
 
-def test_what_cannot_be_served_is_refused_at_once():
+def test_an_invalid_request_is_answered_at_once():
     async def main():
         async with hosted(adding()) as site:
             session = await site.open()

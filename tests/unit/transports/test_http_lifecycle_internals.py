@@ -146,7 +146,7 @@ def test_nothing_stays_when_it_ends_with_sessions_open():
 
 @asynccontextmanager
 async def announced(capfd: pytest.CaptureFixture[str], **web: Any):
-    """`serve_http` in a task, and what it has told a person."""
+    """`serve_http` in a task, and its output on stderr."""
     stage = Stage()
     server = kitchen(stage)
     task = asyncio.create_task(server.serve_http("127.0.0.1:0", **web))
@@ -184,7 +184,7 @@ def test_serve_http_ends_when_it_is_cancelled(capfd):
     run(main)
 
 
-def test_serve_http_hears_signals_and_gives_them_back(capfd):
+def test_serve_http_handles_signals_and_restores_the_handlers(capfd):
     async def main():
         before = signal.getsignal(signal.SIGTERM)
         async with announced(capfd) as (_, task, port, _):
@@ -200,7 +200,7 @@ def test_serve_http_hears_signals_and_gives_them_back(capfd):
 
 @pytest.mark.requirement("HTTP-3", "SSE-6")
 @pytest.mark.parametrize("address", [":0", "0", "localhost:0", "[::1]:0"])
-def test_an_address_is_of_this_machine_unless_told_otherwise(address):
+def test_an_address_is_local_by_default(address):
     with serve._bind_socket(address) as listening:
         assert listening.getsockname()[0] in {"127.0.0.1", "::1"}
     assert inspect.signature(Server.serve_http).parameters["address"].default == "127.0.0.1:8000"

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: whose they are, how they end, and that no event is lost, doubled or told to another."""
+"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
 
 from typing import Any
 
@@ -20,7 +20,6 @@ from hosted import (
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.server import context
 from toolpost.server.http import request
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
@@ -115,7 +114,7 @@ def test_nothing_is_kept_for_a_request_that_is_over():
     run(main)
 
 
-def test_what_was_streamed_is_kept_for_a_moment_only():
+def test_events_of_finished_streams_are_kept_only_briefly():
     now = [0.0]
     store = MemoryStore(clock=lambda: now[0])
 
@@ -212,7 +211,7 @@ def test_a_session_lives_while_it_is_listened_to_or_works(clock):
 
 
 def test_a_session_whose_client_never_comes_back_ends(clock):
-    """What it has asked for goes on without it, but not for ever."""
+    """Its work continues after a disconnect, but not without limit."""
 
     async def main():
         stage = Stage()
@@ -281,7 +280,7 @@ def test_an_answer_is_json_unless_something_comes_before(revision):
 
 
 @pytest.mark.requirement("HTTPL-16", "HTTPL-17", "HTTPL-13", "HTTPL-14", "HTTPL-8")
-def test_what_belongs_to_a_call_comes_on_its_stream_only():
+def test_messages_of_a_call_come_only_on_its_stream():
     async def main():
         async with stage_and_site() as (stage, site):
             session, other = await site.open(), await site.open()
@@ -303,12 +302,11 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
     run(main)
 
 
-def test_more_notices_than_a_log_holds(monkeypatch):
+def test_more_notifications_than_a_log_holds():
     """A function that never waits lets others read all the same."""
-    monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
 
     async def main():
-        async with hosted(kitchen()) as site:
+        async with hosted(kitchen(notification_rate=2000)) as site:
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("steps", 1, token=1, count=5000))
             events = await wire.events()
@@ -353,7 +351,7 @@ def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
     run(main)
 
 
-def test_what_was_said_before_anybody_listened_is_not_lost():
+def test_messages_before_the_first_listener_are_kept():
     async def main():
         server = kitchen()
         async with hosted(server) as site:
@@ -444,7 +442,7 @@ def test_polling():
 
 
 @pytest.mark.requirement("HTTPL-3")
-def test_polling_before_anything_was_said():
+def test_polling_before_any_message():
     server = Server("polls")
 
     @server.tool

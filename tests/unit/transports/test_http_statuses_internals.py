@@ -1,4 +1,4 @@
-"""Which status, headers and code answer which request, in one table, and what a table cannot tell."""
+"""Status, headers and code for each request, in one table, and cases outside the table."""
 
 from hosted import (
     call,

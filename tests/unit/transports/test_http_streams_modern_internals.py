@@ -30,7 +30,7 @@ async def stage_and_site(**web: Any):
         stage.go.set()
 
 
-# --------------------------------------------------------------------- who leaves
+# --------------------------------------------------------------------- disconnects
 
 
 @pytest.mark.requirement("HTTPM-10", "HTTPM-11", "CANC-12")

@@ -1,4 +1,4 @@
-"""What is taken at once and told as it comes: the short ways through memory, pipes and HTTP."""
+"""Immediate delivery: the short paths through memory, pipes and HTTP."""
 
 import asyncio
 import json
@@ -38,13 +38,13 @@ CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=T
 # --------------------------------------------------------------------- mailboxes, memory, pipes
 
 
-def test_whoever_listens_is_told_and_nothing_is_kept():
+def test_a_current_listener_is_notified_and_nothing_is_stored():
     box = MessageQueue()
     told: list[object] = []
     box.on_oversized = told.append
     box.put(b"1")
     box.on_message = told.append
-    box.put(b"2")  # behind what nobody has read yet
+    box.put(b"2")  # behind unread messages
     assert told == []
     assert list(box.arrived) == [b"1", b"2"]
     box.arrived.clear()
@@ -55,7 +55,7 @@ def test_whoever_listens_is_told_and_nothing_is_kept():
     assert not box.arrived
 
 
-def test_memory_takes_what_there_is_room_for():
+def test_memory_accepts_messages_while_there_is_room():
     async def main():
         one, other = memory_pair(limit=2)
         assert one.offer(b"1")
@@ -64,7 +64,7 @@ def test_memory_takes_what_there_is_room_for():
         waiting = asyncio.create_task(one.send(b"3"))
         await asyncio.sleep(0)
         assert await other.receive() == b"1"
-        assert not one.offer(b"4")  # somebody was there before
+        assert not one.offer(b"4")  # another sender came first
         await waiting
         assert [await other.receive() for _ in "23"] == [b"2", b"3"]
         told: list[bytes] = []
@@ -77,7 +77,7 @@ def test_memory_takes_what_there_is_room_for():
     run(main)
 
 
-def test_a_pipe_takes_what_there_is_room_for():
+def test_a_pipe_accepts_messages_while_there_is_room():
     async def main():
         ours, theirs = os.pipe()
         os.set_blocking(theirs, False)
@@ -223,7 +223,7 @@ def test_a_channel_that_was_closed_takes_nothing():
     run(main)
 
 
-def test_messages_are_told_as_they_were_read():
+def test_messages_are_recorded_as_read():
     async def serve(heard):
         if b"tools/list" in heard.body:
             await heard.write(stream(event(b'{"jsonrpc":"2.0","method":"a/b"}'), event(b"junk"), end=False))

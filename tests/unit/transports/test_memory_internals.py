@@ -14,7 +14,7 @@ def run(main):
 
 
 async def settle():
-    """Let every task run until it waits for somebody else."""
+    """Let every task run until it waits for another one."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -59,7 +59,7 @@ def test_a_cancelled_send_sends_nothing_and_makes_way(turns, victim):
 
 
 class Schedule:
-    """Sends, receives and cancels as told, and remembers what must arrive."""
+    """Sends, receives and cancels as instructed, and records what must arrive."""
 
     def __init__(self):
         self.one, self.other = memory_pair(limit=2)
@@ -98,7 +98,7 @@ class Schedule:
 
 
 @given(st.lists(st.sampled_from(["send", "receive", "stop_sending", "stop_receiving", "turn"]), max_size=60))
-def test_whatever_is_cancelled_the_rest_arrives_in_order(steps):
+def test_after_any_cancellation_the_rest_arrives_in_order(steps):
     async def main():
         schedule = Schedule()
         for step in steps:

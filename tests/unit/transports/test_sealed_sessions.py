@@ -1,4 +1,4 @@
-"""Sessions that no worker owns: what an id carries, who may use it, for how long, and what is shared."""
+"""Sessions without an owner: what an id carries, who may use it, for how long, and what is shared."""
 
 from collections.abc import Callable
 from math import inf
@@ -48,7 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SomeWorker:
-    """The sessions of one worker, and what it was told."""
+    """The sessions of one worker, and its log."""
 
     def __init__(self, store: MemoryStore | None = None, **options: Any) -> None:
         kept = {name: options.pop(name) for name in ("keys", "revisions", "name") if name in options}
@@ -183,7 +183,7 @@ def test_an_id_is_for_one_server_and_for_revisions_that_it_speaks():
     run(main)
 
 
-# --------------------------------------------------------------------- who may use it
+# --------------------------------------------------------------------- access
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_handshake_has_to_be_completed(clock, completed):
         elif completed == "there":
             await two.sessions.complete_handshake(await two.sessions.find(opened.id, None))
             assert two.announced == [("changed", opened.key)]
-            opened.is_ready = True  # as its worker does when it hears that
+            opened.is_ready = True  # as its worker does when it is notified
         clock.now += 29
         assert await one.knows(opened)
         clock.now += 2
@@ -317,7 +317,7 @@ def test_settings_are_shared_as_soon_as_they_are_read_again(clock):
         assert one.announced == [("changed", opened.key)]
         await two.sessions.find(opened.id, None)
         assert there.settings.log_level is None
-        there.checked_at = -inf  # as the worker does when it hears that
+        there.checked_at = -inf  # as the worker does when it is notified
         assert two.sessions.find_fresh(opened.id, None) is None
         await two.sessions.find(opened.id, None)
         assert there.settings.log_level == "error"

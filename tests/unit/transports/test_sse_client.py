@@ -209,7 +209,7 @@ def test_closing_ends_everything_and_twice_is_fine():
     run(main)
 
 
-def test_closing_before_the_stream_was_opened_lets_nobody_wait():
+def test_closing_before_the_stream_opens_releases_all_waiters():
     async def main():
         async with scripted(lambda heard: heard.gone()) as server:
             channel = SseChannel(Http(server.url))

@@ -25,7 +25,7 @@ def test_a_disconnect_ends_the_session(how):
     run(main)
 
 
-def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
+def test_a_client_that_sends_more_than_it_reads_is_disconnected(monkeypatch):
     """A client that never reads its stream must not fill our memory."""
     monkeypatch.setattr(sse, "MAX_QUEUED_POSTS", 10)
 

@@ -98,7 +98,7 @@ def test_single_bytes_make_messages_as_well():
         {"PYTHONUNBUFFERED": "1"},
     ],
 )
-def test_bytes_stay_what_they_are_whatever_the_locale(locale):
+def test_bytes_are_unchanged_in_any_locale(locale):
     messages = ['"grüße ☃ \U0001f600"'.encode(), b'"\xff\xfe"', "\u2028\x85".encode()]
     out, err, code = talk("echo", messages=messages, env=locale)
     assert (out, err, code) == (b"".join(line + b"\n" for line in messages), EOF, 0)
@@ -117,11 +117,11 @@ def test_a_line_that_is_too_long_is_dropped_alone_and_reported(options, said):
     assert said in err
 
 
-# --------------------------------------------------------------------- everybody else's output
+# --------------------------------------------------------------------- output of other code
 
 
 @pytest.mark.requirement("STDIO-2")
-def test_nobody_else_reaches_stdout_or_stdin():
+def test_other_code_cannot_reach_stdout_or_stdin():
     out, err, code = talk("stray", messages=[b"[1]", b"[2]"])
     assert (out, code) == (b"[1]\n[2]\nafter the channel\n", 0)
     assert "second: stdin and stdout are in use by another channel" in err
@@ -149,7 +149,7 @@ def test_without_a_stderr_stray_output_is_lost_and_the_stream_is_whole(closed):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_a_process_without_stdin_or_stdout_is_told_so(closed):
+def test_a_process_without_stdin_or_stdout_gets_an_error(closed):
     with subprocess.Popen(
         ["sh", "-c", f'exec "$0" "$1" {closed}', sys.executable, PROGRAMS / "echo.py"],
         stdin=subprocess.PIPE,
@@ -243,7 +243,7 @@ def test_a_terminal_does_and_keeps_its_flags(mode):
 
 @BOTH
 @pytest.mark.parametrize(("size", "senders"), [(100, 1), (10_000, 20)])
-def test_a_client_that_does_not_read_stops_the_senders_and_nobody_else(mode, size, senders):
+def test_a_client_that_does_not_read_blocks_only_the_senders(mode, size, senders):
     count = 3 * 1024 * 1024 // size // senders
     with start("flood", *mode, f"--count={count}", f"--size={size}", f"--senders={senders}") as process:
         sent, finished = process.stderr.read(1000).split()
@@ -413,7 +413,7 @@ def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(mode):
 
 
 @BOTH
-def test_whoever_waits_for_room_hears_that_the_reader_has_gone(mode):
+def test_a_waiting_sender_fails_when_the_reader_disconnects(mode):
     async def main(loop):
         reasons = []
         with pipe(0) as (ours, theirs):
@@ -438,7 +438,7 @@ def test_whoever_waits_for_room_hears_that_the_reader_has_gone(mode):
 
 @BOTH
 @pytest.mark.parametrize("way", ["finish", "abort"])
-def test_whoever_waits_for_room_hears_that_we_have_closed(mode, way):
+def test_a_waiting_sender_fails_when_we_close(mode, way):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = LineWriter(loop, theirs, "gone", gone)
@@ -513,7 +513,7 @@ def test_a_reader_that_is_not_taken_from_stops_reading(mode):
 
 
 @BOTH
-def test_what_is_discarded_is_still_read(mode):
+def test_discarded_output_is_still_read(mode):
     async def main(loop):
         with pipe(1) as (theirs, ours):
             box, ended = MessageQueue(), loop.create_future()

@@ -127,7 +127,7 @@ def test_raw_line_breaks_in_a_message_do_not_split_it():
     run(main)
 
 
-def test_a_server_may_write_byte_by_byte_and_say_what_is_no_json():
+def test_a_server_may_write_single_bytes_and_invalid_json():
     code = "import os\nfor byte in b'Starting…\\n{\"a\":1}\\r\\n\\n[2]': os.write(1, bytes([byte]))"
     code = code.replace("…", "...")
 
@@ -149,7 +149,7 @@ def test_a_message_that_is_too_long_is_dropped_alone_and_reported(caplog):
                     channel.on_oversized(lost.append)
                 await send_all(channel, [b"1", b"x" * 11, b"2"])
                 assert await channel.receive() == b"1"
-                assert len(lost) == (not told)  # it is told in its turn
+                assert len(lost) == (not told)  # it is delivered in order
                 assert await channel.receive() == b"2"
         assert lost == [OversizedLine(11, 10, b"x" * 10, b"x" * 10)]
         assert caplog.messages == ["cat: dropped a message: message too long: 11 bytes (limit: 10)"]
@@ -185,7 +185,7 @@ def test_a_server_that_is_not_read_has_to_wait_and_others_go_on(loop):
 
 
 @LOOPS
-def test_a_server_that_does_not_read_makes_us_wait_and_nobody_else(loop):
+def test_a_server_that_does_not_read_blocks_only_its_senders(loop):
     async def main():
         async with (
             opened(python(f"{LATE}print(len(sys.stdin.read()))")) as slow,
@@ -251,7 +251,7 @@ def test_only_one_task_may_receive():
     run(main)
 
 
-# --------------------------------------------------------------------- how it ends by itself
+# --------------------------------------------------------------------- how the process ends
 
 TRACEBACK = "import sys; print('loading', file=sys.stderr); raise ValueError('no such flag')"
 
@@ -275,7 +275,7 @@ TRACEBACK = "import sys; print('loading', file=sys.stderr); raise ValueError('no
         ),
     ],
 )
-def test_a_server_that_dies_is_told_with_its_last_words(code, said, loop):
+def test_the_exit_of_a_server_is_reported_with_its_last_stderr(code, said, loop):
     async def main():
         async with opened(python(code, name="example", stderr="discard")) as channel:
             messages, end = await end_of(channel)
@@ -291,7 +291,7 @@ def test_a_server_that_dies_is_told_with_its_last_words(code, said, loop):
 
 
 @LOOPS
-def test_what_it_said_before_it_died_is_read_first(loop):
+def test_output_before_the_exit_is_read_first(loop):
     code = "import os; os.write(1, b'[1]\\n' * 10000 + b'[2]'); os.kill(os.getpid(), 9)"
 
     async def main():
@@ -303,7 +303,7 @@ def test_what_it_said_before_it_died_is_read_first(loop):
     run(main, loop)
 
 
-def test_a_server_that_is_killed_tells_whoever_waits():
+def test_a_killed_server_fails_its_waiters():
     async def main():
         async with opened(program("echo")) as channel:
             await channel.send(b"[]")
@@ -317,7 +317,7 @@ def test_a_server_that_is_killed_tells_whoever_waits():
 
 
 @LOOPS
-def test_a_send_that_waits_for_room_hears_how_the_server_died(loop):
+def test_a_waiting_send_reports_how_the_server_exited(loop):
     code = "import os, sys; sys.stdin.buffer.raw.read(1); os.write(2, b'enough'); os._exit(7)"
 
     async def main():
@@ -335,7 +335,7 @@ def test_a_send_that_waits_for_room_hears_how_the_server_died(loop):
         (1, "closed its stdout but is still running"),
     ],
 )
-def test_a_server_that_closes_a_pipe_and_stays_is_told_so(fd, said, monkeypatch):
+def test_a_server_that_closes_a_pipe_and_keeps_running_is_reported(fd, said, monkeypatch):
     monkeypatch.setattr(child_module, "EXIT_CODE_TIMEOUT", 0.05)
     code = f"import os, signal; os.close({fd}); os.write(2, b'closed\\n'); signal.pause()"
 
@@ -391,7 +391,7 @@ def test_a_server_that_closes_stderr_goes_on():
 )
 def test_closing_ends_a_server_with_as_much_force_as_it_takes(code, fate):
     async def main():
-        # Whoever leaves by itself or cleans up gets the time for it.
+        # A process that exits or cleans up gets the time for it.
         patient = {"stdin_wait": 0.05 if fate else 20, "term_wait": 20 if fate == 4 else 0.05}
         async with opened(python(code, **patient)) as channel:
             assert await channel.receive() == b"1"
@@ -410,7 +410,7 @@ def test_closing_ends_a_server_with_as_much_force_as_it_takes(code, fate):
 @pytest.mark.parametrize("manner", [[], ["stubborn"], ["leave"], ["leave", "stubborn"]], ids=str)
 def test_closing_ends_the_grandchildren_as_well(manner):
     async def main():
-        # Without a manner it ends by itself, however busy the machine is.
+        # Without a handler it ends immediately, however busy the machine is.
         patience = NOW if manner else {"stdin_wait": 30.0}
         async with opened(program("family", *manner, **patience)) as channel:
             grandchild = int(await channel.receive())
@@ -425,7 +425,7 @@ def test_closing_ends_the_grandchildren_as_well(manner):
     eventually(lambda: not alive(grandchild), "the grandchild lives")
 
 
-def test_grandchildren_who_become_our_children_are_reaped():
+def test_orphaned_grandchildren_are_reaped():
     result = subprocess.run(
         [sys.executable, PROGRAMS / "adopt.py"], capture_output=True, check=True, timeout=20
     )
@@ -443,7 +443,7 @@ def test_a_server_that_is_stuck_in_a_write_can_still_leave():
     run(main)
 
 
-def test_what_was_sent_before_closing_still_arrives(tmp_path):
+def test_messages_sent_before_closing_still_arrive(tmp_path):
     async def main():
         target = tmp_path / "sent"
         channel = await open_child(python(f"{LATE}open({str(target)!r}, 'w').write(sys.stdin.read())"))
@@ -540,7 +540,7 @@ def test_a_loop_that_shuts_down_ends_the_servers_of_its_tasks():
     assert not any(alive(channel.pid) for channel in channels)
 
 
-def test_a_channel_that_nobody_closed_takes_its_server_along():
+def test_an_unclosed_channel_ends_its_server():
     result = subprocess.run(
         [sys.executable, PROGRAMS / "abandon.py"], capture_output=True, check=True, timeout=20
     )
@@ -623,7 +623,7 @@ def test_a_server_that_ends_in_peace_may_have_forgotten_to_serve(code, hint):
     ("stderr", "level", "unheard"),
     [("log", "WARNING", True), ("log", "INFO", False), ("discard", "WARNING", False)],
 )
-def test_a_log_that_nobody_listens_to_is_named(stderr, level, unheard, caplog):
+def test_a_log_without_handlers_is_named(stderr, level, unheard, caplog):
     caplog.set_level(level, "toolpost.child")
 
     async def main():
@@ -708,7 +708,7 @@ def environment_of(**options):
     return eval(run(main))  # plain strings in JSON are plain strings in Python
 
 
-def test_a_server_gets_only_what_is_harmless_and_what_it_is_given(monkeypatch):
+def test_a_server_gets_only_harmless_and_given_variables(monkeypatch):
     monkeypatch.setenv("API_KEY", "hush")
     monkeypatch.setenv("LC_TIME", "C")
     monkeypatch.setenv("TERM", "() { run me; }")
@@ -758,7 +758,7 @@ def words_of(sink, code=NOISE):
 
 
 @pytest.mark.requirement("STDIO-4")
-def test_stderr_goes_to_the_log_and_is_no_error(caplog):
+def test_stderr_goes_to_the_log_and_is_not_an_error(caplog):
     caplog.set_level(logging.DEBUG, "toolpost.child")
     _, words = words_of("log")
     assert words == ("one", "\ufffd two", "three")
@@ -846,7 +846,7 @@ def test_an_entry_of_a_configuration_is_taken_whole():
         ({"command": ""}, "the command is empty"),
     ],
 )
-def test_what_is_no_command_is_explained(target, said):
+def test_an_invalid_command_is_explained(target, said):
     with pytest.raises(ConnectFailed) as caught:
         Stdio.from_target(target)
     assert said in str(caught.value)

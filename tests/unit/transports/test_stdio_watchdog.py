@@ -29,7 +29,7 @@ def wire(*messages: object) -> bytes:
 @pytest.mark.requirement("STDIO-13")
 @pytest.mark.parametrize("way", ["refuses", "blocks", "hangs"])
 @pytest.mark.parametrize("told", ["EOF", "SIGTERM"])
-def test_a_server_ends_whatever_its_functions_do(way, told):
+def test_a_server_exits_in_any_state_of_its_functions(way, told):
     with start(way) as process:
         assert process.stdin is not None
         assert process.stderr is not None
@@ -44,7 +44,7 @@ def test_a_server_ends_whatever_its_functions_do(way, told):
         process.stdin.close()
 
 
-def test_what_a_lifespan_prints_stays_out_of_the_stream():
+def test_output_of_a_lifespan_stays_out_of_the_stream():
     with start("prints") as process:
         out, err = process.communicate(
             wire(*HELLO, {"jsonrpc": "2.0", "id": 2, "method": "ping"}), timeout=30

@@ -1,4 +1,4 @@
-"""What is kept of streams, and who reads them: one reader each, and a bound for all that is said."""
+"""Stored streams and their readers: one reader each, and a limit on the data."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_stream_that_is_resumed_has_one_reader_the_last_that_came():
     run(main)
 
 
-def test_many_who_come_back_at_once_leave_one():
+def test_concurrent_resumes_leave_one_reader():
     async def main():
         stage = Stage()
         async with hosted(kitchen(stage)) as site:
@@ -152,7 +152,7 @@ class _Request:
         self.extra: list[Any] = []
 
 
-def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
+def test_the_caches_of_the_request_guard_are_bounded(monkeypatch, caplog):
     monkeypatch.setattr(security, "MAX_CACHED_ORIGINS", 3)
     monkeypatch.setattr(security, "MAX_LOGGED_REFUSALS", 3)
     guard: Any = RequestGuard(HttpOptions(allowed_hosts=["*.example.com"]))

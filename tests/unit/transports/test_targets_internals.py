@@ -1,4 +1,4 @@
-"""Where an HTTP server is: what is an address, what is none, and what nobody gets to see."""
+"""The address of an HTTP server: valid and invalid ones, and the parts that are never shown."""
 
 import pytest
 

@@ -30,7 +30,7 @@ async def guarded(stage: Stage | None = None):
         yield site
 
 
-def test_who_serves_by_itself_uses_it():
+def test_run_and_serve_http_use_it():
     app: Any = kitchen().asgi()
     protocol: Any = serve._make_uvicorn_server(app).config.http
     assert protocol.__name__ == "BoundedHttpProtocol"
@@ -60,7 +60,7 @@ def test_an_offer_to_upgrade_is_ignored(name, protocol, parted):
     run(main)
 
 
-def test_a_connection_reads_no_more_at_a_time_than_is_good_for_it():
+def test_a_connection_reads_small_chunks():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -70,8 +70,8 @@ def test_a_connection_reads_no_more_at_a_time_than_is_good_for_it():
     run(main)
 
 
-def test_only_a_head_is_looked_at():
-    """A body, or what is left of one, comes through as it is."""
+def test_only_heads_are_checked():
+    """A body, or the rest of one, passes through unchanged."""
 
     async def main():
         body = b'{"jsonrpc":"2.0",\r\nupgrade:'
@@ -93,7 +93,7 @@ def test_only_a_head_is_looked_at():
     [b"X: " + b"a" * ENOUGH, b"X: y\r\n" * (ENOUGH // 6 + 1), b"X" * ENOUGH],
     ids=["value", "lines", "name"],
 )
-def test_a_head_without_end_is_refused(line):
+def test_an_endless_head_is_rejected(line):
     async def main():
         async with guarded() as site, wired(site.port) as wire:
             await wire.send(f"POST /mcp HTTP/1.1\r\nHost: {wire.authority}\r\n".encode() + line)
@@ -105,7 +105,7 @@ def test_a_head_without_end_is_refused(line):
     run(main)
 
 
-def test_a_head_without_end_behind_another_request_ends_the_connection():
+def test_an_endless_head_behind_another_request_ends_the_connection():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -117,7 +117,7 @@ def test_a_head_without_end_behind_another_request_ends_the_connection():
     run(main)
 
 
-def test_many_heads_on_one_connection_are_no_long_one():
+def test_many_heads_on_one_connection_are_not_added_up():
     async def main():
         async with guarded() as site, wired(site.port) as wire:
             for _ in range(4):
@@ -132,8 +132,8 @@ def test_many_heads_on_one_connection_are_no_long_one():
     run(main)
 
 
-def test_nothing_stays_of_a_connection_that_is_lost():
-    """Whoever vanishes while its connection is kept alive, many times a second perhaps."""
+def test_a_lost_connection_leaves_nothing_behind():
+    """Clients that disconnect while their connection is kept alive, many times a second perhaps."""
 
     def left() -> list[Any]:
         gc.collect()
@@ -152,8 +152,8 @@ def test_nothing_stays_of_a_connection_that_is_lost():
     run(main)
 
 
-def test_nothing_of_a_lost_connection_waits_to_be_collected():
-    """A circle would stay until somebody looks for such: a busy server has thousands of them by then."""
+def test_a_lost_connection_leaves_no_reference_cycle():
+    """A reference cycle would stay until the next collection: a busy server has thousands of them by then."""
 
     def left() -> int:
         return sum(type(each).__name__ == "BoundedHttpProtocol" for each in gc.get_objects())
@@ -176,12 +176,12 @@ def test_nothing_of_a_lost_connection_waits_to_be_collected():
     run(main)
 
 
-# --------------------------------------------------------------------- who goes
+# --------------------------------------------------------------------- disconnects
 
 
 @pytest.fixture
 def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody hears of a departure by waiting for it."""
+    """Waiting does not detect a disconnect."""
 
     async def gone(_: HttpExchange) -> None:
         await asyncio.Event().wait()
@@ -199,13 +199,13 @@ def is_monitored(exchange: Any) -> bool:
 
 
 async def looked_after(site: Site) -> None:
-    """Return when somebody is told as soon as the one client that listens goes."""
+    """Return when the disconnect of the one listening client would be reported."""
     (exchange,) = site.app._worker.listening
     await until(lambda: is_monitored(exchange))
 
 
 @pytest.mark.usefixtures("_deaf")
-def test_a_stream_ends_with_its_client_though_no_task_waits_for_that():
+def test_a_stream_ends_with_its_client_although_no_task_waits():
     async def main():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()))
@@ -234,8 +234,8 @@ def test_an_open_stream_has_one_task_and_no_headers():
 
 
 @pytest.mark.usefixtures("_deaf")
-def test_a_call_is_cancelled_with_its_client_though_much_was_read():
-    """Of a body that is large, uvicorn reads no more until somebody asks for it, nor that the client goes."""
+def test_a_call_with_a_large_body_is_cancelled_with_its_client():
+    """uvicorn stops reading a large body until the application asks for it, and misses the disconnect."""
 
     async def main():
         stage = Stage()
@@ -251,7 +251,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
     run(main)
 
 
-def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
+def test_the_stream_of_a_client_that_is_already_gone_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
@@ -269,8 +269,8 @@ def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: 
     run(main)
 
 
-def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
-    """Whoever waits for the departure reads the body first; so somebody has to wait."""
+def test_a_stream_requested_with_a_body_ends_with_its_client():
+    """A task that waits for the disconnect reads the body first, so one task has to wait."""
 
     async def main():
         async with guarded() as site:
@@ -284,7 +284,7 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
 
 
 async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0) -> Any:
-    """Call a tool that does not end by itself, with so many requests behind it at once."""
+    """Call a tool that does not end, with this many requests behind it."""
     await wire.ask("POST", "/mcp", *modern("tools/call", call(tool)))
     for _ in range(behind):
         await wire.ask("POST", "/mcp", *ECHO)
@@ -296,8 +296,8 @@ async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0)
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
-    """uvicorn tells only the last of them that the client has gone, and reads no more behind two requests."""
+def test_a_call_before_pipelined_requests_ends_with_its_client(before, after):
+    """uvicorn reports the disconnect only to the last of them, and reads no more behind two requests."""
 
     async def main():
         stage = Stage()
@@ -315,7 +315,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
-def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
+def test_a_client_that_is_already_gone_is_detected(monkeypatch, caplog, behind):
     monkeypatch.setattr(disconnect, "CHECK_INTERVAL", 3600.0)
 
     async def main():
@@ -333,7 +333,7 @@ def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, ca
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
+def test_pipelined_requests_are_read_no_faster_than_they_are_served():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -354,7 +354,7 @@ def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
     run(main)
 
 
-def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
+def test_a_late_unwatch_does_not_affect_the_next_request():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -368,7 +368,7 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
     run(main)
 
 
-def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
+def test_a_connection_continues_after_a_watched_call():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
@@ -387,7 +387,7 @@ def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
 # --------------------------------------------------------------------- bodies
 
 
-def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytest.MonkeyPatch):
+def test_a_buffered_body_is_read_without_receive(monkeypatch: pytest.MonkeyPatch):
     async def main():
         async with guarded() as site:
             asked: list[Any] = []
@@ -407,7 +407,7 @@ def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytes
     run(main)
 
 
-def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
+def test_a_body_changed_by_middleware_is_used():
     app = kitchen().asgi()
 
     async def between(scope: Any, receive: Any, send: Any) -> None:
@@ -425,7 +425,7 @@ def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
     run(main)
 
 
-def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
+def test_an_oversized_body_is_rejected_while_it_is_read():
     async def main():
         async with (
             serving(kitchen().asgi(max_body=100), http=make_bounded_protocol()) as site,
@@ -440,6 +440,6 @@ def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
     run(main)
 
 
-def test_another_parser_has_a_bound_of_its_own(monkeypatch):
+def test_another_parser_has_its_own_limit(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
     assert make_bounded_protocol() is None

@@ -82,7 +82,7 @@ def test_each_kind_of_field_is_read_as_its_struct(value, schema):
 
 
 @pytest.mark.parametrize("value", NEW)
-def test_a_kind_of_field_that_nobody_knows_survives(value):
+def test_an_unknown_field_type_survives(value):
     read = JSONReader(FormSchema)(json.dumps(form(value)).encode())
     field = read.properties["field"]
     assert isinstance(field, UnknownSchema)
@@ -166,5 +166,5 @@ def test_roots():
         (ImageContent("eA==", "image/png"), ""),
     ],
 )
-def test_what_a_model_said_as_text(content, said):
+def test_the_text_of_a_sampling_result(content, said):
     assert CreateMessageResult("assistant", content, "some-model").text == said

@@ -76,7 +76,7 @@ def test_names_are_camel_case_on_the_wire():
         (Prompt(name="p"), {"name": "p"}),
     ],
 )
-def test_what_is_absent_is_not_written(value, written):
+def test_unset_fields_are_not_encoded(value, written):
     assert json.loads(jsonrpc.encode(value)) == written
 
 
@@ -92,7 +92,7 @@ def test_what_is_absent_is_not_written(value, written):
         (ServerCapabilities(logging={}), "logging"),
     ],
 )
-def test_what_is_empty_is_written(value, member):
+def test_empty_fields_are_encoded(value, member):
     assert member in json.loads(jsonrpc.encode(value))
 
 
@@ -115,7 +115,7 @@ def test_a_log_message_may_hold_any_json(data):
 @pytest.mark.parametrize(
     "number", ["1", "0", "-1", "0.5", "1e300", "9007199254740993", "18446744073709551616"]
 )
-def test_numbers_stay_what_they_are(number):
+def test_numbers_keep_their_type(number):
     data = b'{"progressToken":1,"progress":%s}' % number.encode()
     written = again(ProgressParams, data)["progress"]
     assert (type(written), written) == (type(json.loads(number)), json.loads(number))
@@ -196,7 +196,7 @@ def test_a_result_that_was_made_here_has_no_bytes():
 
 
 def test_a_copy_of_a_result_has_no_bytes():
-    """Whoever changes a result changes a copy, and the bytes would still tell the old one."""
+    """Code that changes a result changes a copy, and the bytes would still be those of the original."""
     assert copy(CALL.read_result(Raw(RESULTS[0]), "complete")).raw is None
 
 
@@ -214,7 +214,7 @@ class Foreign:
 
 @pytest.mark.parametrize("value", [Foreign(), Foreign, 1j, object()])
 def test_a_foreign_value_cannot_be_written(value):
-    with pytest.raises(TypeError, match=f"a {type(value).__name__} cannot be encoded as JSON"):
+    with pytest.raises(TypeError, match=f"{type(value).__name__} is not JSON serializable"):
         enc_hook(value)
     with pytest.raises(LocalProtocolError, match="cannot be encoded as JSON"):
         jsonrpc.encode(CallToolResult(content=[], structured_content=value))
@@ -243,7 +243,7 @@ def test_an_unknown_kind_is_written_by_its_hook():
 
 @pytest.mark.parametrize("kind", [Content, PropertySchema])
 @pytest.mark.parametrize("value", [None, 1, "text", [], True])
-def test_what_is_no_object_is_no_open_kind(kind, value):
+def test_an_open_union_requires_an_object(kind, value):
     with pytest.raises(ValueError, match="Expected"):
         dec_hook(kind, value)
 

@@ -1,4 +1,4 @@
-"""Content blocks: each kind is read as its struct, and one that nobody knows yet survives."""
+"""Content blocks: each type is decoded as its struct, and unknown types survive."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_each_kind_is_written_and_read_again(kind, data):
     assert JSONReader(Content)(jsonrpc.encode(block)) == block
 
 
-# --------------------------------------------------------------------- what nobody knows yet
+# --------------------------------------------------------------------- unknown types
 
 RESULT = {"type": "tool_result", "toolUseId": "1", "content": [HELLO, NEW, HELLO]}
 PLACES = [
@@ -106,7 +106,7 @@ def test_an_unknown_kind_survives_wherever_it_stands(kind, value):
     assert text(written(JSONReader(kind)(json.dumps(value).encode()))) == text(value)
 
 
-def test_an_unknown_block_tells_its_kind():
+def test_an_unknown_block_keeps_its_type():
     block = Content.read(NEW)
     assert isinstance(block, UnknownContent)
     assert block.type == "hologram"
@@ -114,7 +114,7 @@ def test_an_unknown_block_tells_its_kind():
     assert repr(block) == f"UnknownContent({NEW!r})"
 
 
-def test_unknown_blocks_are_equal_by_what_they_hold():
+def test_unknown_blocks_are_equal_if_their_members_are():
     assert UnknownContent({"type": "a"}) == UnknownContent({"type": "a"})
     assert UnknownContent({"type": "a"}) != UnknownContent({"type": "b"})
     assert UnknownContent({"type": "a"}) != {"type": "a"}
@@ -130,7 +130,7 @@ def test_one_block_or_several():
     assert many.content == [TextContent("hello")]
 
 
-# --------------------------------------------------------------------- what is no content
+# --------------------------------------------------------------------- invalid content
 
 WRONG = [
     # kind, JSON, what the error names
@@ -170,7 +170,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "value", "named"), WRONG)
-def test_an_error_names_what_is_wrong_and_where(kind, value, named):
+def test_an_error_names_the_fault_and_its_position(kind, value, named):
     with pytest.raises(InvalidJSONValue) as caught:
         JSONReader(kind)(json.dumps(value).encode())
     said = str(caught.value)

@@ -213,7 +213,7 @@ INHERITED: dict[type, set[str]] = {
         "cacheScope",
     },  # the schema names them in each list, and not in what lists share
     types.TaskParams: {"_meta"},  # every request may carry it, these definitions do not say so
-    types.ElicitationCompleteParams: {"_meta"},  # every notice may
+    types.ElicitationCompleteParams: {"_meta"},  # every notification may
 }
 
 
@@ -237,8 +237,8 @@ def test_words_are_those_of_the_schema(officials, date):
 
 
 @pytest.mark.parametrize("date", DATES)
-def test_samples_are_what_the_schema_allows(officials, date):
-    """The test of the test below: it would prove nothing with values that nobody may send."""
+def test_samples_are_valid_in_the_schema(officials, date):
+    """A test of the test below: it would prove nothing with values that cannot be sent."""
     official = officials[date]
     for name in official.definitions:
         for sample in official.samples(name):
@@ -246,7 +246,7 @@ def test_samples_are_what_the_schema_allows(officials, date):
 
 
 @pytest.mark.parametrize("date", DATES)
-def test_whatever_the_schema_allows_is_read_and_written_again(officials, date):
+def test_every_valid_value_survives_a_round_trip(officials, date):
     """With all members, with the required ones, with each alternative: no field, type or word is missing."""
     official = officials[date]
     changed = [

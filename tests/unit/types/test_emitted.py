@@ -205,7 +205,7 @@ def stripped(params: Any) -> Any:
 @pytest.mark.parametrize("date", DATES)
 @searching
 @given(result=struct_values.of(types.CallToolResult))
-def test_structured_content_is_only_what_the_revision_has(date, result):
+def test_structured_content_fits_the_revision(date, result):
     pair = open_pair(date)
     _, incoming = pair.ask("tools/call", types.CallToolParams(name="t"))
     answer = pair.server.reply(incoming.id, result)
@@ -330,7 +330,7 @@ def check_answer(official: Official, said: Any) -> None:
 
 @pytest.mark.parametrize("date", DATES)
 @pytest.mark.parametrize("structured", NOT_OBJECTS)
-def test_structured_content_that_is_told_to_a_model(officials, date, structured):
+def test_structured_content_for_a_model(officials, date, structured):
     """Like a tool's own result: before it could be anything, structured content had to be an object."""
     block = types.ToolResultContent(tool_use_id="1", content=[TEXT], structured_content=structured)
     alone_and_among_others: list[Any] = [block, [block], [TEXT, block]]
@@ -413,7 +413,7 @@ def test_asks_inside_a_result_and_answers_inside_a_retry(officials, date, method
 
 @pytest.mark.requirement("MRTR-5")
 @pytest.mark.parametrize("date", STATELESS_DATES)
-def test_a_wish_for_nothing_is_not_sent(date):
+def test_an_empty_filter_is_not_sent(date):
     pair = open_pair(date)
     _, incoming = pair.ask("tools/call", types.CallToolParams(name="t"))
     with pytest.raises(LocalProtocolError, match="questions, a state, or both"):
@@ -449,7 +449,7 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
     return Raw(jsonrpc.encode(downgrade_value(answer, REVISIONS[date])))
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- notifications
 
 
 @pytest.mark.requirement("MSG-20")
@@ -458,7 +458,7 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
 )
 @searching
 @given(data=st.data())
-def test_notices_of_a_client(officials, date, method, data):
+def test_notifications_of_a_client(officials, date, method, data):
     pair = open_pair(date)
     row = REVISIONS[date].notifications["client"][method]
     params = data.draw(
@@ -475,7 +475,7 @@ def test_notices_of_a_client(officials, date, method, data):
 @pytest.mark.parametrize(("date", "method"), each("notifications", "server"))
 @searching
 @given(data=st.data())
-def test_notices_of_a_server(officials, date, method, data):
+def test_notifications_of_a_server(officials, date, method, data):
     pair = open_pair(date)
     row = REVISIONS[date].notifications["server"][method]
     params = data.draw(
@@ -498,7 +498,7 @@ def test_notices_of_a_server(officials, date, method, data):
 
 
 def heard(connection: Connection, sent: bytes, params: Any) -> None:
-    """What arrives is what was said; cancellations and progress of requests that nobody made are dropped."""
+    """The received message equals the sent one; messages about unknown requests are dropped."""
     [event] = connection.receive(sent)
     if isinstance(event, NotificationReceived):
         again = event.params
@@ -609,7 +609,7 @@ UNSAYABLE = [
 
 
 @pytest.mark.parametrize(("date", "method", "params"), UNSAYABLE)
-def test_what_a_revision_cannot_say_is_refused_or_told_otherwise(officials, date, method, params):
+def test_unsupported_content_is_rejected_or_converted(officials, date, method, params):
     pair = open_pair(date)
     try:
         sent = pair.server.request(method, params).data

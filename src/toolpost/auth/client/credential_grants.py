@@ -40,9 +40,7 @@ def _fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
-        raise ValueError(
-            "storage: a function may return another identity next time; pass a string, or no storage"
-        )
+        raise ValueError("storage= requires a string: a function may return another identity next time")
     return ""
 
 
@@ -61,7 +59,7 @@ async def _resolve_secret(secret: SecretSource, label: str) -> str:
 
 
 class ClientCredentials(Grant):
-    """A program that acts for itself, with credentials from its authorization server.
+    """The client credentials grant, for a program that acts on its own behalf.
 
     Args:
         client_id: its id at the authorization server.
@@ -122,7 +120,7 @@ class ClientCredentials(Grant):
 
 
 class WorkloadIdentity(Grant):
-    """A program that proves its identity by a JWT of its platform: a cluster, a cloud, a CI.
+    """A program that proves its identity with a JWT from its platform: a cluster, a cloud, a CI system.
 
     `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
 

@@ -1,6 +1,6 @@
-"""`OAuth`: a person logs in with their browser, and the client gets tokens in their name.
+"""`OAuth`: a user logs in with their browser, and the client gets tokens on their behalf.
 
-Registers the client at each authorization server (by hand, by a metadata document, or dynamically; AUTH-20).
+Registers the client at each authorization server (manually, by a metadata document, or dynamically; AUTH-20).
 The login page and its redirect are in `login`, the use of tokens in `grant`.
 """
 
@@ -34,20 +34,20 @@ from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 from toolpost.protocol.urls import is_loopback_host
 
-LOGIN_TIMEOUT: Final = 300.0  # seconds for a person to log in, which may need a second device
+LOGIN_TIMEOUT: Final = 300.0  # seconds for a user to log in, which may need a second device
 
 _REGISTRATION_ENDPOINT: Final = "the registration endpoint"
 
 
 class OAuth(Grant):
-    """Logs a person in with their browser, and stores the tokens.
+    """Logs a user in with their browser, and stores the tokens.
 
     Without arguments it finds the authorization server, registers the client there, opens the browser,
     listens on a port of this machine, and stores tokens in files that only you may read.
 
     Args:
         scopes: the scopes to request, besides those that the server asks for.
-        client_id: the id of this client at the authorization server, if it was registered by hand.
+        client_id: the id of this client at the authorization server, if it was registered manually.
         client_secret: its secret, if it has one.
         issuer: the authorization server where it was registered. The secret is sent to no other; by default
             that is the first one that a server names.

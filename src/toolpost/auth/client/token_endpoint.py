@@ -1,7 +1,7 @@
 """Requests to the token endpoint of an authorization server: client authentication, forms, and the tokens.
 
-Defines the stored records (tokens, registrations), whose `repr` shows no secret. A form is sent once; only
-the demand for a nonce sends it again.
+Defines the stored records (tokens, registrations), whose `repr` shows no secret. A form is sent once, and
+again only if the server requires a nonce.
 """
 
 import re
@@ -117,7 +117,7 @@ class _TokenResponse(msgspec.Struct):
 def parse_token_response(
     document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
 ) -> Tokens:
-    """Return the tokens in a response; `before` are those that were refreshed. Errors repeat none of it."""
+    """Return the tokens in a response; `before` are those that were refreshed. Errors do not quote it."""
     problem = "the authorization server sent an invalid token response"
     given = convert_document(document, _TokenResponse, problem)
     kind = given.token_type.lower()

@@ -36,7 +36,7 @@ _PRIVATE_JWK_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth",
 
 
 class NonceRequired(TokenRejected):
-    """A proof has no nonce of ours, or an expired one."""
+    """A proof has no nonce of this server, or an expired one."""
 
 
 class DpopVerifier:
@@ -124,7 +124,7 @@ def _parse_proof(proof: str) -> tuple[dict[str, Any], str]:
     if not isinstance(jwk, dict) or _PRIVATE_JWK_MEMBERS & jwk.keys():
         raise TokenRejected("the proof contains no public key")
     try:
-        [key] = read_keys([cast("dict[str, Any]", jwk)])  # one, and no set
+        [key] = read_keys([cast("dict[str, Any]", jwk)])  # a single key, not a set
     except ValueError:
         raise TokenRejected("the key of the proof is invalid") from None
     if not key.can_verify(read.algorithm, None) or not key.has_signed(read):

@@ -31,12 +31,12 @@ from toolpost.single_flight import SingleFlight
 
 MAX_CACHED_TOKENS: Final = 4096  # tokens in one cache
 RESULT_CACHE_SECONDS: Final = 30.0  # by default: a revoked token is accepted for this time
-REJECTION_CACHE_SECONDS: Final = 10.0  # at most: an invalid token hardly becomes valid
+REJECTION_CACHE_SECONDS: Final = 10.0  # at most: an invalid token rarely becomes valid
 MAX_CONCURRENT_REQUESTS: Final = 32
 """Invented tokens must not flood the authorization server. Tokens that were valid before have as many
 requests of their own, so that they do not wait behind invented ones."""
 MAX_WAITING_REQUESTS: Final = 128  # clients would give up before more are answered
-KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was valid uses the other requests
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0  # for which a token that was valid uses its own requests
 
 # In lower case. Other tokens of the same issuer, such as ID tokens, are refused.
 _ACCESS_TOKEN_TYPES: Final = frozenset(

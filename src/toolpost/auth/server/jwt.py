@@ -98,7 +98,7 @@ class Jwt:
         self._algorithms = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
         unknown = sorted(self._algorithms - ALGORITHMS.keys())
         if unknown or not self._algorithms:
-            raise ValueError(f"algorithms must be some of {', '.join(ALGORITHMS)}, not {unknown}")
+            raise ValueError(f"algorithms may only contain {', '.join(ALGORITHMS)}, not {unknown}")
         if keys is not None and jwks_uri is not None:
             raise ValueError("pass jwks_uri= or keys=, not both")
         if keys is None and not self._algorithms <= set(ASYMMETRIC_ALGORITHMS):
@@ -201,9 +201,9 @@ def check_times(claims: Mapping[str, Any], leeway: float) -> None:
     if ends is not None and ends + leeway <= now:
         raise TokenRejected(f"the token has expired: {now - ends:.0f} s ago (exp)")
     if begins is not None and begins - leeway > now:
-        raise TokenRejected(f"the token is not valid yet: {begins - now:.0f} s to go (nbf); check the clocks")
+        raise TokenRejected(f"the token's nbf is {begins - now:.0f} s in the future; check the clocks")
     if issued is not None and issued - leeway > now:
-        raise TokenRejected(f"the token is from the future: by {issued - now:.0f} s (iat); check the clocks")
+        raise TokenRejected(f"the token's iat is {issued - now:.0f} s in the future; check the clocks")
 
 
 def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
@@ -328,7 +328,7 @@ def _import_pem(jwk: Any, text: str | bytes) -> Any:
 class KeySource:
     """The keys of an issuer, fetched when they are first needed and again when they rotate.
 
-    One fetch runs at a time. It goes on when its callers are cancelled, which a `SingleFlight` would not.
+    One fetch runs at a time. It continues when its callers are cancelled, unlike a `SingleFlight`.
     """
 
     def __init__(self, load: Callable[[], Awaitable[list[VerificationKey]]]) -> None:

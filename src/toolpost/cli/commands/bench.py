@@ -154,7 +154,7 @@ def _parse_arguments(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Start N requests per second, not as many as possible; queueing counts as latency.",
+    help="Start N requests per second; time spent waiting counts as latency.",
 )
 def bench_command(
     *, target: TargetConnector, tool: str | None, arguments: dict[str, Any] | None, lists: bool, **pace: Any

@@ -1,6 +1,6 @@
 """`toolpost init`: creates a small project: a working server, a test and a README.
 
-The files are templates here. No file is overwritten.
+The files are templates here. Overwrites no files.
 """
 
 import keyword
@@ -72,6 +72,10 @@ def test_greeting():
 """
 
 _PYPROJECT_TEMPLATE: Final = """\
+[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+
 [project]
 name = "$name"
 version = "0.1.0"
@@ -81,6 +85,12 @@ dependencies = ["toolpost[$extra]"]
 
 [dependency-groups]
 dev = ["pytest"]
+
+[tool.setuptools]
+py-modules = ["$module"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
 """
 
 _README_TEMPLATE: Final = """\
@@ -102,16 +112,16 @@ _README_STEPS: Final = {
     "toolpost list $module.py": "list its tools and resources",
     "toolpost call $module.py count --text 'Hello, world'": "call a tool",
     "toolpost run $module.py$serve": "serve it $where",
-    "toolpost install $module.py --for claude-desktop": "add it to a host, or cursor, vscode, …",
+    "toolpost install $module.py --for claude-desktop": "add it to a host; also cursor, vscode, …",
 }
 """Command → its purpose."""
 
 FILE_TEMPLATES: Final = {
     "$module.py": _SERVER_TEMPLATE,
-    "test_$module.py": _TEST_TEMPLATE,
+    "tests/test_$module.py": _TEST_TEMPLATE,
     "pyproject.toml": _PYPROJECT_TEMPLATE,
     "README.md": _README_TEMPLATE,
-    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\n",
+    ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\nbuild/\n*.egg-info/\n",
 }
 """File name → content, both with placeholders."""
 
@@ -123,7 +133,7 @@ FILE_TEMPLATES: Final = {
 def init_command(*, name: str, http: bool, json: bool) -> None:
     """Create a project in the folder NAME: a working server, a test and a README.
 
-    The last part of NAME is the name of the project; `.` is the current folder. No file is overwritten.
+    The last part of NAME is the name of the project; `.` is the current folder. Overwrites no files.
     """
     output = CommandOutput(json=json)
     folder = Path(name)
@@ -183,7 +193,7 @@ def _write_files(folder: Path, files: dict[str, str]) -> None:
             f"{folder} already contains {', '.join(present)}",
             "nothing was written; choose another name",
         )
-    folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         with (folder / file).open("x", encoding="utf-8") as opened:
             opened.write(text)

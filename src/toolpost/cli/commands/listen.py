@@ -38,7 +38,7 @@ def listen_command(
 ) -> None:
     """Show changes and log messages of a server until Ctrl-C.
 
-    By default, watches every list for which the server reports changes. With --json, each line is an object.
+    By default, watches every list for which the server reports changes. --json prints one object per line.
     """
     events: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
 

@@ -102,7 +102,7 @@ def list_command(target: TargetConnector, **only: bool) -> None:
 def _print_header(output: CommandOutput, client: "Client") -> None:
     info = client.server_info
     name = "Unnamed server" if info is None else f"{info.title or info.name} {info.version}"
-    output.print_text(f"{name}, speaking {client.revision}", style="bold")
+    output.print_text(f"{name}, revision {client.revision}", style="bold")
     lines = (client.instructions or "").strip().splitlines()
     for line in lines[:MAX_INSTRUCTION_LINES]:
         output.print_text(line)

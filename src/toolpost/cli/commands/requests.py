@@ -145,7 +145,7 @@ def prompt_command(*, target: TargetConnector, name: str | None, args: str | Non
 
 @click.command("read", cls=TargetCommand)
 @click.argument("uri", metavar="URI")
-@click.option("--save", metavar="DIR", help="Save it to a file in this folder instead of printing it.")
+@click.option("--save", metavar="DIR", help="Save the resource to a file in this folder.")
 def read_command(target: TargetConnector, uri: str, save: str | None) -> None:
     """Read a resource.
 

@@ -4,10 +4,12 @@ Calls no tool. `Capture` keeps the invalid messages that `tap` finds. Rules for 
 their tests are in `toolpost.testing.schemas`.
 """
 
+import asyncio
 import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +21,7 @@ from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
 from toolpost.cli.tap.inspector import MessageInspector
 from toolpost.cli.tap.recorder import ObservedMessage
 from toolpost.client.client import Client
-from toolpost.errors import MCPError, MethodNotFound
+from toolpost.errors import ChannelClosed, MCPError
 from toolpost.json_schema import as_object
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.local_peer import has_capability
@@ -33,6 +35,7 @@ from toolpost.types.tools import Tool
 PING_COUNT: Final = 5  # pings to measure
 SLOW_PING: Final = 1.0  # seconds; warn if pings are slower
 SLOW_START: Final = 3.0  # seconds; a server that starts slower is not started once for each revision
+LAST_OUTPUT_TIMEOUT: Final = 2.0  # seconds for a server to end once its stdin is closed
 MAX_REPORTED: Final = 20  # messages that break rules to report
 STDERR_HINT: Final = "write other output to stderr: print(…, file=sys.stderr)"
 MAX_VIOLATIONS: Final = 200  # messages to keep at most
@@ -76,20 +79,21 @@ class CapturedChannel(TappedChannel):
             self._capture.record(seen)
 
     async def close(self) -> None:
-        """Capture how the process has ended, if it has, and end it."""
+        """Capture how the process has ended, if it has; end it, and read its last output."""
         child: Any = self.inner
         self._capture.returncode, self._capture.stderr_tail = child.returncode, child.stderr_tail
+        child.end_input()
+        with suppress(ChannelClosed, TimeoutError):
+            async with asyncio.timeout(LAST_OUTPUT_TIMEOUT):
+                while True:
+                    await self.receive()
         await child.close()
 
 
 # --------------------------------------------------------------------- tools, resources and prompts
 
 MAX_TOOLS: Final = 128  # tools that all common model APIs accept at once
-MAX_DESCRIPTION_LENGTH: Final = 1024  # characters of a description that all common model APIs accept
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # the names that the specification allows
-_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 
 
 class ItemKind(NamedTuple):
@@ -126,30 +130,10 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[Finding]
     except msgspec.ValidationError as error:
         yield "fail", f"invalid definition: {error}"
         return
-    if not _TOOL_NAME.fullmatch(tool.name):
-        yield "fail", "invalid name: use 1 to 128 letters, digits, and _ - . /"
     yield from lint_tool(tool)
-    length = len(tool.description or "")
-    if length > MAX_DESCRIPTION_LENGTH:
-        yield "warn", f"description of {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
-    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
-        for branch in _COMBINATORS & schema.keys():
-            yield "warn", f"the {kind} schema has {branch} at the top level; some hosts reject that"
     output = tool.output_schema
     if output is not None and revision.structured != "any" and output.get("type") != "object":
         yield "fail", f"the type of the output schema must be 'object' in {revision.date}"
-    yield from _lint_parameters(tool.input_schema)
-
-
-def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[Finding]:
-    known = as_object(schema.get("properties"))
-    odd = next((name for name in known if not _PARAMETER_NAME.fullmatch(name)), None)
-    if odd is not None:
-        yield "warn", f"some hosts reject parameter names such as {shorten(odd)!r}"
-    mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
-    if mute:
-        names = shorten(", ".join(mute), 60)
-        yield "warn", f"{len(mute)} of {len(known)} parameters have no description: {names}"
 
 
 def _lint_resource(item: Mapping[str, Any], _: Revision) -> Iterator[Finding]:
@@ -218,20 +202,21 @@ async def check_session(report: DoctorReport, client: Client) -> None:
 async def _check_list(report: DoctorReport, client: Client, name: str, kind: ItemKind) -> bool:
     """Check one list. Return whether it has items, or could not be read."""
     items: list[Any] = []
-    pages = 0
+    pages, cursor, is_known = 0, None, True
     try:
         async for page in kind.read_pages(client):
-            pages += 1
+            is_known = page.raw is not None  # a list that the server does not know is empty
+            pages, cursor = pages + 1, page.next_cursor
             items += msgspec.json.decode(page.raw or b"{}").get(kind.member, [])
-    except MethodNotFound as error:
-        if not kind.shared_capability:
-            text = f"the server declares {kind.member!r}, but: {error.message}"
-            report.fail(name, text, "implement the method, or remove the capability")
-        return not kind.shared_capability
     except MCPError as error:
         after = f" after {pages} page(s)" if pages else ""
         report.fail(name, f"could not read the list{after}: {error.message}", error.hint or "")
         return True
+    if not is_known:
+        if not kind.shared_capability:
+            text = f"the server declares {kind.member!r}, but: Method not found"
+            report.fail(name, text, "implement the method, or remove the capability")
+        return not kind.shared_capability
     found = list(lint_items(kind, items, REVISIONS[client.revision]))
     counted = f"{len(items)}, in {pages} pages" if pages > 1 else f"{len(items)}"
     failures, warnings = ([text for each, text in found if each == verdict] for verdict in ("fail", "warn"))
@@ -239,7 +224,9 @@ async def _check_list(report: DoctorReport, client: Client, name: str, kind: Ite
         report.fail(name, f"{counted}; violations:", details=failures)
     if warnings:
         report.warn(name, f"{counted}; possible problems:", details=warnings)
-    if not found and items:
+    if cursor is not None:
+        report.fail(name, f"the list ends with the cursor {cursor!r}, which leads nowhere", "leave it out")
+    elif not found and items:
         report.ok(name, counted)
     return bool(items)
 

@@ -94,7 +94,7 @@ async def _check_conversation(
         took = time.monotonic() - began
         info = client.server_info
         name = "unnamed server" if info is None else f"{info.name} {info.version}"
-        report.ok("answer", f"{name}, in {client.revision} ({client.era} era), after {1000 * took:.0f} ms")
+        report.ok("answer", f"{name}, revision {client.revision} ({client.era}), after {1000 * took:.0f} ms")
         await check_session(report, client)
         if isinstance(endpoint, Http):
             await _check_streams(report, client, capture)

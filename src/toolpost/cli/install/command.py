@@ -69,7 +69,7 @@ class InstallRequest:
     help="Install for all projects, or for the one in this folder.",
 )
 @click.option("--http", "url", metavar="URL", help="Connect to this URL instead of starting the server.")
-@click.option("--print", "only_print", is_flag=True, help="Print the entry, write nothing.")
+@click.option("--print", "only_print", is_flag=True, help="Print the entry without writing it.")
 @click.option("--remove", is_flag=True, help="Remove the server.")
 @click.option("-y", "--yes", is_flag=True, help="Write without asking.")
 @click.option("--no-check", is_flag=True, help="Do not start the server to test it first.")

@@ -8,30 +8,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from toolpost.client.mcp_json import ConfigSyntaxError, StrippedText, strip_comments
 from toolpost.types.base import JSON
 
 INDENT: Final = "  "  # the indentation of a level, if the text shows none
 _SPACE: Final = " \t\r\n"
-_NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
-_TOKEN: Final = re.compile(
-    r""""[^"\\]*(?:\\.[^"\\]*)*"? | //[^\r\n]* | /\*.*?\*/ | /\* | [,\[\]{}] | [^\s"/,\[\]{}]+ | / """,
-    re.DOTALL | re.VERBOSE,
-)
-"""A string, a comment, a separator, or anything else: enough to find comments and commas."""
-
 _LINE_REST: Final = re.compile(r"[ \t]*(?P<newline>\r?\n)?")
 _DECODER: Final = json.JSONDecoder()
-
-
-class ConfigSyntaxError(Exception):
-    """A configuration file is invalid, or cannot be edited."""
-
-
-class _StrippedText(NamedTuple):
-    """A text with spaces for comments and trailing commas, and the positions of those commas."""
-
-    text: str
-    commas: list[int]
 
 
 class _MemberSpan(NamedTuple):
@@ -58,37 +41,13 @@ class _ObjectSpan(NamedTuple):
 def parse(text: str) -> JSON:
     """Parse a text."""
     try:
-        return json.loads(_strip_comments(text).text)
+        return json.loads(strip_comments(text).text)
     except json.JSONDecodeError as error:
         raise ConfigSyntaxError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
     except ValueError as error:  # a number with too many digits
         raise ConfigSyntaxError(str(error)) from error
     except RecursionError as error:
         raise ConfigSyntaxError("nested too deeply") from error
-
-
-def _strip_comments(text: str) -> _StrippedText:
-    kept: list[str] = []
-    commas: list[int] = []
-    done = 0
-    before, comma = "[", -1  # the previous token, and the position of a possible trailing comma
-    for found in _TOKEN.finditer(text):
-        piece, at = found[0], found.start()
-        if piece == "/*":
-            line, column = text.count("\n", 0, at) + 1, at - _find_line_start(text, at) + 1
-            raise ConfigSyntaxError(f"line {line}, column {column}: a comment has no end")
-        if piece.startswith(("//", "/*")):
-            kept += text[done:at], _NON_SPACE.sub(" ", piece)
-            done = found.end()
-            continue
-        if piece in "]}" and comma >= 0:
-            commas.append(comma)
-        comma = at if piece == "," and before not in {"[", "{", ","} else -1
-        before = piece
-    plain = list("".join([*kept, text[done:]]))
-    for comma in commas:
-        plain[comma] = " "
-    return _StrippedText("".join(plain), commas)
 
 
 def _scan_object(plain: str, start: int) -> _ObjectSpan:
@@ -151,10 +110,10 @@ def drop(text: str, path: Sequence[str]) -> str:
     return _collapse_empty(changed, path[:-1])
 
 
-def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _ObjectSpan, Sequence[str]]:
+def _find_holder(text: str, path: Sequence[str]) -> tuple[StrippedText, _ObjectSpan, Sequence[str]]:
     """Return the innermost object on the path, and the rest of the path, which is missing."""
     value = parse(text)
-    plain = _strip_comments(text)
+    plain = strip_comments(text)
     start, rest = _skip_space(plain.text, 0), path
     while True:
         if not isinstance(value, dict):
@@ -170,7 +129,7 @@ def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _Object
         start, rest = holder.members[at].value, rest[1:]
 
 
-def _insert_member(text: str, plain: _StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
+def _insert_member(text: str, plain: StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     outer = _get_indent(text, holder.start)
     unit = _detect_indent(text, plain.text)
@@ -203,7 +162,7 @@ def _collapse_empty(text: str, path: Sequence[str]) -> str:
     return f"{text[: holder.start]}{{}}{text[holder.end :]}"
 
 
-def _find_comma(plain: _StrippedText, at: int) -> int:
+def _find_comma(plain: StrippedText, at: int) -> int:
     """Return the position of the comma after a value that ends here, or -1."""
     found = _skip_space(plain.text, at)
     if plain.text[found : found + 1] == ",":

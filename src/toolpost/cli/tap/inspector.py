@@ -40,7 +40,7 @@ def summarize(value: object) -> str:
 
 def _summarize_versions(result: types.DiscoverResult) -> str:
     newest, older = max(result.supported_versions, default="nothing"), len(result.supported_versions) - 1
-    return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
+    return f"supports {newest}" + (f" and {older} older" if older > 0 else "")
 
 
 def _summarize_log(params: types.LogParams) -> str:
@@ -64,7 +64,7 @@ _SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
         f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
     ),
     types.InitializeResult: lambda result: (
-        f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
+        f"{result.server_info.name} {result.server_info.version}, revision {result.protocol_version}"
     ),
     types.DiscoverResult: _summarize_versions,
     types.CallToolParams: attrgetter("name"),

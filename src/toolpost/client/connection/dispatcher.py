@@ -115,7 +115,7 @@ class Dispatcher:
         try:
             if self._paused_calls is not None:
                 self._pause_call(call)
-            # Nearly every request is taken at once, and then needs neither a coroutine nor a time-out.
+            # Nearly every request is taken at once, and then needs neither a coroutine nor a timeout.
             if self._send_request is None or not self._send_request(outgoing):
                 async with call.timeout_scope():
                     await self._send(outgoing.data)
@@ -157,7 +157,7 @@ class Dispatcher:
             ) from error
 
     async def start_call(self, call: PendingCall) -> None:
-        """Send a registered request that is ended by `cancel`, not by a time-out."""
+        """Send a registered request that is ended by `cancel`, not by a timeout."""
         try:
             if self._send_request is None or not self._send_request(call.outgoing):
                 await self._send(call.outgoing.data)

@@ -29,6 +29,7 @@ from toolpost.protocol import events, jsonrpc
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.threads import ThreadPool
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import UNSET, Raw, RequestId, Result
 from toolpost.types.client_requests import ElicitParams, ElicitResult
 from toolpost.types.notifications import ElicitationCompleteParams
@@ -169,6 +170,7 @@ class IncomingRouter:
     ) -> None:
         self._dispatcher = dispatcher
         self._stats = dispatcher.stats
+        self._warnings = WarningThrottle()
         self._on_client_request = on_client_request
         self._on_notification = on_notification
         self._client_request_tasks: dict[RequestId, asyncio.Task[None]] = {}
@@ -189,7 +191,7 @@ class IncomingRouter:
         """Handle one event."""
         try:
             self._event_routes[type(event)](event)
-        except Exception:  # no message may cost the connection, whatever is wrong with it or with us
+        except Exception:  # no message may break the connection, whatever is wrong with it or with our code
             logger.exception("failed to handle a message from the server")
             self._stats.record_discard("message that could not be handled")
 
@@ -240,7 +242,7 @@ class IncomingRouter:
         """Fail the request whose answer was dropped for its length, or answer the server's request."""
         self._stats.record_discard("message over the limit")
         error = line.make_error()
-        logger.warning("dropped a message from the server: %s", error)
+        logger.log(self._warnings.choose_level(), "dropped a message from the server: %.1000s", error)
         call = self._find_call(error)
         if call is not None:
             hint = "raise the limit: `Stdio(…, max_line=…)`"
@@ -270,7 +272,7 @@ class IncomingRouter:
         if self._url_elicitations.is_expected(event.params):
             self._on_notification(event)
         else:
-            self._stats.record_discard("end of an unknown elicitation")
+            self._stats.record_discard("completion of an unknown elicitation")
 
     def _handle_client_request(self, incoming: events.InboundRequest) -> None:
         if self._answering_count >= self._dispatcher.connection.limit:
@@ -346,7 +348,7 @@ class IncomingRouter:
 
 
 class CallbackThreads(ThreadPool):
-    """The threads of one client: a callback that blocks takes nothing from other clients."""
+    """The threads of one client: a callback that blocks does not affect other clients."""
 
     async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
         """Run a callback: on the loop if it is async, otherwise in a thread."""

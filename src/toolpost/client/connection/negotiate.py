@@ -2,13 +2,14 @@
 
     server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we support
                     ├ the server exits ─────────────────────→ a new channel, `initialize`
-                    ├ HTTP 401, 403, 407, 429, 5xx, no way ─→ an error: that says nothing about the era
+                    ├ a redirect, no way ───────────────────→ an error
                     └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback
 
 Channels are opened by a `Connector`, which is given.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,6 +36,8 @@ from toolpost.protocol.methods import INITIALIZED
 from toolpost.protocol.revisions import Revision, find_newest
 from toolpost.types.base import JSON
 from toolpost.types.initialize import DiscoverResult, InitializeResult
+
+logger: Final = logging.getLogger("toolpost.client")
 
 MAX_CACHED_REVISIONS: Final = 256  # servers; any other costs one more probe
 
@@ -120,7 +123,7 @@ class Handshake:
             known = error.peer in {None, self._name}
             why = error.message if known else f"{error.peer}: {error.message}"
             raise ConnectFailed(f"could not connect: {why}", hint=hint, peer=self._name) from error
-        except BaseException:  # also a time-out from outside: nothing may stay open
+        except BaseException:  # also a timeout from outside: nothing may stay open
             self.process_report = self._describe_process()  # now, because we end it
             await self._close()
             raise
@@ -240,7 +243,7 @@ class Handshake:
         except RequestTimeout:
             return await self._initialize_after_timeout(dispatcher, session)
         except RequestFailed as error:
-            if not _is_era_refusal(error):
+            if error.status is None or 300 <= error.status < 400:
                 raise
         except (RPCError, ProtocolError):
             pass
@@ -284,7 +287,7 @@ class Handshake:
     async def _discover(self, dispatcher: Dispatcher, limits: CallLimits = NO_LIMITS) -> OpenedConnection:
         """Open a connection in the stateless era, if the server supports it."""
         result = await dispatcher.run(STATELESS_ERA.open(dispatcher.connection), limits)
-        assert isinstance(result, DiscoverResult), "the row of server/discover says so"
+        assert isinstance(result, DiscoverResult), "the row allows no other result"
         peer = dispatcher.connection.peer
         if peer is None:
             raise _NoCommonStatelessRevision(result.supported_versions, self._local_peer)
@@ -301,8 +304,13 @@ class Handshake:
             if self._via_fallback or self._connector.fallback is None or not refused:
                 raise
             return await self._initialize_via_fallback(session, error)
-        assert isinstance(result, InitializeResult), "the row of initialize says so"
-        await dispatcher.notify(INITIALIZED)
+        assert isinstance(result, InitializeResult), "the row allows no other result"
+        try:
+            await dispatcher.notify(INITIALIZED)
+        except RequestFailed as error:
+            if error.status is None:
+                raise
+            logger.info("%s: %s was refused: %s", self._name, INITIALIZED, error)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(

@@ -1,6 +1,6 @@
 """A request in flight: its limits, its deadline and its answer.
 
-Progress restarts the time-out, and it is paused while the server waits for us. One timer serves all requests
+Progress restarts the timeout, and it is paused while the server waits for us. One timer serves all requests
 of a connection. Sending is left to the dispatcher.
 """
 
@@ -58,7 +58,7 @@ class CallLimits(NamedTuple):
     cap: float | None = None  # in all, whatever the progress
     # Gets all progress that came before the answer.
     progress: Callable[[ProgressParams], Awaitable[object]] | None = None
-    extendable: bool = False  # requests progress even without a callback, to extend the time-out
+    extendable: bool = False  # requests progress even without a callback, to extend the timeout
     quiet: bool = False  # sends no cancellation when the request is given up
 
     def subtract(self, spent: float) -> "CallLimits":
@@ -97,7 +97,7 @@ class PendingCall(Struct, eq=False):
         return self.outgoing.row.name
 
     def extend(self, now: float) -> None:
-        """Restart the time-out, up to the cap (TIME-4)."""
+        """Restart the timeout, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
             now = self.paused_at if self.pause_count else now
             cap = inf if self.limits.cap is None else self.started + self.limits.cap
@@ -143,7 +143,7 @@ class PendingCall(Struct, eq=False):
         return None if self.pause_count or self.due == inf else self.due
 
     def expire(self) -> None:
-        """Fail with a time-out."""
+        """Fail with a timeout."""
         self.deadline = inf
         if not self.answer.done():
             self.late = True

@@ -1,7 +1,7 @@
-"""Whether and when a request is sent again, and when a server is left alone.
+"""Decides whether and when a request is retried, and when requests to a server are paused.
 
-Owns the methods that are safe to repeat, the number of tries, the pauses between them, and the circuit
-breaker. `session` runs the tries, `reconnect` restores the connection.
+Owns the methods that are safe to repeat, the number of attempts, the delays between them, and the circuit
+breaker. `session` makes the attempts, `reconnect` restores the connection.
 """
 
 from math import inf
@@ -28,7 +28,7 @@ MAX_REQUEST_RETRY_AFTER: Final = 300.0  # seconds that a request waits at most b
 
 
 class RetryPolicy:
-    """Decides for one request whether and when it is sent again; for `safe` see `run_with_retry`."""
+    """Decides whether and when one request is retried; for `safe` see `run_with_retry`."""
 
     def __init__(self, retries: int, *, safe: bool | None, started: float, timeout: float | None) -> None:
         self._left = 0 if safe is False else retries
@@ -37,7 +37,7 @@ class RetryPolicy:
         self._backoff: Backoff | None = None
 
     def next_delay(self, error: MCPError, now: float) -> float | None:
-        """Return the seconds to wait before the next try; None if the error is final or time is short."""
+        """Return the seconds to wait before the next attempt; None if the error is final or time is short."""
         delay = self._choose_delay(error, now)
         return None if delay is None or now + delay > self._latest else delay
 
@@ -54,7 +54,7 @@ class RetryPolicy:
             return None  # without a time from the server, the caller knows best when to retry
         status = error.status if isinstance(error, RequestFailed) else None
         if status is not None and status < 500 and status not in {408, 425, 429}:
-            return None  # a later try would not succeed either
+            return None  # a later attempt would not succeed either
         self._left -= 1
         if isinstance(error, ChannelClosed):
             return 0.0  # the reconnect has a backoff of its own
@@ -80,7 +80,7 @@ def _is_unserved(error: MCPError) -> bool:
 
 
 class CircuitBreaker:
-    """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
+    """Stops requests to a server that cannot be reached, and lets one through after each pause."""
 
     def __init__(self) -> None:
         self._backoff = Backoff()
@@ -98,7 +98,7 @@ class CircuitBreaker:
         self._until = 0.0
 
     def record_failure(self, began: float, now: float) -> float | None:
-        """Count a failure; return the seconds for which the server is left alone, or None."""
+        """Count a failure; return the seconds for which requests are paused, or None."""
         if self.failures and began <= self._counted:
             return None
         self.failures += 1

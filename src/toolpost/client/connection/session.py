@@ -191,7 +191,7 @@ class ClientSession:
         try:
             await self.listener.start(limits, uris)
         except MCPError as error:
-            logger.warning("could not subscribe to list changes: %s", error)
+            logger.warning("could not subscribe to list changes: %.1000s", error)
         if not has_capability(opened.result.capabilities, "logging"):
             return
         self._requested_log_level = level
@@ -201,7 +201,7 @@ class ClientSession:
             try:
                 await opened.dispatcher.request(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits=limits)
             except MCPError as error:
-                logger.warning("could not restore the log level %s: %s", level, error)
+                logger.warning("could not restore the log level %s: %.1000s", level, error)
 
     def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
         connection = Connection(self._local_peer, revision=revision)
@@ -220,7 +220,7 @@ class ClientSession:
         return dispatcher
 
     def _on_login_pending(self, waiting: bool) -> None:
-        """Suspend the connect time-out during a login."""
+        """Suspend the connect timeout during a login."""
         scope, wait = self._connect_scope, self._options.connect_timeout
         if scope is None or wait is None:
             return
@@ -233,7 +233,7 @@ class ClientSession:
     def make_limits(
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> CallLimits:
-        """Return the limits of a request with this time-out and progress callback."""
+        """Return the limits of a request with this timeout and progress callback."""
         callback = progress or self._event_callbacks.progress
         if timeout is None and callback is None:
             return self._default_limits[extendable]
@@ -386,7 +386,7 @@ class ClientSession:
             try:
                 params = _OBJECT(event.raw) if event.row is None else event.params
             except InvalidJSONValue:
-                self.stats.record_discard("malformed notice")
+                self.stats.record_discard("malformed notification")
             else:
                 self._queue_callback(self._event_callbacks.notification, event.method, params)
 

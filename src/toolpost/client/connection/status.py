@@ -104,7 +104,7 @@ class ConnectionState:
         await asyncio.shield(self._next_transition)
 
     async def wait_callbacks(self) -> None:
-        """Wait until all callbacks have run, up to a time-out."""
+        """Wait until all callbacks have run, up to a timeout."""
         if not self._callback_queue.is_in_callback:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STATE_CALLBACK_TIMEOUT):
@@ -128,11 +128,12 @@ class Stats:
         connections: how often the client has connected.
         client_requests: requests of the server that were accepted.
         notifications: notifications of the server.
-        skipped: items of lists that could not be decoded and were left out.
+        skipped: parts of lists that could not be decoded and were left out, and cursors that lead nowhere.
         cached: requests that were answered from the cache.
         gaps: how often changes may have been missed, because a subscription or a connection was lost.
-        unchecked: structured results that were not validated, because jsonschema-rs is not installed.
-        discarded: discarded messages, by reason. Most had no use any more, such as a "late answer". If a
+        unchecked: structured results that were not validated, because jsonschema-rs is not installed, or
+            the schema cannot be used or is too complex.
+        discarded: discarded messages, by reason. Most came too late, such as a "late response". If a
             "message over the limit" answered a request that can be identified, the request has failed.
     """
 

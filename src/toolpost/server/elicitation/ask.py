@@ -29,7 +29,7 @@ _EMPTY: Final = inspect.Parameter.empty
 
 
 class Ask(Struct, frozen=True):
-    """A mark that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
+    """An annotation that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
 
     Clients do not see such a parameter. The function runs once there is an answer; if the user declines, the
     call fails with that reason. To handle that itself, a function annotates the parameter as

@@ -1,7 +1,7 @@
 """Forms: the schema of an elicitation from a type, and a value of that type from the user's answer.
 
-A form is flat, as the specification demands: text, numbers, yes or no, and choices. Other types are refused
-with the name of the field.
+A form is flat, as the specification requires: strings, numbers, booleans and choices. Other types raise an
+error that names the field.
 """
 
 from typing import Any, Final, Generic, Literal, TypeVar, cast

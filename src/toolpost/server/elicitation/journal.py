@@ -26,7 +26,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.seal import MAX_PAYLOAD, KeyRing
 from toolpost.server.runtime.eager import Unanswered
-from toolpost.token_bucket import TokenBucket
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import JSON, UNSET, InputRequest, Raw, Result, Struct, Unset
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class RequestStates:
         self._once = once
         self._stored_sizes: deque[tuple[float, int]] = deque()
         self._stored_bytes = 0
-        self._warnings = TokenBucket(4, 1 / 60, time.monotonic)  # a client can send any number of bad states
+        self._warnings = WarningThrottle()
 
     async def open(self, incoming: InboundRequest, principal: str | None) -> ReplayJournal:
         """Return the journal of a request, or a new one. Raises InvalidParams (MRTR-10)."""
@@ -182,7 +182,7 @@ class RequestStates:
         except (InvalidSeal, InvalidJSONValue) as error:
             reason = error.reason if isinstance(error, InvalidSeal) else str(error)
             logger.log(
-                logging.WARNING if self._warnings.take() else logging.DEBUG,
+                self._warnings.choose_level(),
                 "%s (id %.100r): request state rejected: %.200s (do all processes use the same keys?)",
                 incoming.row.name,
                 incoming.id,

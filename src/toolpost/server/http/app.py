@@ -16,6 +16,7 @@ from toolpost.errors import InternalError, StoreUnavailable
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
 from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
@@ -215,6 +216,7 @@ class Endpoint:
             worker.timer.fresh.pop(exchange, None)
 
     async def _get(self, exchange: HttpExchange) -> None:
+        self._check_era(exchange)
         if self._has_sse_at_path and headers.SESSION not in exchange.headers:
             await self._serve_sse(exchange)
             return
@@ -247,9 +249,18 @@ class Endpoint:
             worker.remove_stream(exchange)
 
     async def _delete(self, exchange: HttpExchange) -> None:
+        self._check_era(exchange)
         worker = await self._get_worker(exchange)
         await worker.sessions.end(await self._find_session(worker, exchange))
         await exchange.respond(200)
+
+    def _check_era(self, exchange: HttpExchange) -> None:
+        """Refuse a GET or DELETE of a revision without sessions (HTTPM-20)."""
+        named = exchange.headers.get(headers.VERSION, "").strip(" \t")
+        if named in self._handler.local_peer.supported and REVISIONS[named].stateless:
+            text = f"Revision {named} has no sessions and no {exchange.method}: send each request with POST"
+            hint = "; `subscriptions/listen` receives notifications." if exchange.method == "GET" else "."
+            raise HTTPRefusal(405, text + hint, [(b"allow", b"POST")])
 
     async def _find_session(self, worker: Worker, exchange: HttpExchange) -> Session:
         """Return the session of a GET or DELETE; refuse an unsupported revision (HTTPL-33)."""
@@ -296,6 +307,10 @@ class Endpoint:
         """Return the worker in this loop, once it is ready; the first request starts it."""
         worker = self._worker
         if worker is None or worker.loop is not asyncio.get_running_loop():
+            if worker is not None and worker.is_open and worker.loop.is_running():
+                raise InternalError(
+                    "this application serves in another event loop; give each loop its own server"
+                )
             worker = self._worker = Worker(self._handler, self.settings, self._authenticator)
         if worker.is_over:
             raise HTTPRefusal(503, "The server is shutting down and accepts no new requests.")
@@ -324,10 +339,10 @@ class Endpoint:
             await send({"type": f"lifespan.{phase}.complete"})
 
     async def start(self) -> None:
-        """Start the endpoint; otherwise the first request does it."""
+        """Start the endpoint; otherwise the first request does it. It ends with the last `stop`."""
         if self._worker is not None and self._worker.is_draining:
             self._worker = None
-        await self._get_worker()
+        (await self._get_worker()).start_count += 1
 
     async def drain(self) -> None:
         """End streams, and wait for running requests; new ones are served, and their connections closed."""
@@ -337,10 +352,12 @@ class Endpoint:
 
     async def stop(self) -> None:
         """Drain, then refuse new requests and cancel those that still run."""
-        await self.drain()
         worker = self._worker
         if worker is not None and worker.loop is asyncio.get_running_loop():
-            await worker.end()
+            worker.start_count -= 1
+            if worker.start_count <= 0:
+                await self.drain()
+                await worker.end()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:

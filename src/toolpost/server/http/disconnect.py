@@ -1,4 +1,4 @@
-"""Finds the requests of a worker that take long, so that they are watched for a disconnect of their client.
+"""Finds long-running requests, and watches them for a disconnect of their client.
 
 One timer looks at all requests; most end before it looks at them for the first time. An ASGI server that can
 report a disconnect is a `ConnectionMonitor`. How a request is watched is left to `request`.
@@ -32,7 +32,7 @@ class ConnectionMonitor(Protocol):
 
 
 class DisconnectTimer:
-    """Starts to watch each request that takes long.
+    """Starts to watch each long-running request.
 
     `fresh` has the requests that are not watched yet, and whether a check has seen them. The code that serves
     a request puts it there, takes it out, and calls `start` unless it `is_checking`.

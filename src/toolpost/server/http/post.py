@@ -182,7 +182,7 @@ async def _run_request(
             with _ALREADY_WORKING if is_in_batch else exchange:
                 answer, error = await serve_request(context)
         except BaseException as raised:
-            ended = None if stream is None else _end_call(stream, reply, incoming, raised)
+            ended = _end_call(worker, stream, connection, incoming, raised)
             if ended is None:
                 connection.close()  # cancels the context of a function in a thread
                 raise
@@ -220,22 +220,32 @@ def _prepare_call(
 
 
 def _end_call(
-    stream: SessionStream, reply: HttpReply, incoming: InboundRequest, raised: BaseException
+    worker: "Worker",
+    stream: SessionStream | None,
+    connection: Connection,
+    incoming: InboundRequest,
+    raised: BaseException,
 ) -> _Answer | None:
-    """Return the answer to a call of a session that was interrupted; None if there is none to send."""
-    connection = reply.connection
+    """Return the answer to a call that was interrupted; None if there is none to send."""
+    is_over = worker.is_over
     is_aborted = isinstance(raised, ClientDisconnected | ResponseAborted)
     if not is_aborted and not isinstance(raised, asyncio.CancelledError):
         return None
-    if connection.incoming.get(incoming.id) is not incoming:
-        return None, None  # the client has cancelled it
-    if not stream.is_open and (is_aborted or stream.worker.is_over):
+    is_cancelled = connection.incoming.get(incoming.id) is not incoming
+    if stream is None and (
+        is_aborted or is_cancelled or is_over or incoming.row.name == SUBSCRIPTIONS_LISTEN
+    ):
+        return None
+    if is_cancelled:
+        return None, None
+    if stream is not None and not stream.is_open and (is_aborted or is_over):
         return None
     if is_aborted:
         error: RPCError = InternalError("The request was aborted: the server or a worker is shutting down.")
     else:  # the function has cancelled its own task
-        assert reply.task is not None, "set before the call began"
-        reply.task.uncancel()
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        task.uncancel()
         error = to_rpc_error(incoming, raised)
     return connection.fail(incoming.id, error), error
 
@@ -296,14 +306,15 @@ async def _take_notification(
     reply.is_quiet = session is None
     work = dispatch_notification(handler, reply, lifespan, event, exchange.principal)
     if session is None:
-        await run_logged(work, f"{event.method} could not be handled")
+        await run_logged(work, f"{event.method:.100} could not be handled")
         return
     peer, counts = session.id if exchange.principal is None else exchange.principal.key, worker.counts
     if counts.begin(peer) is None:
         worker.run_in_background(work).add_done_callback(lambda _: counts.end(peer))
     else:
         work.close()
-        logger.warning("dropped %s: too many messages of its client are being handled", event.method)
+        text = "dropped %.100s: too many messages of its client are being handled"
+        logger.log(worker.warnings.choose_level(), text, event.method)
 
 
 # --------------------------------------------------------------------- old clients, without sessions

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from functools import partial
+from mmap import mmap
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -40,7 +41,9 @@ KEEP_ALIVE_TIMEOUT: Final = 75  # seconds for which an idle connection is kept: 
 PROCESS_EXIT_TIMEOUT: Final = 5.0  # seconds for the process to end, beyond those for running requests
 LINGER: Final = 0.5  # seconds for which kept connections may still send a request when the server stops
 LINGER_POLL_INTERVAL: Final = 0.02  # seconds between two checks of the connections
-MIN_WORKER_LIFETIME: Final = 1.0  # seconds; a worker that dies sooner would die again, and is not replaced
+MIN_WORKER_LIFETIME: Final = 1.0  # seconds; a worker that dies sooner is replaced after a pause
+FIRST_WORKER_PAUSE: Final = 0.1  # seconds; each further worker that dies so soon doubles it
+MAX_WORKER_PAUSE: Final = 5.0  # seconds
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
@@ -73,7 +76,7 @@ def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
                 over.set()
             return
         handler.prepare()
-        WorkerProcesses(options.workers, lambda: _run_endpoint(app, server, listening)).run()
+        WorkerProcesses(options.workers, partial(_run_endpoint, app, server, listening)).run()
 
 
 def _check_no_loop_for_http() -> None:
@@ -198,11 +201,14 @@ def _make_uvicorn_server(app: Endpoint, on_stop: Callable[[], object] | None = N
     return EndpointUvicornServer(config)
 
 
-async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+async def _serve_endpoint(
+    app: Endpoint, server: "uvicorn.Server", listening: socket.socket, on_start: Callable[[], object] = int
+) -> None:
     """Serve in this loop, until a signal or a cancellation ends it."""
     with server.capture_signals():
         try:
             await app.start()
+            on_start()
             async with SlowCallbackMonitor():
                 await server.serve(sockets=[listening])
         except asyncio.CancelledError:
@@ -213,10 +219,12 @@ async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: so
             await app.stop()
 
 
-def _run_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+def _run_endpoint(
+    app: Endpoint, server: "uvicorn.Server", listening: socket.socket, on_start: Callable[[], object] = int
+) -> None:
     """Serve in a new event loop, with uvloop if it is installed."""
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve_endpoint(app, server, listening))
+        runner.run(_serve_endpoint(app, server, listening, on_start))
 
 
 def _exit_after_timeout(over: threading.Event, patience: float) -> None:
@@ -249,16 +257,21 @@ def _handle_stop_signals(stop: Callable[[int, FrameType | None], object]) -> Gen
 
 
 class WorkerProcesses:
-    """Processes that fork from this one; each does `work` until SIGTERM stops it."""
+    """Processes that fork from this one; each does `work` until SIGTERM stops it.
 
-    def __init__(self, count: int, work: Callable[[], None]) -> None:
+    `work` gets a function to call when it has started.
+    """
+
+    def __init__(self, count: int, work: Callable[[Callable[[], object]], None]) -> None:
         self._count = count
         self._work = work
+        self._has_started = mmap(-1, 1)  # shared with the workers: whether any of them has
+        self._early_deaths = 0  # in a row
         self._started_at: dict[int, float] = {}
         self._stopping = False
 
     def run(self) -> None:
-        """Run until a signal stops us; raise RuntimeError if a worker dies as soon as it is started."""
+        """Run until a signal stops us; raise RuntimeError if a worker dies before any has started."""
         # A worker holds only the reading end, and so notices when this process dies.
         self._pipe = os.pipe()
         with _handle_stop_signals(self._stop):
@@ -280,17 +293,23 @@ class WorkerProcesses:
             if started is None or self._stopping:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            if time.monotonic() - started < MIN_WORKER_LIFETIME:
-                raise RuntimeError(f"a worker exited with code {code} right after it was started")
-            logger.error("worker %d exited with code %d; starting a new one", pid, code)
-            self._start()
+            if not self._has_started[0]:
+                raise RuntimeError(
+                    f"a worker exited with code {code} before it could serve: see its error above"
+                )
+            is_early = time.monotonic() - started < MIN_WORKER_LIFETIME
+            self._early_deaths = self._early_deaths + 1 if is_early else 0
+            doubled = FIRST_WORKER_PAUSE * 2 ** min(self._early_deaths - 1, 10)
+            pause = min(doubled, MAX_WORKER_PAUSE) if is_early else 0.0
+            logger.error("worker %d exited with code %d; starting a new one in %.1f s", pid, code, pause)
+            self._start(pause)
 
-    def _start(self) -> None:
+    def _start(self, pause: float = 0.0) -> None:
         # A signal now would reach a process that does not yet know whether it is the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         pid = os.fork()
         if pid:
-            self._started_at[pid] = time.monotonic()
+            self._started_at[pid] = time.monotonic() + pause
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
             if self._stopping:
                 self._stop()
@@ -302,7 +321,8 @@ class WorkerProcesses:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
             os.close(self._pipe[1])
             threading.Thread(target=_exit_with_parent, args=(self._pipe[0],), daemon=True).start()
-            self._work()
+            time.sleep(pause)
+            self._work(partial(self._has_started.write, b"\1"))
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1

@@ -182,6 +182,7 @@ class Sessions:
         self._audience = f"session of {handler.info.name}"
         self._cache: OrderedDict[str, Session] = OrderedDict()
         self._cached_bytes = 0
+        self._has_warned = False  # that a session is unknown
         self.by_key: dict[str, Session] = {}
         """The same sessions, by their names in the store."""
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -271,6 +272,12 @@ class Sessions:
             facts = _FACTS_DECODER.decode(payload)
             session = _make_session(session_id, facts, get_owner(principal))
         except (InvalidSeal, msgspec.MsgspecError, KeyError):  # KeyError: a revision of a newer release
+            if not (self._has_warned or self._handler.request_states.has_given_keys):
+                self._has_warned = True
+                logger.warning(
+                    "a client continues a session of another process: the server was restarted, or several "
+                    "processes serve it. They need the same Server(keys=…), or asgi(stateless=True)"
+                )
             raise make_unknown_session() from None
         if session.peer.revision.date not in self._handler.local_peer.supported:
             raise make_unknown_session()

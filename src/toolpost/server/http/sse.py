@@ -10,7 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -154,7 +154,10 @@ async def serve_sse(worker: "Worker", exchange: HttpExchange) -> None:
     """Hold a conversation over an event stream, until the client disconnects (SSE-2)."""
     session_id = f"{worker.number:x}-{secrets.token_urlsafe(24)}"
     channel = SseServerChannel(worker, exchange, session_id)
-    endpoint = f"{quote(exchange.root)}{worker.options.messages}?session_id={session_id}".encode()
+    options = worker.options
+    public = urlsplit(options.public_url or "").path.rstrip("/")
+    prefix = public.removesuffix(options.path.rstrip("/")) or quote(exchange.root)  # a proxy may remove it
+    endpoint = f"{prefix}{options.messages}?session_id={session_id}".encode()
     worker.conversations[session_id] = channel
     running = worker.loop.create_task(channel.conversation.run())
     try:

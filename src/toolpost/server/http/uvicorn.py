@@ -46,7 +46,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
 ) -> "type[asyncio.Protocol] | None":
     """Return the protocol for uvicorn; None without httptools, as uvicorn's other parser is already bounded.
 
-    `head` and `stalled` are the time-outs in seconds. `forwarded` is the application for requests with
+    `head` and `stalled` are the timeouts in seconds. `forwarded` is the application for requests with
     headers of a proxy, so that others need not check whether their sender is one.
     """
     try:

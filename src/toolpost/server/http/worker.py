@@ -34,6 +34,7 @@ from toolpost.server.http.sse import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.notifications import NotificationParams
 
@@ -154,6 +155,8 @@ class Worker:
         self.streams: dict[str, SessionStream] = {}
         self.readers: dict[str, StreamReader] = {}
         self.is_draining = self.is_over = self.is_open = False
+        self.start_count = 0
+        self.warnings = WarningThrottle()
         self.questions: dict[int, HttpReply] = {}
         """The requests to clients that wait for an answer, by id. The id names this worker."""
         self.receipts: dict[str, Callable[[bytes], object]] = {}

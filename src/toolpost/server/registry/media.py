@@ -8,6 +8,7 @@ from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
 
+from toolpost.server.options import parse_hints
 from toolpost.types.base import Annotations
 from toolpost.types.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceContents
 
@@ -31,6 +32,7 @@ class Media:
     """The base of `Image`, `Audio` and `File`; raises ValueError if the type cannot be guessed."""
 
     family: ClassVar[str] = ""
+    name: str = ""
     _block: ClassVar[type[ImageContent | AudioContent]]
 
     def __init__(
@@ -43,18 +45,17 @@ class Media:
         self.data = source if isinstance(source, bytes) else None
         self.path = None if isinstance(source, bytes) else os.fspath(source)
         self.mime_type = mime_type or self._guess_mime_type()
-        self.annotations = annotations
+        self.annotations = annotations and parse_hints(Annotations, "annotations", annotations)
 
     def _guess_mime_type(self) -> str:
-        if self.path is not None:
+        data = self.data or b""
+        kinds = [kind for start, at, kind in _SIGNATURES if data.startswith(start, at)]
+        for name in filter(None, (self.path, self.name)):
             import mimetypes  # noqa: PLC0415 - start-up time
 
             # Not the global table, which depends on the machine.
-            guess = mimetypes.MimeTypes().guess_type(self.path, strict=False)[0] or DEFAULT_MIME_TYPE
-        else:
-            data = self.data or b""
-            kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
-            guess = next(kinds, DEFAULT_MIME_TYPE)
+            kinds.insert(0, mimetypes.MimeTypes().guess_type(name, strict=False)[0] or "")
+        guess = next(filter(None, kinds), DEFAULT_MIME_TYPE)
         if not guess.startswith(self.family):
             source = "the first bytes" if self.path is None else f"the name {self.path!r}"
             raise ValueError(f"cannot detect the {self.family[:-1]} type from {source}; pass mime_type=")
@@ -78,13 +79,22 @@ class Media:
     def _encode_base64(self) -> str:
         return b64encode(self.read()).decode()
 
+    def to_contents(self, uri: str, mime_type: str) -> ResourceContents:
+        """The contents of a resource; text stays text."""
+        contents = ResourceContents(uri=uri, mime_type=mime_type)
+        if mime_type.startswith("text/"):
+            contents.text = self.read().decode(errors="replace")
+        else:
+            contents.blob = self._encode_base64()
+        return contents
+
     def content(self) -> Content:
         """The content block."""
         return self._block(data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations)
 
 
 class Image(Media):
-    r"""A picture.
+    r"""An image, from bytes or a file.
 
     Examples:
         >>> Image(b"\x89PNG\r\n\x1a\n").mime_type
@@ -98,7 +108,7 @@ class Image(Media):
 
 
 class Audio(Media):
-    """A sound.
+    """An audio clip, from bytes or a file.
 
     Examples:
         >>> Audio(b"OggS").mime_type
@@ -131,6 +141,7 @@ class File(Media):
         mime_type: str | None = None,
         annotations: Annotations | None = None,
     ) -> None:
+        self.name = name or ""
         super().__init__(source, mime_type=mime_type, annotations=annotations)
         self.name = name or os.path.basename(self.path or "data")  # noqa: PTH119 - as above
 
@@ -138,9 +149,5 @@ class File(Media):
         """The content block; text stays text."""
         from urllib.parse import quote  # noqa: PLC0415 - start-up time
 
-        contents = ResourceContents(uri=f"file:///{quote(self.name)}", mime_type=self.mime_type)
-        if self.mime_type.startswith("text/"):
-            contents.text = self.read().decode(errors="replace")
-        else:
-            contents.blob = self._encode_base64()
+        contents = self.to_contents(f"file:///{quote(self.name)}", self.mime_type)
         return EmbeddedResource(resource=contents, annotations=self.annotations)

@@ -16,13 +16,13 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from toolpost import types
-from toolpost.errors import InvalidParams, InvalidSeal
+from toolpost.errors import InvalidParams, InvalidSeal, suggest
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.local_peer import LocalPeer, check_icons
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import PROMPTS_LIST, RESOURCES_LIST, RESOURCES_TEMPLATES_LIST, TOOLS_LIST
-from toolpost.server.options import SERVER, check_strings
+from toolpost.server.options import SERVER, check_strings, parse_hints, parse_icons
 from toolpost.types.base import Raw, Result, Struct
 from toolpost.types.initialize import CacheableResult
 
@@ -54,7 +54,7 @@ CacheableT = TypeVar("CacheableT", bound=Result)
 
 
 class Cache(Struct, frozen=True):
-    """How long clients may keep a result. A notification that it has changed ends that time at once.
+    """How long clients may cache a result. A change notification invalidates it earlier.
 
     Attributes:
         ttl: seconds; 0 means that clients ask again each time.
@@ -193,6 +193,8 @@ class FunctionEntry(RegistryEntry[P, R], Generic[P, R, ItemT]):
 
     key: str = "name"
     """The field of the list item under which the entry is registered."""
+    hint_type: type[types.Annotations | types.ToolAnnotations] = types.Annotations
+    """The type of the `annotations` of the list item."""
 
     def __init__(
         self,
@@ -203,7 +205,9 @@ class FunctionEntry(RegistryEntry[P, R], Generic[P, R, ItemT]):
         scopes: frozenset[str],
     ) -> None:
         check_strings(name=item.name, title=item.title, description=item.description)
-        check_icons(item.icons)
+        item = replace(
+            item, **self._parse_hints(annotations=getattr(item, "annotations", None), icons=item.icons)
+        )
         super().__init__(getattr(item, self.key), bound.fn, home)
         self.bound = bound
         self.scopes = scopes
@@ -217,9 +221,17 @@ class FunctionEntry(RegistryEntry[P, R], Generic[P, R, ItemT]):
     def _change_item(self, **changes: Any) -> None:
         """Change fields of the list item; None leaves a field as it is."""
         given = {name: value for name, value in changes.items() if value is not None}
-        check_icons(given.get("icons"))
-        self._item = replace(self._item, **given)
+        self._item = replace(self._item, **(given | self._parse_hints(**given)))
         self._mark_changed()
+
+    def _parse_hints(self, *, annotations: Any = None, icons: Any = None, **_: Any) -> dict[str, Any]:
+        """Return the annotations and icons that were given, checked: they may be dicts."""
+        parsed: dict[str, Any] = {}
+        if annotations is not None:
+            parsed["annotations"] = parse_hints(self.hint_type, "annotations", annotations)
+        if icons is not None:
+            parsed["icons"] = parse_icons(icons)
+        return parsed
 
 
 E = TypeVar("E", bound=RegistryEntry[..., Any])
@@ -313,11 +325,8 @@ class Registry(Generic[E]):
         """Return the end of a sentence about an unknown name: "; did you mean …?", or nothing."""
         if len(name) > MAX_SUGGESTION_LENGTH:
             return ""
-        from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
-
         alike = (entry.name for entry in self if entry.enabled and abs(len(entry.name) - len(name)) <= 3)
-        near = get_close_matches(name, islice(alike, MAX_SUGGESTION_CANDIDATES), n=1, cutoff=0.75)
-        return f"; did you mean {near[0]}?" if near else ""
+        return suggest(name, islice(alike, MAX_SUGGESTION_CANDIDATES))
 
     def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "RegistryView[E]":
         """Return a view of the entries that `keep` accepts, now and later."""

@@ -132,7 +132,6 @@ def _to_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContent
         blob = b64encode(value).decode()
         return ResourceContents(uri, blob=blob, mime_type=mime_type or "application/octet-stream")
     if isinstance(value, Media):
-        blob = b64encode(value.read()).decode()
-        return ResourceContents(uri, blob=blob, mime_type=mime_type or value.mime_type)
+        return value.to_contents(uri, mime_type or value.mime_type)
     text = jsonrpc.encode(value).decode()
     return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")

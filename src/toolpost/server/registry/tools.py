@@ -20,7 +20,7 @@ from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types.base import Icon, Meta
-from toolpost.types.content import TextContent
+from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ R = TypeVar("R")
 
 class RegisteredTool(FunctionEntry[P, R, Tool]):
     """A tool of a server."""
+
+    hint_type = ToolAnnotations
 
     def __init__(
         self,
@@ -73,11 +75,9 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
 
     def to_list_item(self, structured: str | None) -> Tool:
         """Return the tool, with an output schema that the peer understands."""
-        if structured == "any" or self.tool.output_schema is None:
-            return self.tool
-        if structured is not None and not self.result_converter.is_wrapped:
-            return self.tool
-        return replace(self.tool, output_schema=self.result_converter.wrapped_schema if structured else None)
+        if structured == "object" and self.result_converter.is_bare:
+            return replace(self.tool, output_schema=self.result_converter.wrapped_schema)
+        return self.tool  # `downgrade` removes what peers without structured output do not know
 
     def update(
         self,
@@ -111,7 +111,9 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
                     value = await self._threads.load_files(value)
             else:
                 value = await self._threads.run(bound, arguments, context)
-            return self.result_converter.convert(value, wrap=incoming.peer.revision.structured != "any")
+            revision = incoming.peer.revision
+            result = self.result_converter.convert(value, wrap=revision.structured != "any")
+            return result if result.content or revision.stateless else replace(result, content=_NO_CONTENT)
         except BaseException as error:
             result = self._convert_error(error, context, limit)
             if result is None:
@@ -137,7 +139,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
 
     def _report_failure(self, error: BaseException) -> CallToolResult:
         if isinstance(error, CapabilityNotDeclared):  # not a fault of the function
-            logger.warning("tool %s failed: %s", self.name, error)
+            logger.warning("tool %s failed: %.1000s", self.name, error)
         elif isinstance(error, ChannelClosed):
             logger.info("tool %s was aborted: %s", self.name, error)
         else:
@@ -145,6 +147,9 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         if self._debug or isinstance(error, LocalProtocolError):
             return make_error_result(f"{type(error).__name__}: {_format_exception(error)}")
         return make_error_result(f"Tool {self.name!r} failed unexpectedly; see the server log.")
+
+
+_NO_CONTENT: Final[list[Content]] = [TextContent("")]  # in a session some clients demand a block
 
 
 def make_error_result(text: str) -> CallToolResult:

@@ -6,9 +6,10 @@ bytes.
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
 from toolpost.errors import CapabilityNotDeclared, ChannelClosed, MCPError, TransportError
@@ -33,6 +34,7 @@ from toolpost.server.runtime.notifications import dispatch_notification, is_noti
 from toolpost.server.runtime.pending_requests import PendingClientRequests
 from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.server.state import State
+from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import RequestId
 from toolpost.types.initialize import LogLevel
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
@@ -46,7 +48,8 @@ CANCEL_TIMEOUT: Final = 2.0
 """Seconds to wait for cancelled functions after a disconnect."""
 
 MAX_UNSENT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of responses that may wait for a client; beyond that, the server stops reading from it."""
+"""Bytes of responses that may wait for a client in memory; beyond that, the server stops reading from it, and
+responses to calls that have begun wait on disk."""
 
 RESPONSE_OVERHEAD: Final = 2048
 """Memory that a waiting response takes in addition to its data, in bytes."""
@@ -82,6 +85,7 @@ class ServerConversation:
         # By request, not by id: the client may reuse the id of a cancelled request that still runs.
         self._request_tasks: dict[InboundRequest, asyncio.Task[Any]] = {}
         self._is_handshaking = self._is_sending_changes = self._is_processing = False
+        self.warnings = WarningThrottle()
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
         self._client_requests = PendingClientRequests(self, asyncio.get_running_loop())
@@ -282,7 +286,9 @@ class ServerConversation:
                 self._is_handshaking = False
                 return data  # it did not wait
             if data is not None and not self._delivery.offer(data):
-                await self._delivery.deliver(data, incoming.id)
+                delivery = self._delivery.deliver(data, incoming.id)
+                del data  # it may have to wait on disk
+                await delivery
             if incoming.row.name == INITIALIZE:
                 await self._end_handshake()
         finally:
@@ -302,9 +308,8 @@ class ServerConversation:
         if not is_notification_handled(self.handler, event):
             return
         if len(self._background_tasks) >= self.connection.limit:
-            logger.warning(
-                "dropped %s: %d notifications are being handled", event.method, len(self._background_tasks)
-            )
+            text = "dropped %.100s: %d notifications are being handled"
+            logger.log(self.warnings.choose_level(), text, event.method, len(self._background_tasks))
             return
         self.run_in_background(
             dispatch_notification(self.handler, self, self.lifespan, event, sender or self._principal)
@@ -369,7 +374,8 @@ class ServerConversation:
         except TransportError as error:
             logger.debug("background task stopped: %s", error)
         except MCPError as error:
-            logger.warning("a notification could not be handled: %s", error)
+            level = self.warnings.choose_level()
+            logger.log(level, "a notification could not be handled: %.1000s", error)
         except BaseException:  # an error of a function must not end the conversation or the process
             logger.exception("a notification could not be handled")
 
@@ -385,7 +391,10 @@ async def _wait_cancelled(tasks: set[asyncio.Task[None]]) -> None:
 class ResponseDelivery:
     """Backpressure: counts the responses that wait for a client that reads slowly."""
 
-    __slots__ = ("_answer", "_offer", "_queued", "_send", "_spawn", "_unsent_bytes", "_writable")
+    __slots__ = (
+        "_answer", "_file", "_offer", "_on_disk", "_queued", "_send", "_spawn", "_turn", "_unsent_bytes",
+        "_writable",
+    )  # fmt: skip
 
     def __init__(
         self, channel: Channel, spawn: Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[None]"]
@@ -399,10 +408,13 @@ class ResponseDelivery:
         self._queued: set[asyncio.Task[None]] = set()  # responses of `send_soon` that had to wait
         self._unsent_bytes = 0
         self._writable: asyncio.Event | None = None
+        self._file: IO[bytes] | None = None  # has the responses that wait on disk
+        self._on_disk = 0  # how many they are
+        self._turn = asyncio.Lock()  # lets them go on, first come, first served
 
     def is_busy(self) -> bool:
         """Return whether a response of `send_soon` still waits for the channel, or many others."""
-        return bool(self._queued) or self._unsent_bytes > MAX_UNSENT_BYTES
+        return bool(self._queued) or self._is_full()
 
     def offer(self, data: bytes) -> bool:
         """Offer a response to the channel; return whether it was taken at once."""
@@ -417,6 +429,10 @@ class ResponseDelivery:
 
     async def deliver(self, data: bytes, request_id: RequestId | None) -> None:
         """Send a response that may have to wait until the client reads."""
+        if self._is_full():
+            waiting = self._wait_on_disk(data)
+            del data
+            data = await waiting
         size = len(data) + RESPONSE_OVERHEAD
         self._unsent_bytes += size
         try:
@@ -428,6 +444,25 @@ class ResponseDelivery:
             if self._unsent_bytes <= MAX_UNSENT_BYTES and self._writable is not None:
                 self._writable.set()
 
+    async def _wait_on_disk(self, data: bytes) -> bytes:
+        """Keep a response in a file until there is room: calls that have begun return any number of them."""
+        from tempfile import TemporaryFile  # noqa: PLC0415 - start-up time; few servers need it
+
+        file = self._file = self._file or TemporaryFile()  # noqa: SIM115 - closed below
+        start, size = file.seek(0, os.SEEK_END), file.write(data)
+        del data
+        self._on_disk += 1
+        try:
+            async with self._turn:
+                await self._wait_for_room()
+            file.seek(start)
+            return file.read(size)
+        finally:
+            self._on_disk -= 1
+            if not self._on_disk:
+                file.close()
+                self._file = None
+
     async def answer(self, data: bytes, request_id: RequestId | None) -> None:
         """Send a response. Raises ChannelClosed if the client has disconnected."""
         if self._answer is None or request_id is None:
@@ -436,7 +471,15 @@ class ResponseDelivery:
             await self._answer(data, request_id)
 
     async def wait_until_writable(self) -> None:
-        """Wait until at most `MAX_UNSENT_BYTES` of responses wait."""
+        """Wait until at most `MAX_UNSENT_BYTES` of responses wait, and none of them on disk."""
+        while self._is_full():
+            async with self._turn:
+                await self._wait_for_room()
+
+    def _is_full(self) -> bool:
+        return self._unsent_bytes > MAX_UNSENT_BYTES or self._turn.locked()
+
+    async def _wait_for_room(self) -> None:
         while self._unsent_bytes > MAX_UNSENT_BYTES:
             self._writable = asyncio.Event()
             await self._writable.wait()

@@ -227,7 +227,7 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
         return error
     method = incoming.row.name
     if isinstance(error, MCPError):
-        logger.warning("%s (id %.100r) failed: %s", method, incoming.id, error)
+        logger.warning("%s (id %.100r) failed: %.1000s", method, incoming.id, error)
         return InternalError(f"Internal error: {error.message}")
     logger.error("%s (id %.100r) failed", method, incoming.id, exc_info=error)
     return InternalError("Internal error: the request could not be served")

@@ -64,7 +64,7 @@ class Limit(Struct, frozen=True):
 
 
 class Header(Struct, frozen=True):
-    """A mark that mirrors a tool's parameter into an HTTP header: `Annotated[str, Header("Region")]`.
+    """An annotation that mirrors a tool's parameter in an HTTP header: `Annotated[str, Header("Region")]`.
 
     The header is `Mcp-Param-Region`, for proxies that route by headers. The parameter is a string, an integer
     or a boolean. Null is the same as absent, so the schema of the parameter does not mention it.
@@ -88,7 +88,7 @@ class Header(Struct, frozen=True):
 
 
 class Titles:
-    """A mark with titles for choices: `Annotated[Literal["a", "b"], Titles(a="First")]`.
+    """An annotation with titles for choices: `Annotated[Literal["a", "b"], Titles(a="First")]`.
 
     It is for forms: on a choice, or on the choices of a list. A choice without a title is shown as it is.
 

@@ -34,7 +34,7 @@ class ArgumentError(ToolError):
 
 
 class SignatureError(MCPError, TypeError):
-    """A function has a signature that cannot work. The message names the parameter, the hint a remedy.
+    """A function has an unsupported signature. The message names the parameter; the hint says what to do.
 
     Examples:
         >>> @Server("shop").tool

@@ -6,8 +6,9 @@ A `BoundFunction` compiles its signature at registration, decodes the arguments 
 
 import functools
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
@@ -42,6 +43,10 @@ _HEADER_HINT: Final = (
     "not in a list, a union or a recursive class"
 )
 _MEMBERS_DECODER: Final = msgspec.json.Decoder(dict[str, Raw] | None)
+MAX_TYPO_LENGTH: Final = 64  # characters of an unknown name that are compared with those of parameters
+TYPO_SIMILARITY: Final = 0.7  # of a name that is a typo; 1 is the same
+
+logger: Final = logging.getLogger("toolpost.server")
 
 
 class Parameter(Struct, frozen=True):
@@ -144,6 +149,24 @@ def _is_context_parameter(kinds: tuple[type, ...], annotation: Any, is_async: bo
     return True
 
 
+def _may_be_typo(unknown: list[str], missing: list[str]) -> bool:
+    """Return whether an unknown argument may be meant for a parameter that was not given."""
+    from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
+
+    names = [_simplify_name(name) for name in missing]
+    return any(
+        get_close_matches(_simplify_name(name), names, 1, TYPO_SIMILARITY) for name in unknown[:MAX_ISSUES]
+    )
+
+
+def _simplify_name(name: str) -> str:
+    return name[:MAX_TYPO_LENGTH].lower().replace("_", "").replace("-", "")
+
+
+def _is_null(value: object) -> bool:
+    return value is None or (type(value) is Raw and bytes(value) == b"null")
+
+
 class BoundFunction:
     """A callable whose arguments are JSON. Raises `SignatureError`.
 
@@ -171,6 +194,8 @@ class BoundFunction:
         self.is_async = any(map(inspect.iscoroutinefunction, chain))
         self.context: str | None = None
         self.ask_plan: AskPlan | None = None
+        self.is_strict = True  # whether arguments that are not declared are refused
+        self._has_warned = False
         with errors.prefix_signature_errors(f"`{name}`"):
             self._compile_signature(chain, context_types)
         self.to_keywords: Callable[[Any], dict[str, Any]] = asdict  # arguments by parameter
@@ -224,8 +249,9 @@ class BoundFunction:
         Accepts the values that the schema accepts, with these exceptions:
 
         - JSON in a string counts as JSON where no string is valid, because some models send it.
-        - A set accepts an item twice. A struct needs its tag only in a union. Null counts as absent where
-          a header mirrors the parameter. Pydantic's types convert as pydantic does.
+        - An argument that is not declared is dropped, unless it may be a typo or `is_strict` is set.
+        - A set accepts an item twice. A struct needs its tag only in a union. Null counts as absent for
+          a parameter with a default. Pydantic's types convert as pydantic does.
         - Formats, predicates, limits of dates and decimals, and checks of a class can refuse more than the
           schema. An integer cannot be a float beyond 2^53.
 
@@ -287,18 +313,29 @@ class BoundFunction:
                 value = members[parameter.name]
                 values[parameter.field] = read(value, parameter.compiled_type, self._defs, parameter.name)
             except ValidationError as error:
-                issues += error.issues
-        known = [parameter.name for parameter in self.parameters]
-        unknown = [headers.quote_value(name) for name in members if name not in known]
-        if unknown:
-            text = f"unknown argument{'s' if len(unknown) > 1 else ''} {', '.join(unknown[:MAX_ISSUES])}"
-            issues.append(ValidationIssue("", f"{text} (expected: {', '.join(known) or 'none'})"))
+                if parameter.required or not _is_null(members[parameter.name]):
+                    issues += error.issues
+        issues += self._check_unknown(members, refuse=self.is_strict or bool(issues))
         if issues:
             raise errors.ArgumentError(issues)
         if self._arguments is None:
             self._build_decoder()
         assert self._arguments is not None
         return self._arguments(**values)
+
+    def _check_unknown(self, members: Mapping[str, object], *, refuse: bool) -> Iterator[ValidationIssue]:
+        """Yield an issue about the arguments that are not declared, or warn once that they are ignored."""
+        known = [parameter.name for parameter in self.parameters]
+        unknown = [name for name in members if name not in known]
+        if not unknown:
+            return
+        quoted = ", ".join(headers.quote_value(name) for name in unknown[:MAX_ISSUES])
+        text = f"unknown argument{'s' if len(unknown) > 1 else ''} {quoted}"
+        if refuse or _may_be_typo(unknown, [name for name in known if name not in members]):
+            yield ValidationIssue("", f"{text} (expected: {', '.join(known) or 'none'})")
+        elif not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s: ignored %s; strict_arguments=True refuses such calls", self.name, text)
 
 
 def _build_input_schema(

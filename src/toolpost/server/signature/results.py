@@ -28,11 +28,11 @@ from toolpost.types.tools import CallToolResult
 
 _CONTENT_TYPES: Final = (Content, bytes)
 _LIST_TYPES: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
-_WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
+_TEXT_TYPES: Final = (str, None, type(None), Never, NoReturn)
 RESULT_KEY: Final = "result"
-"""The key of a wrapped value, for peers that accept only objects."""
-_WRAPPED_META: Final = {"toolpost/wrapped": True}  # in `_meta`, so that clients can unwrap the value
-_EXACT_TYPES: Final = frozenset({int, bool})  # always valid, and equal after encoding and decoding
+"""The key of a wrapped value: many clients accept only objects, in every revision."""
+_WRAPPED_MARK: Final = {"x-fastmcp-wrap-result": True}  # in the schema, so that clients unwrap the value
+_EXACT_TYPES: Final = frozenset({int, bool, str})  # always valid, and equal after encoding and decoding
 _SUSPECT_BYTES: Final = (b"\n", b"\r", b"NaN", b"Infinity")
 """Bytes in foreign JSON that have to be checked: line breaks would break the framing of a channel."""
 
@@ -49,10 +49,10 @@ class OutputError(MCPError):
 class ResultConverter:
     """Converts the return values of one tool. Made by `for_function` or `for_schema`.
 
-    A `str` is one block of text, `None` no block, and bytes are a file. Images, audio, files and content
-    blocks stay what they are, alone or in a list. Everything else is structured content, with its JSON as a
-    block of text. With `is_wrapped`, a peer that accepts only objects gets the value under the key `result`;
-    `wrapped_schema` is the schema for such a peer.
+    Bytes are a file. Images, audio, files and content blocks stay what they are, alone or in a list.
+    Everything else is structured content, with its text or JSON as a block of text. With `is_wrapped` the
+    schema describes no object: the value is sent under the key `result`, with `wrapped_schema`. With
+    `is_bare`, only peers that accept nothing but objects get it so.
     """
 
     def __init__(
@@ -60,20 +60,25 @@ class ResultConverter:
         schema: dict[str, JSON] | None,
         check: OutputCheck | None = None,
         encoder: OutputEncoder | tuple[()] = (),
+        *,
+        is_bare: bool = False,
     ) -> None:
-        self.output_schema = schema
+        self.is_bare = is_bare
         self.is_wrapped = schema is not None and schema.get("type") != "object"
         self.wrapped_schema = _wrap_schema(schema) if schema is not None and self.is_wrapped else schema
+        self.output_schema = schema if is_bare else self.wrapped_schema
         self._check = check
         self._encoder = encoder
         self._is_block_list = False  # whether each list is a list of blocks
         self._exact_type: Any = None  # one of _EXACT_TYPES, if it is the return type
 
     @classmethod
-    def for_function(cls, fn: Callable[..., Any], finish: SchemaStep | None = None) -> Self:
+    def for_function(
+        cls, fn: Callable[..., Any], finish: SchemaStep | None = None, *, is_bare: bool = False
+    ) -> Self:
         """Return the converter for the return annotation of a function; `finish` changes its schema.
 
-        Text and content blocks have no schema, also in lists and unions; nor has `Any`.
+        Content blocks have no schema, also in lists and unions; nor have `Any` and lists of it.
         """
         annotation = inspect.signature(fn).return_annotation
         if annotation is inspect.Signature.empty:
@@ -83,8 +88,8 @@ class ResultConverter:
             annotation = scope.evaluate(annotation)
             if not _is_content(annotation):
                 schema, check, encoder = _compile_output_type(annotation, scope)
-                converter = cls(finish(schema) if finish else schema, check, encoder)
-                converter._exact_type = annotation if annotation is int or annotation is bool else None
+                converter = cls(finish(schema) if finish else schema, check, encoder, is_bare=is_bare)
+                converter._exact_type = annotation if annotation in (int, bool, str) else None
             else:
                 converter = cls(None)
                 converter._is_block_list = _is_block(annotation)
@@ -96,27 +101,25 @@ class ResultConverter:
         if schema is None:
             return cls(None)
         validate = compile_validator(schema, f"the output schema of {name!r}").validate
-        return cls(schema, lambda text: validate(msgspec.json.decode(text)))
+        return cls(schema, lambda text: validate(msgspec.json.decode(text)), is_bare=True)
 
-    def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
+    def convert(self, value: Any, *, wrap: bool = True) -> CallToolResult:
         """Return the result for a value; `wrap` if the peer accepts only objects as structured content."""
-        is_exact = type(value) is self._exact_type
-        if is_exact or not (self._check is None or isinstance(value, CallToolResult)):
-            text = _encode_output(value) if is_exact else self._encode_checked(value)
-            plain: JSON = value if type(value) in _EXACT_TYPES else msgspec.json.decode(text)
-            result = CallToolResult(content=[TextContent(text.decode())], structured_content=plain)
-            if wrap and self.is_wrapped:
-                result.structured_content, result.meta = {RESULT_KEY: plain}, {**_WRAPPED_META}
-            return result
+        wrap = self.is_wrapped and (wrap or not self.is_bare)
+        if type(value) is self._exact_type:
+            is_text = self._exact_type is str
+            block = _to_content_block(value) if is_text else TextContent(_encode_output(value).decode())
+            return CallToolResult(content=[block], structured_content={RESULT_KEY: value} if wrap else value)
+        if self._check is not None and not isinstance(value, CallToolResult):
+            return _make_structured_result(self._encode_checked(value), wrap=wrap)
         if not isinstance(value, CallToolResult):
             return self._convert_untyped(value)
         _encode_output(value, jsonrpc.encode)
         if self._check is not None and not value.is_error:
             self._verify(_encode_output(value.structured_content))
-        if wrap and self.is_wrapped and value.structured_content is not UNSET:
+        if wrap and value.structured_content is not UNSET:
             value = copy(value)
             value.structured_content = {RESULT_KEY: value.structured_content}
-            value.meta = {**(value.meta or {}), **_WRAPPED_META}
         return value
 
     def _encode_checked(self, value: Any) -> bytes:
@@ -140,11 +143,10 @@ class ResultConverter:
             items = cast("Iterable[Any]", value)
             if self._is_block_list or any(isinstance(item, _get_content_types()) for item in items):
                 return CallToolResult(content=[_to_content_block(item) for item in items])
-        text = _encode_output(value)
-        plain: JSON = msgspec.json.decode(text)
-        result = CallToolResult(content=[TextContent(plain if isinstance(plain, str) else text.decode())])
-        if isinstance(plain, dict):
-            result.structured_content = plain
+        result = _make_structured_result(_encode_output(value), wrap=False)
+        plain = result.structured_content
+        if not isinstance(plain, dict):
+            result.structured_content = {RESULT_KEY: plain} if isinstance(plain, list) else UNSET
         return result
 
     def _verify(self, text: bytes) -> None:
@@ -160,7 +162,14 @@ def _wrap_schema(schema: dict[str, JSON]) -> dict[str, JSON]:
     """Return the schema of an object with a value of `schema` under the key `result`."""
     inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
     outer: dict[str, JSON] = {"type": "object", "properties": {RESULT_KEY: inner}, "required": [RESULT_KEY]}
-    return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+    return outer | _WRAPPED_MARK | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+
+
+def _make_structured_result(text: bytes, *, wrap: bool) -> CallToolResult:
+    """Return the result for a value in JSON, as structured content and as a block of text."""
+    plain: JSON = msgspec.json.decode(text)
+    block = TextContent(plain if isinstance(plain, str) else text.decode())
+    return CallToolResult(content=[block], structured_content={RESULT_KEY: plain} if wrap else plain)
 
 
 def _get_content_types() -> tuple[type[Any], ...]:
@@ -227,9 +236,14 @@ def _is_content(it: Any) -> bool:
     if get_origin(it) is Annotated:
         return _is_content(get_args(it)[0])
     members = get_args(it) if get_origin(it) in UNION_TYPES else (it,)
-    return all(member in _WITHOUT_SCHEMA for member in members) or any(
-        member is Any or member is object or _is_block(member) for member in members
-    )
+    is_text = it is not str and all(member in _TEXT_TYPES for member in members)
+    return is_text or any(_is_vague(member) or _is_block(member) for member in members)
+
+
+def _is_vague(it: Any) -> bool:
+    """Return whether a type may be anything, also blocks: `Any`, or a list of it."""
+    kind, items = get_origin(it) or it, get_args(it)
+    return kind in (Any, object) or (kind in _LIST_TYPES and (not items or Any in items or object in items))
 
 
 def _is_block(it: Any) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from toolpost import json_schema
 from toolpost.errors import MCPError
 from toolpost.json_schema import DEFS_PREFIX, ForeignSchema, Schema
+from toolpost.schema_validator import SchemaValidator, make_validator
 from toolpost.types.base import JSON
 
 HEADER_KEYWORD: Final = "x-mcp-header"  # names the header of a property
@@ -161,7 +162,7 @@ def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
     return attach_definitions(root, defs)
 
 
-def compile_validator(schema: dict[str, JSON], label: str) -> Any:
+def compile_validator(schema: dict[str, JSON], label: str) -> SchemaValidator:
     """Return the validator for a schema of an author; its messages contain no values.
 
     Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema.
@@ -169,7 +170,7 @@ def compile_validator(schema: dict[str, JSON], label: str) -> Any:
     if not isinstance(schema, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - authors may err
         raise TypeError(f"{label} must be a dict, not {schema!r}")
     try:
-        validator = json_schema.make_validator(schema, mask="the value")
+        validator = make_validator(schema, mask="the value")
     except ValueError as error:
         location = "/".join(map(str, getattr(error, "instance_path", ()))) or "its root"
         raise ValueError(

@@ -47,7 +47,7 @@ _ERROR_TEXTS: Final = (
 class AiohttpBackend:
     """Sends requests in a session of aiohttp.
 
-    A session of the user is not closed here, and only its time-outs for connecting count.
+    A session of the user is not closed here, and only its timeouts for connecting count.
     """
 
     def __init__(self, session: aiohttp.ClientSession | None = None) -> None:

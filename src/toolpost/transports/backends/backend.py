@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from toolpost.errors import ConnectFailed, RequestFailed
 
-# Seconds to get a connection: the only time-out here, because a stream may be quiet for hours.
+# Seconds to get a connection: the only timeout here, because a stream may be quiet for hours.
 CONNECT_TIMEOUT: Final = 30.0
 # Seconds that an idle connection is kept. Many servers close theirs after 5 seconds, and a request that is
 # sent at that moment is lost.

@@ -40,7 +40,7 @@ _HTTPX2_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError
 class Httpx2Backend:
     """Sends requests by a client of httpx2.
 
-    A client of the user is not closed here, and only its time-outs for connecting count.
+    A client of the user is not closed here, and only its timeouts for connecting count.
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:

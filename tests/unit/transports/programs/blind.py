@@ -4,7 +4,7 @@ import asyncio
 
 
 class BlindLoop(asyncio.SelectorEventLoop):
-    """Watches its own sockets, and refuses everybody else's descriptors."""
+    """Watches its own sockets, and rejects all other descriptors."""
 
     def add_reader(self, fd, callback, *args):
         raise NotImplementedError  # as the loop of Windows does
