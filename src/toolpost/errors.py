@@ -22,6 +22,7 @@ Knows nothing of bytes, eras or transports.
     │     └─ SessionLost                    … because the server has forgotten the session
     ├─ AuthError
     │  └─ AuthorizationRequired · AuthorizationDenied · TokenRejected · InsufficientScope
+    ├─ StoreUnavailable                     a store cannot be reached, or refuses; it may work again soon
     └─ InvalidSeal                          a sealed string is forged, damaged, expired or for another use
 """
 
@@ -58,6 +59,7 @@ __all__ = [
     "RequestTimeout",
     "ResourceNotFound",
     "SessionLost",
+    "StoreUnavailable",
     "TokenRejected",
     "ToolError",
     "TransportError",
@@ -535,6 +537,12 @@ class RequestTimeout(TransportError, TimeoutError):
         >>> issubclass(RequestTimeout, TimeoutError)
         True
     """
+
+
+class StoreUnavailable(MCPError):
+    """A store that several workers share did not answer in time, or refused a command."""
+
+    retry_safe = True
 
 
 class InvalidSeal(MCPError):

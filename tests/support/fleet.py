@@ -5,17 +5,21 @@ process that was killed, while its own tasks stay where they are.
 """
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
+from uuid import uuid4
 
 from hosted import Site, Stage, kept, kitchen, serving
+from redis_servers import RedisServer
 from toolpost import Context, Server
 from toolpost.server.http import streams
 from toolpost.stores.memory import MemoryRecords, MemoryStore
+from toolpost.stores.redis_store import RedisStore
 
-__all__ = ["Fleet", "FleetStore", "Worker", "fleet", "turns"]
+__all__ = ["Fleet", "FleetStore", "Worker", "fleet", "fleets_on", "turns"]
 
 
 class _Records(MemoryRecords):
@@ -32,12 +36,11 @@ class _Records(MemoryRecords):
         return await super().swap(key, old, new, ttl)
 
 
-class FleetStore(MemoryStore):
-    """An in-memory store that records its workers in order."""
+class _Recording:
+    """Records the workers of a store in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.records = _Records(time.monotonic)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.numbers: list[int] = []
         self.messages = 0
         self._dead: set[int] = set()
@@ -48,17 +51,58 @@ class FleetStore(MemoryStore):
 
     @asynccontextmanager
     async def join(self, receive: Callable[[bytes], None]) -> AsyncGenerator[int]:
-        async with super().join(receive) as number:
+        joined: Any = super()
+        async with joined.join(receive) as number:
             self.numbers.append(number)
             yield number
 
     async def send(self, worker: int, data: bytes) -> bool:
         self.messages += 1
-        return worker not in self._dead and await super().send(worker, data)
+        sender: Any = super()
+        return worker not in self._dead and await sender.send(worker, data)
 
     async def publish(self, data: bytes) -> None:
         self.messages += 1
-        await super().publish(data)
+        sender: Any = super()
+        await sender.publish(data)
+
+
+class FleetStore(_Recording, MemoryStore):
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records = _Records(time.monotonic)
+
+
+class RedisFleetStore(_Recording, RedisStore):
+    """A store on Redis, with names of its own."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.prefix = f"{uuid4().hex}:"
+        super().__init__(f"{server.url}?prefix={self.prefix}&timeout=60")
+        self.server = server
+
+    def list_lasting(self) -> list[str]:
+        """Return the keys that never expire, but for those that are meant to."""
+        keys = re.findall(f"{self.prefix}[^\r]*", self.server.run("keys", f"{self.prefix}*"))
+        meant = {f"{self.prefix}news", f"{self.prefix}r:keys/states"}
+        return [key for key in keys if key not in meant and self.server.run("ttl", key) == ":-1\r\n"]
+
+
+redis: RedisServer | None = None
+"""The server for the stores of fleets; without one, they are in memory."""
+
+
+@contextmanager
+def fleets_on(server: RedisServer | None) -> Generator[None]:
+    """Let fleets share a store on this server."""
+    global redis  # noqa: PLW0603 - `fleet` is called in many tests
+    redis = server
+    try:
+        yield
+    finally:
+        redis = None
 
 
 class Worker:
@@ -77,7 +121,7 @@ class Worker:
 class Fleet(list[Worker]):
     """The endpoints, and the store that they share."""
 
-    def __init__(self, store: FleetStore) -> None:
+    def __init__(self, store: FleetStore | RedisFleetStore) -> None:
         super().__init__()
         self.store = store
 
@@ -87,7 +131,7 @@ async def fleet(
     count: int = 2, more: Callable[[Server, Stage], object] | None = None, **web: Any
 ) -> AsyncGenerator[Any]:
     """Create this number of endpoints, each with its own kitchen; `more` extends each server."""
-    store = FleetStore()
+    store = FleetStore() if redis is None else RedisFleetStore(redis)
     workers = Fleet(store)
     poll, streams.POLL_INTERVAL = streams.POLL_INTERVAL, 0.05  # pyright: ignore[reportConstantRedefinition] - a dead worker is noticed sooner
     try:
@@ -105,7 +149,11 @@ async def fleet(
                 worker.stage.go.set()
     finally:
         streams.POLL_INTERVAL = poll  # pyright: ignore[reportConstantRedefinition] - as above
-    assert kept(store) == []
+        await store.close()
+    if isinstance(store, RedisFleetStore):
+        assert await asyncio.to_thread(store.list_lasting) == []
+    else:
+        assert kept(store) == []
 
 
 def _remembering(server: Server) -> None:

@@ -19,6 +19,7 @@ from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, read_forwarded
 from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
+from toolpost.server.broadcasts import Broadcasts
 from toolpost.server.context import Context
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.registry import LIST_KINDS, Cache, apply_cache
@@ -140,6 +141,7 @@ class Handler(ServeMethods):
         self.instructions = instructions
         self.middleware = options.parse_middleware(middleware)
         self.worker_threads = WorkerThreads(threads)
+        self.broadcasts = Broadcasts(self.worker_threads)
         self.revisions = options.parse_revisions(revisions)
         self._declared_lists = options.parse_choices(get_args(ListName), "declares", declares)
         self.extensions: tuple[Extension, ...] = options.parse_items(
@@ -334,7 +336,7 @@ class Handler(ServeMethods):
             return self._store
         from toolpost.stores import open_store  # noqa: PLC0415 - start-up time
 
-        return open_store(self._store)
+        return open_store(self._store, self.info.name)
 
     @property
     def is_in_memory(self) -> bool:

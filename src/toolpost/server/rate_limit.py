@@ -3,16 +3,20 @@
 `server.middleware` exports it beside the others. The arithmetic of a rate is in `toolpost.token_bucket`.
 """
 
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
+from hashlib import sha256
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from toolpost.errors import RateLimited
+from toolpost.errors import RateLimited, StoreUnavailable
 from toolpost.protocol.methods import INITIALIZE, PING, SUBSCRIPTIONS_LISTEN, TOOLS_CALL
+from toolpost.server.context import Context
 from toolpost.server.options import check_counts, check_timeouts
 from toolpost.server.runtime.request import Call, Next
+from toolpost.stores.store import RecordStore
 from toolpost.token_bucket import TokenBucket
 from toolpost.types.tools import CallToolParams
 
@@ -39,6 +43,8 @@ class RateLimit:
         seconds: the length of the period.
         method: count only requests of this method, such as "tools/call"; all methods by default.
         tool: count only calls of this tool.
+        shared: count in the store of the server, for all workers together. Each call costs two commands
+            there. While the store is unavailable, each worker counts alone.
         clock: returns the time, in seconds.
     """
 
@@ -49,6 +55,7 @@ class RateLimit:
         *,
         method: str | None = None,
         tool: str | None = None,
+        shared: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_counts(calls=calls)
@@ -57,6 +64,7 @@ class RateLimit:
         self._refill = calls / seconds
         self._method = TOOLS_CALL if tool is not None else method
         self._tool = tool
+        self._is_shared = shared
         self._clock = clock
         self._seconds = seconds
         self._buckets_by_key = OrderedDict[object, TokenBucket]()  # the most recently used last
@@ -67,8 +75,29 @@ class RateLimit:
         tool = call.params.name if isinstance(call.params, CallToolParams) else None
         is_counted = self._method in (None, call.method) and self._tool in (None, tool)
         if is_counted and is_limitable(call):
-            self._take(call.context.conversation)
+            await self._count(call.context)
         return await next(call)
+
+    async def _count(self, context: Context) -> None:
+        client = context.conversation
+        if self._is_shared and isinstance(client, str):
+            with contextlib.suppress(StoreUnavailable):
+                await self._take_shared(context.server.store.records, client)
+                return
+        self._take(client)
+
+    async def _take_shared(self, records: RecordStore, client: str) -> None:
+        """Count a call in the store. The record is the time at which the rate is unused again (GCRA)."""
+        about = f"{client} {self._calls} {self._seconds} {self._method} {self._tool}"
+        key = f"rate/{sha256(about.encode()).hexdigest()[:24]}"
+        while True:
+            found, now = await records.get(key), time.time()
+            unused_at = max(now, float(found or 0)) + 1 / self._refill
+            delay = unused_at - now - self._seconds
+            if delay > 0:
+                raise self._make_error(delay)
+            if await records.swap(key, found, b"%f" % unused_at, unused_at - now):
+                return
 
     def _take(self, client: object) -> None:
         self._forget_idle()
@@ -77,11 +106,13 @@ class RateLimit:
         bucket = buckets.pop(client, None) or TokenBucket(self._calls, self._refill, self._clock)
         buckets[client] = bucket
         if not bucket.take():
-            raise RateLimited(
-                f"Too many requests: at most {self._calls} in {self._seconds:g} s; "
-                f"try again in {bucket.delay:.1f} s",
-                {"retryAfter": round(bucket.delay, 3)},
-            )
+            raise self._make_error(bucket.delay)
+
+    def _make_error(self, delay: float) -> RateLimited:
+        return RateLimited(
+            f"Too many requests: at most {self._calls} in {self._seconds:g} s; try again in {delay:.1f} s",
+            {"retryAfter": round(delay, 3)},
+        )
 
     def _forget_idle(self) -> None:
         """Forget clients whose rate has recovered; if there are too many, the least recently active ones."""

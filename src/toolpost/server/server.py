@@ -32,7 +32,7 @@ from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFu
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.signature.schema_parts import inline_definitions
 from toolpost.server.sync_context import SyncContext
-from toolpost.types.base import Annotations, Icon, Meta
+from toolpost.types.base import JSON, Annotations, Icon, Meta
 from toolpost.types.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -427,6 +427,33 @@ class Server(RegistryServer):
             return fn
 
         return register
+
+    def on_broadcast(self, name: str) -> Callable[[F], F]:
+        """Call a function with the data of each broadcast of this name, on every worker.
+
+        Examples:
+            >>> @server.on_broadcast("prices")
+            ... async def load(data):
+            ...     print("new prices of", data)
+            >>> asyncio.run(server.broadcast("prices", "pens"))
+            new prices of pens
+        """
+
+        def register(fn: F) -> F:
+            self.broadcasts.add(name, fn)
+            return fn
+
+        return register
+
+    async def broadcast(self, name: str, data: JSON = None) -> None:
+        """Call the `on_broadcast` functions of this name on all workers that share the store.
+
+        Returns when the broadcast is sent; the functions run later, each at most once per worker.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+        """
+        await self.broadcasts.send(name, data)
 
     async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """Call the function for this method, if there is one."""

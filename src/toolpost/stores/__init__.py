@@ -7,19 +7,31 @@ only, so that the same code runs on one worker in memory or on many over a share
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore, Store
 
+REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "redis+cluster")
+
 __all__ = ["LogEntry", "LogGap", "LogStore", "MemoryStore", "Receive", "RecordStore", "Store", "open_store"]
 
 
-def open_store(url: str) -> Store:
-    """Return the store at this URL, such as `memory://`, a new one each time. Nothing is connected yet.
+def open_store(url: str, name: str = "") -> Store:
+    """Return the store at this URL, a new one each time. Nothing is connected yet.
+
+    Args:
+        url: `memory://`, or the URL of a `RedisStore`.
+        name: the server's name; servers with this name share the data of a Redis store.
 
     Raises:
         ValueError: there is no such store. The message does not repeat the URL, which may hold a password.
+        MCPError: a library is not installed.
     """
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.lower() != "memory":
-        problem = "redis:// is not supported yet" if scheme == "redis" else "unknown store URL"
-        raise ValueError(f"{problem} (expected: memory://)")
+    scheme = scheme.lower() if separator else ""
+    if scheme in REDIS_SCHEMES:
+        from toolpost.stores.redis_store import RedisStore  # noqa: PLC0415 - optional
+
+        return RedisStore(url, name)
+    if scheme != "memory":
+        expected = ", ".join(f"{each}://" for each in ("memory", *REDIS_SCHEMES))
+        raise ValueError(f"unknown store URL (expected: {expected})")
     if rest:
         raise ValueError("memory:// takes no path; each in-memory store is separate")
     return MemoryStore()

@@ -9,7 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
 Receive: TypeAlias = Callable[[bytes], None]
-"""Takes a message for this worker. It must neither wait nor raise."""
+"""Takes a message for this worker. It must neither wait nor raise.
+
+An empty message says that messages to all workers may be lost.
+"""
 
 
 class LogGap(LookupError):
@@ -95,6 +98,8 @@ class LogStore(Protocol):
 
 class Store(Protocol):
     """Records, logs and messages, for the tasks of one event loop at a time, in its thread.
+
+    A store that is out of reach raises StoreUnavailable after a short while.
 
     A store is made without a loop and connects on first use. Several workers may share one:
     processes over a network, or endpoints of one process over a store in memory.

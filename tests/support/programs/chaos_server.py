@@ -1,7 +1,7 @@
 """A server that things are done to: over stdin and stdout, or over HTTP if its first argument says so.
 
-The argument is JSON: what `server.run` takes, `drain` for stdio, and the `key` of sessions, if it is not to
-be a random one. `holdings` reports the resources of the process.
+The argument is JSON: what `server.run` takes, `drain` for stdio, the `key` of sessions, if it is not to
+be a random one, and the `store`. `holdings` reports the resources of the process.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ settings: dict[str, Any] = json.loads(sys.argv[1])
 serve.PROCESS_EXIT_TIMEOUT = settings.pop("grace", serve.PROCESS_EXIT_TIMEOUT)
 serve.MIN_WORKER_LIFETIME = settings.pop("probation", serve.MIN_WORKER_LIFETIME)
 key: str | None = settings.pop("key", None)
-server = Server("victim", keys=None if key is None else KeyRing([key]))
+store: str = settings.pop("store", "memory://")
+server = Server("victim", keys=None if key is None else KeyRing([key]), store=store)
 running: Counter[str] = Counter()
 """The calls that are being served, by tool."""
 
@@ -44,6 +45,13 @@ async def echo(text: str) -> str:
 async def big(size: int) -> str:
     """Say much."""
     return "x" * size
+
+
+@server.tool
+async def sample(ctx: Context) -> str:
+    """Let the client's model name somebody."""
+    answer = await ctx.sample("Who are you?")
+    return f"Hello, {answer.text}"
 
 
 @server.tool

@@ -12,7 +12,7 @@ from inspect import isawaitable
 from math import inf
 from typing import Final, TypeAlias
 
-from toolpost.errors import InternalError, RemoteProtocolError
+from toolpost.errors import InternalError, RemoteProtocolError, StoreUnavailable
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCMessage
@@ -145,6 +145,9 @@ class Endpoint:
     async def _answer_failure(self, exchange: HttpExchange, error: Exception) -> None:
         if isinstance(error, ResponseAborted):
             text = "The request was aborted: the server or a worker is shutting down."
+            error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
+        elif isinstance(error, StoreUnavailable):
+            text = "The server cannot reach its store. Try again later."
             error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
         elif not isinstance(error, HTTPRefusal | ClientDisconnected):
             logger.error("%s %.200s failed", exchange.method, exchange.path, exc_info=error)

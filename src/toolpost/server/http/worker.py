@@ -9,15 +9,15 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from itertools import count
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from toolpost.errors import InternalError, RPCError
+from toolpost.errors import InternalError, RPCError, StoreUnavailable
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -33,16 +33,20 @@ from toolpost.server.http.sessions import Session, Sessions, has_sessions
 from toolpost.server.http.sse import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
-from toolpost.server.runtime.change_broadcast import ChangeKey, make_change_key
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key
 from toolpost.token_bucket import WarningThrottle
-from toolpost.types.base import RequestId, Struct
+from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.notifications import NotificationParams
+
+T = TypeVar("T")
 
 logger: Final = logging.getLogger("toolpost.http")
 
 ABORT_TIMEOUT: Final = 1.0  # seconds for an aborted request to end before it is cancelled
 CANCEL_TIMEOUT: Final = 2.0  # seconds for cancelled calls to end
 MIN_STREAM_LIFETIME: Final = 30.0  # seconds for which a stream stays open, however soon its token expires
+MESSAGE_TIMEOUT: Final = 10.0  # seconds for which a message waits for a store that is unavailable
+MESSAGE_RETRY_INTERVAL: Final = 0.25  # seconds between two attempts
 SWEEP_INTERVAL: Final = 5.0  # seconds between two checks for idle sessions that hold resources
 EARLY_CANCELLATION_TTL: Final = 5.0  # seconds for which a request may arrive after its cancellation
 MAX_SUBSCRIPTIONS: Final = 64  # subscriptions of one principal, which may have many clients
@@ -58,8 +62,10 @@ class _WorkerMessage(Struct, array_like=True, omit_defaults=True):
     data: bytes = b""
 
 
+_FOR_ALL: Final = frozenset({"broadcast", "taken"})  # messages that their sender receives, too
 _MESSAGE_DECODER: Final = msgspec.msgpack.Decoder(_WorkerMessage)
 _MESSAGE_ENCODER: Final = msgspec.msgpack.Encoder()
+_BROADCAST: Final[JSONReader[tuple[str, JSON]]] = JSONReader(cast("Any", tuple[str, Any]))
 _CHANGE_KEY: Final = JSONReader(ChangeKey)
 
 
@@ -160,6 +166,7 @@ class Worker:
         # At random, so that no number of an earlier worker is reused.
         self.next_number = count(secrets.randbits(24)).__next__
         self._receivers: dict[str, Callable[[_WorkerMessage], object]] = {
+            "broadcast": self._on_broadcast,
             "answer": lambda message: self._resolve(message.about, jsonrpc.decode(message.data)),
             "cancel": lambda message: self.cancel_request(message.about, REQUEST_ID(message.data)),
             "change": self._on_change_elsewhere,
@@ -201,6 +208,8 @@ class Worker:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
                 if self.has_sessions:
                     self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
+                    self.handler.broadcasts.endpoints.append(self)
+                    stack.callback(self.handler.broadcasts.endpoints.remove, self)
                     self.handler.broadcaster.add_subscriber(self)
                     stack.callback(self.handler.broadcaster.remove_subscriber, self)
                     sweep = self.loop.create_task(self._sweep())
@@ -395,20 +404,40 @@ class Worker:
 
     async def send(self, worker: int, kind: str, about: str, data: bytes = b"") -> bool:
         """Send a message to one worker; return whether it is alive."""
-        message = _WorkerMessage(kind, about, self.number, data)
-        return await self.handler.store.send(worker, _MESSAGE_ENCODER.encode(message))
+        message = _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
+        return await self._retry(lambda: self.handler.store.send(worker, message))
 
     async def announce(self, kind: str, about: str, data: bytes = b"") -> None:
         """Send a message to all other workers."""
-        await self.handler.store.publish(
-            _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
-        )
+        message = _MESSAGE_ENCODER.encode(_WorkerMessage(kind, about, self.number, data))
+        await self._retry(lambda: self.handler.store.publish(message))
+
+    async def _retry(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Send a message, also if the store is unavailable for a while."""
+        until = self.loop.time() + MESSAGE_TIMEOUT
+        while True:
+            try:
+                return await send()
+            except StoreUnavailable:
+                if self.loop.time() >= until:
+                    raise
+            await asyncio.sleep(MESSAGE_RETRY_INTERVAL)
 
     def _receive(self, data: bytes) -> None:
+        if not data:
+            self._on_messages_lost()
+            return
         message = _MESSAGE_DECODER.decode(data)
         receiver = self._receivers.get(message.kind)
-        if receiver is not None and (message.sender != self.number or message.kind == "taken"):
+        if receiver is not None and (message.sender != self.number or message.kind in _FOR_ALL):
             receiver(message)
+
+    def _on_messages_lost(self) -> None:
+        """Read all settings again, and let clients list everything again: any message may be lost."""
+        for session in self.sessions.by_key.values():
+            session.checked_at = -inf
+        for method in LIST_CHANGED.values():
+            self.handler.broadcaster.repeat(make_change_key(method, NotificationParams()), exclude=self)
 
     def _on_changed(self, message: _WorkerMessage) -> None:
         session = self.sessions.by_key.get(message.about)
@@ -422,6 +451,16 @@ class Worker:
         await self.sessions.ensure_fresh(session)
         uris = session.settings.uris
         await self._unsubscribe(session, tuple(uri for uri in session.subscribed if uri not in uris))
+
+    async def send_broadcast(self, name: str, data: JSON) -> None:
+        """Send a broadcast of the server's author to all workers, this one included."""
+        await self.announce("broadcast", self.handler.info.name, jsonrpc.encode([name, data]))
+
+    def _on_broadcast(self, message: _WorkerMessage) -> None:
+        broadcasts = self.handler.broadcasts
+        if message.about == self.handler.info.name and broadcasts.endpoints[0] is self:
+            name, data = _BROADCAST(message.data)
+            self.run_in_background(broadcasts.receive(name, data))
 
     def _on_taken(self, message: _WorkerMessage) -> None:
         reader = self.readers.get(message.about)

@@ -6,17 +6,29 @@ from typing import Any
 
 import pytest
 
-from fleet import fleet, turns
+from fleet import fleet, fleets_on, turns
 from hosted import FIRST, OLD, OLDER, Stage, call, legacy, message, modern, opening, run
+from redis_servers import redis_server
 from revision_dates import DATES
 from session_site import ELICITS, listening, steps, text, tool
 from sse_talk import JSON, READY, talk
 from toolpost import Context, Server
+from toolpost.server.middleware import RateLimit
 from waiting import until
 
 MENU = "kitchen://menu"
 REVISIONS = pytest.mark.parametrize("revision", [FIRST, OLDER, OLD])
 GONE = "The worker that served this call died"
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"], autouse=True)
+def store(request, tmp_path_factory):
+    """Where the workers of this module meet."""
+    if request.param == "memory":
+        yield
+        return
+    with redis_server(tmp_path_factory.mktemp("redis")) as server, fleets_on(server):
+        yield
 
 
 def accepted(question: int, value: int) -> bytes:
@@ -673,6 +685,10 @@ def test_the_log_level_holds_for_calls_that_are_running_elsewhere():
             first = [await wire.event() for _ in range(2)]
             level_set = message("logging/setLevel", {"level": "error"}, 2)
             assert (await a.post(legacy(session), level_set)).json["result"] == {}
+            heard = ["low"]
+            while "low" in heard:  # until the other worker knows the level
+                other, _ = await b.begin("POST", legacy(session), tool("complain", 3))
+                heard = said(await other.events())
             b.stage.go.set()
             assert said([*first, *await wire.events()]) == ["begins", "high"]
 
@@ -841,5 +857,60 @@ def test_stateless_calls_send_nothing_to_other_workers():
                 for number in range(5):
                     assert text(await worker.post(legacy(session), tool("echo", number, text="x"))) == "x"
             assert workers.store.messages - before == 0
+
+    run(main)
+
+
+# --------------------------------------------------------------------- limits
+
+
+def test_a_shared_rate_limit_counts_the_calls_at_all_workers():
+    def limits(server: Server, stage: Stage) -> None:
+        server.middleware.append(RateLimit(4, 3600, tool="echo", shared=True))
+
+    async def main():
+        async with fleet(more=limits) as workers:
+            session = await workers[0].open()
+            answers = [
+                (await worker.post(legacy(session), tool("echo", number, text="x"))).json
+                for number, worker in zip(range(1, 7), cycle(workers), strict=False)
+            ]
+            assert ["result" in answer for answer in answers] == [True] * 4 + [False] * 2
+            assert "at most 4 in 3600 s" in answers[-1]["error"]["message"]
+
+    run(main)
+
+
+# --------------------------------------------------------------------- broadcasts
+
+
+def test_a_broadcast_reaches_each_worker_once():
+    heard: list[tuple[int, Any]] = []
+    servers: list[Server] = []
+
+    def listens(server: Server, stage: Stage) -> None:
+        number = len(servers)
+        servers.append(server)
+
+        @server.on_broadcast("prices")
+        async def load(data: Any) -> None:
+            heard.append((number, data))
+
+        @server.on_broadcast("prices")
+        def fail(data: Any) -> None:
+            raise RuntimeError(f"no {data}")
+
+        @server.on_broadcast("orders")
+        async def ignore(data: Any) -> None:
+            heard.append((-1, data))
+
+    async def main():
+        async with fleet(3, listens):
+            await servers[1].broadcast("prices", {"pen": 2})
+            await until(lambda: len(heard) == 3)
+            await servers[0].broadcast("prices")
+            await until(lambda: len(heard) == 6)
+        assert sorted(heard[:3]) == [(number, {"pen": 2}) for number in range(3)]
+        assert sorted(heard[3:]) == [(number, None) for number in range(3)]
 
     run(main)

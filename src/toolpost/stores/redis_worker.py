@@ -1,0 +1,205 @@
+"""A worker among others on Redis: its lease, its inbox, and the news for all.
+
+The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to
+read after a reconnect. What the messages mean is left to the receiver.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from typing import Any, Final, Self
+
+import msgspec
+
+from toolpost.errors import StoreUnavailable
+from toolpost.stores.redis_commands import BLOCK_TIMEOUT, RedisCommands, Script, close_client
+from toolpost.stores.store import Receive
+from toolpost.version import __version__
+
+logger: Final = logging.getLogger("toolpost.stores")
+
+WORKER_BITS: Final = 20
+MAX_INBOX: Final = 1000  # messages that wait for one worker
+MAX_NEWS: Final = 4096  # messages to all workers that are kept for slow ones
+INBOX_TTL: Final = 60_000  # milliseconds to keep an inbox after its last message
+READ_COUNT: Final = 500  # messages to read at once
+_START: Final = b"%d-%d" % (0, 0)  # the position before all messages of a stream
+RETRY_DELAYS: Final = (0.05, 2.0)  # seconds between attempts to read: the first, and the longest
+
+_SEND: Final = Script(f"""
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if redis.call('XLEN', KEYS[2]) >= {MAX_INBOX} then return -1 end
+redis.call('XADD', KEYS[2], '*', 'd', ARGV[1])
+redis.call('PEXPIRE', KEYS[2], {INBOX_TTL})
+return 1
+""")
+"""Puts a message into an inbox: 1, or 0 if the worker is dead, or -1 if its inbox is full."""
+
+
+def make_lease_key(prefix: str, number: int) -> str:
+    """Return the key that exists while a worker is alive."""
+    return f"{prefix}{{w{number:x}}}:on"
+
+
+def make_inbox_key(prefix: str, number: int) -> str:
+    """Return the key of a worker's inbox."""
+    return f"{prefix}{{w{number:x}}}:in"
+
+
+async def send(commands: RedisCommands, prefix: str, number: int, data: bytes) -> bool:
+    """Send a message to a worker; return False if it is dead. StoreUnavailable if its inbox is full."""
+    keys = make_lease_key(prefix, number), make_inbox_key(prefix, number)
+    sent = await commands.run(_SEND, keys, data)
+    if sent < 0:
+        raise StoreUnavailable("the worker has too many unread messages")
+    return bool(sent)
+
+
+async def publish(commands: RedisCommands, prefix: str, data: bytes) -> None:
+    """Send a message to all workers."""
+    await commands.write("XADD", f"{prefix}news", "MAXLEN", "~", MAX_NEWS, "*", "d", data)
+
+
+class WorkerInfo(msgspec.Struct):
+    """What a lease says about its worker."""
+
+    host: str
+    pid: int
+    version: str
+    since: int
+
+
+class RedisWorker:
+    """Membership of one worker, an asynchronous context manager. `number` is its number."""
+
+    def __init__(self, commands: RedisCommands, prefix: str, receive: Receive) -> None:
+        self._commands = commands
+        self._prefix = prefix
+        self._receive = receive
+        self._news = f"{prefix}news".encode()
+        self._info = msgspec.json.encode(
+            WorkerInfo(socket.gethostname(), os.getpid(), __version__, int(time.time()))
+        )
+        self._lease = commands.address.lease
+        self._is_leaving = False  # redis-py sometimes swallows a cancellation
+
+    async def __aenter__(self) -> Self:
+        """Take a number, and start to read."""
+        while True:
+            self.number = secrets.randbits(WORKER_BITS)
+            if not self.number:
+                continue
+            try:
+                if await self._renew("NX"):
+                    break
+            except StoreUnavailable:
+                break  # logged; a random number is most likely free
+        self._inbox = make_inbox_key(self._prefix, self.number).encode()
+        self._positions = {self._inbox: _START, self._news: b""}
+        with contextlib.suppress(StoreUnavailable):
+            await self._find_last_news()
+        loop = asyncio.get_running_loop()
+        groups = (
+            [(self._inbox,), (self._news,)]
+            if self._commands.address.is_cluster
+            else [(self._inbox, self._news)]
+        )
+        self._tasks = [loop.create_task(self._renew_lease())]
+        self._tasks += [loop.create_task(self._read(keys)) for keys in groups]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop, and let others know at once that the worker has left."""
+        self._is_leaving = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        with contextlib.suppress(StoreUnavailable):
+            await self._commands.write("DEL", make_lease_key(self._prefix, self.number))
+            await self._commands.write("DEL", self._inbox)
+
+    async def _renew(self, *condition: str) -> bool:
+        life = int(self._lease * 1000)
+        key = make_lease_key(self._prefix, self.number)
+        return bool(await self._commands.write("SET", key, self._info, "PX", life, *condition))
+
+    async def _renew_lease(self) -> None:
+        while not self._is_leaving:
+            await asyncio.sleep(self._lease / 3 if self._commands.is_available else RETRY_DELAYS[0])
+            with contextlib.suppress(StoreUnavailable):  # logged where it was noticed
+                await self._renew()
+
+    # ----------------------------------------------------------------- reading
+
+    async def _find_last_news(self) -> None:
+        """Start behind the newest message to all."""
+        last = await self._commands.write("XREVRANGE", self._news, "+", "-", "COUNT", 1)
+        self._positions[self._news] = last[0][0] if last else _START
+
+    async def _read(self, keys: tuple[bytes, ...]) -> None:
+        """Read messages until cancelled; go on where we were after a failure."""
+        client = self._commands.address.connect(BLOCK_TIMEOUT + self._commands.address.timeout)
+        delay, _ = RETRY_DELAYS
+        is_behind = False
+        try:
+            while not self._is_leaving:
+                try:
+                    if self._news in keys and not self._positions[self._news]:
+                        await self._find_last_news()
+                    if is_behind:
+                        await self._check_positions(keys)
+                    is_behind = await self._read_once(client, keys)
+                    delay, _ = RETRY_DELAYS
+                except StoreUnavailable:
+                    is_behind = True
+                except Exception as error:  # noqa: BLE001 - whatever redis-py raises when it cannot read
+                    self._commands.pause(error)
+                    is_behind = True
+                if is_behind and not self._commands.is_available:
+                    await asyncio.sleep(delay * (0.5 + secrets.randbits(8) / 256))
+                    delay = min(delay * 2, RETRY_DELAYS[1])
+        finally:
+            await close_client(client)
+
+    async def _read_once(self, client: Any, keys: tuple[bytes, ...]) -> bool:
+        """Read the messages that are there, or wait for one; return whether there may be many more."""
+        positions = {key: self._positions[key] for key in keys}
+        streams = await client.xread(positions, count=READ_COUNT, block=int(BLOCK_TIMEOUT * 1000))
+        for key, entries in streams:
+            for position, fields in entries:
+                self._positions[key] = position
+                self._pass_on(fields[b"d"])
+            if key == self._inbox:
+                milliseconds, _, sequence = entries[-1][0].partition(b"-")
+                after = b"%b-%d" % (milliseconds, int(sequence) + 1)
+                self._commands.send("XTRIM", key, "MINID", after)
+        return any(len(entries) == READ_COUNT for _, entries in streams)
+
+    def _pass_on(self, data: bytes) -> None:
+        try:
+            self._receive(data)
+        except Exception:
+            logger.exception("could not handle a message of another worker")
+
+    async def _check_positions(self, keys: tuple[bytes, ...]) -> None:
+        """Find out whether messages were lost, because Redis came back without them or we were too slow."""
+        for key in keys:
+            position = self._positions[key]
+            if position in (b"", _START):
+                continue
+            last = await self._commands.write("XREVRANGE", key, "+", "-", "COUNT", 1)
+            if not last or _parse_position(last[0][0]) < _parse_position(position):
+                self._positions[key] = _START
+            elif key == self._inbox or await self._commands.write("XRANGE", key, position, position):
+                continue
+            if key == self._news:
+                self._pass_on(b"")
+
+
+def _parse_position(position: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = position.partition(b"-")
+    return int(milliseconds), int(sequence)
