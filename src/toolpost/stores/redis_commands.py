@@ -102,10 +102,11 @@ class RedisAddress:
             return RedisCluster(startup_nodes=nodes, **self.login, **options)
         if self.is_sentinel:
             sentinel_options = {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
-            sentinel = Sentinel(self.nodes, sentinel_kwargs=sentinel_options, retry=once, **options)
+            sentinel: Any = Sentinel(self.nodes, sentinel_kwargs=sentinel_options, retry=once, **options)
             database = self.path[1] if len(self.path) > 1 else "0"
             return sentinel.master_for(self.path[0], db=int(database), **self.login)
-        return redis.Redis.from_url(self.plain, retry=once, **options)
+        connect: Any = redis.Redis.from_url
+        return connect(self.plain, retry=once, **options)
 
 
 async def close_client(client: Any) -> None:

@@ -30,12 +30,13 @@ def url(request, tmp_path_factory):
 async def views(url: str, prefix: str) -> AsyncGenerator[store_contract.Views]:
     """Two workers' connections to the same, empty store."""
     url = f"{url}?prefix={prefix}:&timeout=60"
-    stores = [RedisStore(url, entries=store_contract.ENTRIES, size=store_contract.SIZE) for _ in range(2)]
+    limits = {"entries": store_contract.ENTRIES, "size": store_contract.SIZE}
+    here, there = RedisStore(url, **limits), RedisStore(url, **limits)
     try:
-        yield store_contract.Views(*stores, asyncio.sleep)
+        yield store_contract.Views(here, there, asyncio.sleep)
     finally:
-        for store in stores:
-            await store.close()
+        await here.close()
+        await there.close()
 
 
 @pytest.mark.parametrize("case", store_contract.CASES, ids=lambda case: case.__name__)
