@@ -105,8 +105,8 @@ class RedisAddress:
             sentinel: Any = Sentinel(self.nodes, sentinel_kwargs=sentinel_options, retry=once, **options)
             database = self.path[1] if len(self.path) > 1 else "0"
             return sentinel.master_for(self.path[0], db=int(database), **self.login)
-        connect: Any = redis.Redis.from_url
-        return connect(self.plain, retry=once, **options)
+        client: Any = redis.Redis  # `from_url` is not typed
+        return client.from_url(self.plain, retry=once, **options)
 
 
 async def close_client(client: Any) -> None:

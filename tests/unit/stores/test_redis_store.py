@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import store_contract
@@ -30,7 +31,7 @@ def url(request, tmp_path_factory):
 async def views(url: str, prefix: str) -> AsyncGenerator[store_contract.Views]:
     """Two workers' connections to the same, empty store."""
     url = f"{url}?prefix={prefix}:&timeout=60"
-    limits = {"entries": store_contract.ENTRIES, "size": store_contract.SIZE}
+    limits: dict[str, Any] = {"entries": store_contract.ENTRIES, "size": store_contract.SIZE}
     here, there = RedisStore(url, **limits), RedisStore(url, **limits)
     try:
         yield store_contract.Views(here, there, asyncio.sleep)
