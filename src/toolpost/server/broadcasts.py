@@ -17,7 +17,7 @@ logger: Final = logging.getLogger("toolpost.server")
 BroadcastFunction: TypeAlias = Callable[[Any], Awaitable[None] | None]
 
 
-class Endpoint(Protocol):
+class BroadcastSender(Protocol):
     """An endpoint that exchanges messages with other workers."""
 
     async def send_broadcast(self, name: str, data: JSON) -> None:
@@ -31,7 +31,7 @@ class Broadcasts:
     def __init__(self, threads: WorkerThreads) -> None:
         self._threads = threads
         self._functions: dict[str, list[BroadcastFunction]] = {}
-        self.endpoints: list[Endpoint] = []
+        self.endpoints: list[BroadcastSender] = []
 
     def add(self, name: str, function: BroadcastFunction) -> None:
         """Call a function with the data of each broadcast of this name."""

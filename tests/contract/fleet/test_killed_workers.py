@@ -99,7 +99,7 @@ def test_a_killed_worker_takes_only_its_own_calls_with_it(url, tmp_path):
         async with three_workers(url) as site:
             sessions = [await open_session(site, DATES[3]) for _ in range(4)]
             slowest = [await kill_one(site, sessions, str(tmp_path / f"go {n}")) for n in range(KILLS)]
-            print(f"{KILLS} workers killed; the slowest report came after {max(slowest):.1f} s")  # noqa: T201
+            print(f"{KILLS} workers killed; the slowest report came after {max(slowest):.1f} s")  # noqa: T201 - for `pytest -s`
             for number in range(1, 4):
                 for session in sessions:
                     await call_pid(site, session, number)
