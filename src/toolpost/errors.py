@@ -540,9 +540,13 @@ class RequestTimeout(TransportError, TimeoutError):
 
 
 class StoreUnavailable(MCPError):
-    """A store that several workers share did not answer in time, or refused a command."""
+    """A store that several workers share did not answer in time, or refused a command.
 
-    retry_safe = True
+    Examples:
+        >>> raise StoreUnavailable("Redis did not answer within 2 s")
+        Traceback (most recent call last):
+        toolpost.errors.StoreUnavailable: Redis did not answer within 2 s
+    """
 
 
 class InvalidSeal(MCPError):

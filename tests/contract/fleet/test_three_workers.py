@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import pytest
 
@@ -54,8 +55,9 @@ def test_worker_processes_of_one_run_share_a_store(url):
         async with victim(store=url, workers=2) as server:
             site = Site(None, server.port)
             session = await open_session(site)
-            served = {await call_pid(site, session, number) for number in range(1, 101)}
-            assert len(served) == 2
+            numbers, served = count(1), set[str]()
+            while len(served) < 2:  # the system chooses which process accepts a connection
+                served.add(await call_pid(site, session, next(numbers)))
             for number in range(1, 11):
                 await answer_question(site, session, number)
                 await resume_stream(site, session, 100 + number)

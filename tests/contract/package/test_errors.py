@@ -59,6 +59,7 @@ TREE = {
     "TokenRejected": "AuthError",
     "InsufficientScope": "AuthError",
     "InvalidSeal": "MCPError",
+    "StoreUnavailable": "MCPError",
 }
 
 CODE_OF = {

@@ -15,15 +15,19 @@ def test_memory(url):
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("redis://user:secret@host:6379/0", "redis:// is not supported yet .expected: memory://."),
-        ("sqlite:///secret.db", "unknown store URL .expected: memory://."),
-        ("", ".expected: memory://."),
-        ("memory", ".expected: memory://."),
-        ("memory:", ".expected: memory://."),
-        ("secret", ".expected: memory://."),
-        ("://secret", ".expected: memory://."),
-        (" memory://", ".expected: memory://."),
+        ("sqlite:///secret.db", "unknown store URL .expected: memory://, redis://"),
+        ("", ".expected: memory://, redis://"),
+        ("memory", ".expected: memory://, redis://"),
+        ("memory:", ".expected: memory://, redis://"),
+        ("secret", ".expected: memory://, redis://"),
+        ("://secret", ".expected: memory://, redis://"),
+        (" memory://", ".expected: memory://, redis://"),
         ("memory://secret", "memory:// takes no path"),
+        ("redis://:secret@host:port", "invalid port or option"),
+        ("redis://:secret@host?lease=soon", "invalid port or option"),
+        ("redis://:secret@host?lease=0", "lease= and timeout= are seconds"),
+        ("redis+sentinel://:secret@host", "expected redis.sentinel://host1,host2/service-name/0"),
+        ("redis+cluster://", "expected redis.cluster://host1,host2"),
     ],
 )
 def test_an_unknown_store_url_is_rejected(url, text):

@@ -101,7 +101,7 @@ class HttpExchange:
         root: str = scope.get("root_path") or ""
         self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
         given: list[tuple[bytes, bytes]] = scope["headers"]
-        read = {name: value for name, value in given}  # noqa: C416 - `dict()` takes twice as long for pairs
+        read = dict(given)
         self.raw_headers = read if len(read) == len(given) else _join_headers(given)
         client: tuple[str, int] | None = scope.get("client")
         self.address = "" if client is None else client[0]
