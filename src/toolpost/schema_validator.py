@@ -184,7 +184,10 @@ def make_validator(schema: Schema, **options: Any) -> SchemaValidator | None:
         import jsonschema_rs  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    text = msgspec.json.encode(schema)
+    try:
+        text = msgspec.json.encode(schema)
+    except RecursionError as error:
+        raise ValueError("the schema is nested too deeply") from error
     if len(text) > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema has {len(text)} bytes (limit: {MAX_SCHEMA_BYTES})")
     patterns = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=8 * MAX_PATTERN_BYTES)

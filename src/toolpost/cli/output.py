@@ -125,8 +125,7 @@ class CommandOutput:
         if tables:  # tables follow the other members
             plain = {key: member for key, member in members.items() if key not in tables}
         if plain or not tables:
-            lines = [f"{escape_control_characters(line)}\n" for line in _format_lines(plain)]
-            _write_and_flush(sys.stdout, "".join(lines))
+            self.print_raw("".join(f"{line}\n" for line in _format_lines(plain)))
         for number, (key, items) in enumerate(tables.items()):
             if number or plain:
                 self.print_text()

@@ -50,8 +50,9 @@ def test_each_client_talks_to_the_server_that_was_chosen_for_it(revision):
             with pytest.raises(InvalidParams, match="Unknown tool"):
                 await two.call_tool("one_0")
             assert [prompt.name for prompt in await two.list_prompts()] == ["greet"]
+            assert await one.list_prompts() == []
             with pytest.raises(CapabilityNotDeclared):
-                await one.list_prompts()
+                await one.get_prompt("greet")
             assert house.lives == ["+one", "+two"]
         assert sorted(house.lives[2:]) == ["-one", "-two"]
         assert "one tools/call" in house.passed

@@ -129,8 +129,9 @@ def test_capabilities_follow_from_the_selection(revision):
         assert part.capabilities().completions is None
         assert part.local_peer.has_capability("tools")
         async with Client(part, revision=revision) as client:
+            assert await client.list_prompts() == []
             with pytest.raises(CapabilityNotDeclared):
-                await client.list_prompts()
+                await client.get_prompt("few_prompt")
         late = server.prompt(name="late")(lambda: "x")
         assert part.local_peer.has_capability("prompts")
         late.remove()

@@ -110,7 +110,8 @@ def test_a_schema_that_nests_without_an_end_is_not_followed():
     deep = {"type": "string"}
     for _ in range(2000):
         deep = {"not": deep}
-    list(lint_items(ITEM_KINDS["tools"], [tool(inputSchema={**OBJECT, "x-deep": deep})], LATEST))
+    found = lint_items(ITEM_KINDS["tools"], [tool(inputSchema={**OBJECT, "x-deep": deep})], LATEST)
+    assert ("fail", "tool add: the input schema is not valid: the schema is nested too deeply") in found
 
 
 def test_problems_of_other_entries_are_found():

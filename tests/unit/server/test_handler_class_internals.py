@@ -11,7 +11,7 @@ from toolpost.server.options import HTTP, SERVER
 HANDLER_ONLY = [
     name
     for name in SERVER.__struct_fields__
-    if name not in {"timeout", "page_size", "cache", "debug", "inline_refs"}
+    if name not in {"timeout", "page_size", "cache", "debug", "inline_refs", "strict_arguments"}
 ]
 ASGI = [name for name in HTTP.__struct_fields__ if name != "workers"]
 

@@ -156,9 +156,11 @@ def test_notifications_that_are_being_served_are_bounded(caplog):
         assert server.heard_of == 5
         await talk.end()
 
-    with caplog.at_level(logging.WARNING, "toolpost.server"):
+    with caplog.at_level(logging.DEBUG, "toolpost.server"):
         asyncio.run(main())
-    assert len([line for line in caplog.messages if "5 notifications are being handled" in line]) == 16
+    told = [record for record in caplog.records if "5 notifications are being handled" in record.message]
+    assert len(told) == 16
+    assert [record.levelno for record in told[:5]] == [logging.WARNING] * 4 + [logging.DEBUG]
 
 
 def test_a_client_that_sends_too_much_before_the_handshake_is_disconnected():

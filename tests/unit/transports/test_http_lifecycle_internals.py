@@ -41,27 +41,28 @@ def tool(name: str, **arguments: Any) -> tuple[dict[str, str], bytes]:
     return modern("tools/call", call(name, **arguments), meta=TOKEN)
 
 
-def test_a_loop_that_goes_on_in_another_thread_serves_its_own_requests_alone():
+def test_an_application_serves_in_one_loop_until_that_loop_stops():
     app: Any = kitchen().asgi()
     loop = asyncio.new_event_loop()
     loop.run_until_complete(app.start())
     begun, thread = app._worker, threading.Thread(target=loop.run_forever)
     thread.start()
 
-    async def main():
+    async def main(status: int, *, serves: bool):
         async with serving(app, lifespan="off") as site:
-            assert (await site.post(*ECHO)).status == 200
-            assert app._worker.loop is asyncio.get_running_loop()
+            assert (await site.post(*ECHO)).status == status
+            assert (app._worker.loop is asyncio.get_running_loop()) is serves
 
     try:
-        run(main)
+        run(lambda: main(500, serves=False))  # requests of two loops would share what one of them owns
+        assert app._worker is begun
         assert begun.is_open
-        assert not begun.running
-    finally:
         asyncio.run_coroutine_threadsafe(begun.end(), loop).result(10)
+    finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.close()
+    run(lambda: main(200, serves=True))
+    loop.close()
 
 
 def test_a_loop_that_ends_without_a_word_hurts_no_other():
