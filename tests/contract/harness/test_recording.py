@@ -14,6 +14,8 @@ from toolpost import types
 from toolpost.errors import InvalidParams
 from toolpost.types import Raw
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture(scope="module")
 def judge(schemas):
