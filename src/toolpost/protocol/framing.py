@@ -29,6 +29,8 @@ class OversizedLine(Struct, frozen=True):
     limit: int
     head: bytes
     tail: bytes
+    is_reported: bool = False
+    """Whether the line was already reported while it was open."""
 
     def make_error(self) -> RemoteProtocolError:
         """Return the error, with the id and the answer as far as the ends of the line show them."""

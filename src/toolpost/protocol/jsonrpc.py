@@ -5,7 +5,6 @@ breaks a rule is a `RemoteProtocolError` with the error response it deserves and
 read, in linear time. Knows no method, revision or transport.
 """
 
-import json
 import re
 from collections.abc import Callable
 from itertools import accumulate
@@ -255,6 +254,8 @@ def _check_unique_keys(params: Raw, data: bytes) -> None:
             return
     except (*DECODE_ERRORS, OverflowError):  # a number or a text that Python cannot hold
         pass
+    import json  # noqa: PLC0415 - start-up time; ordinary requests do not come here
+
     try:
         json.loads(text, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
     except _KeyTwiceError as error:

@@ -15,6 +15,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from toolpost.errors import ChannelClosed, RemoteProtocolError
 from toolpost.protocol.framing import READ_SIZE, LineBuffer, OversizedLine
 from toolpost.transports.memory import MessageQueue, SendLimiter
@@ -193,7 +195,7 @@ class LineFeed:
         if start is None:
             self._queue.put(line)
         elif start.id is None and isinstance(line, OversizedLine) and line.make_error().id is not None:
-            self._queue.put(line)  # only its end says whose answer it was
+            self._queue.put(replace(line, is_reported=True))  # only its end says whose answer it was
 
     def _on_room(self) -> None:
         if not self._queue.arrived:

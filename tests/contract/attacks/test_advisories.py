@@ -36,6 +36,8 @@ PAST = "contract/attacks/test_past_vulnerabilities.py::test_"
 PROCESS = "contract/attacks/test_hostile_process.py::test_"
 CLIENT = "unit/transports/test_http_client_hostile.py::test_"
 FRAMING = "contract/attacks/test_attack_framing.py::test_"
+LOGS = "contract/attacks/test_attack_logs.py::test_"
+SCHEMAS = "contract/attacks/test_attack_schemas.py::test_"
 REPETITION = "contract/attacks/test_attack_repetition.py::test_"
 SESSIONS = "contract/transports/test_http_sessions.py::test_"
 
@@ -167,6 +169,20 @@ ATTACKS = [
             f"{MESSAGES}a_bomb_is_rejected_and_other_clients_are_served",
             f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
         ),
+    ),
+    Attack(
+        "a key stands twice in the parameters: a gateway sees another tool than the one that runs",
+        "CWE-436; RFC 8259 §4; CVE-2017-12635 (Apache CouchDB)",
+        (
+            f"{MESSAGES}a_key_that_stands_there_twice_reaches_no_tool",
+            f"{MESSAGES}a_key_that_stands_there_twice_reaches_no_tool_of_a_process",
+            f"{MESSAGES}keys_and_quotes_in_values_are_no_duplicates",
+        ),
+    ),
+    Attack(
+        "an error of an upstream server writes into `WWW-Authenticate`",
+        "CWE-74; RFC 6750 §3; RFC 9728 §5.1",
+        (f"{REPETITION}what_is_no_scope_does_not_get_into_a_header",),
     ),
     Attack(
         'id confusion: 1, "1", 1.0, true, null',
@@ -324,6 +340,7 @@ ATTACKS = [
             f"{HTTP}an_endless_response_ends_with_the_timeout",
             f"{PROCESS}an_endless_line_fills_no_memory",
             f"{PROCESS}a_line_over_the_limit_fails_its_call_and_the_next_is_read",
+            f"{PROCESS}a_line_over_the_limit_fails_its_call_before_it_ends",
             f"{SERVER}the_limit_is_small_enough_to_be_met",
         ),
     ),
@@ -380,11 +397,32 @@ ATTACKS = [
             "unit/client/test_outputs.py::test_a_schema_is_read_in_its_dialect",
         ),
     ),
+    Attack(
+        "a schema of 2 KB whose references or alternatives double at each level",
+        "CWE-776; MCP specification 2026-07-28, JSON Schema",
+        (
+            f"{SCHEMAS}a_schema_cannot_hang_a_client_or_a_server",
+            f"{SCHEMAS}a_recursive_schema_is_used",
+            f"{SCHEMAS}a_mismatch_with_many_alternatives_is_told_in_few_words",
+            f"{SCHEMAS}a_schema_or_a_pattern_that_is_too_large_is_refused",
+        ),
+    ),
+    Attack(
+        "a peer floods the log: bad items, long names",
+        "CWE-779; OWASP Logging Cheat Sheet",
+        (
+            f"{LOGS}bad_items_of_a_list_do_not_flood_the_log",
+            f"{LOGS}notifications_with_long_names_do_not_flood_the_log",
+        ),
+    ),
     # ----------------------------------------------------------------- what once got through here
     Attack(
         "a peer that asks and never reads fills the memory with answers",
         "CWE-400, CWE-770",
-        (f"{PAST}a_peer_that_pings_and_does_not_read_fills_no_memory",),
+        (
+            f"{PAST}a_peer_that_pings_and_does_not_read_fills_no_memory",
+            "contract/attacks/test_attack_unread.py::test_responses_to_calls_that_have_begun_count_too",
+        ),
     ),
     Attack(
         "escapes in what a server says of itself take over a terminal",

@@ -48,7 +48,6 @@ class Broken(NamedTuple):
 NO_ID = 'the "id" of a response must be a string or an integer'
 BROKEN = {
     "another id": Broken(whole(key="987654"), "it is not the response to this request", named=False),
-    "the id as text": Broken(whole(key='"@ID@"'), "it is not the response to this request", named=False),
     "the id with a fraction": Broken(whole(key="@ID@.0"), NO_ID, named=False),
     "the id with an exponent": Broken(whole(key="@ID@e0"), NO_ID, named=False),
     "the id in a list": Broken(whole(key="[@ID@]"), "not a JSON-RPC message", named=False),

@@ -14,6 +14,8 @@ from toolpost import types
 from toolpost.errors import InvalidParams
 from toolpost.types import Raw
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture(scope="module")
 def judge(schemas):
@@ -186,7 +188,7 @@ EXCUSED = [
     said("notice", "notifications/resources/updated", {"uri": "u"}),
     said("notice", "notifications/resources/updated", {"uri": "u"}, way="received"),
     said("result", "resources/list", {"resources": [{"uri": "u", "name": ""}]}, date=OLD),
-    said("result", "resources/list", {"resources": [{"uri": "u", "name": ""}]}, date=OLD, way="received"),
+    said("result", "roots/list", {"roots": [{"uri": "u"}]}, date=OLD, by="client", way="received"),
     said("result", "tools/list", {"tools": [{"name": "t", "inputSchema": {}}]}, date=OLD),
     said("error", "", {"code": -32700, "message": ""}, date="2024-11-05")._replace(id=None),
     said(

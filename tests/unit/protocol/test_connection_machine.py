@@ -85,6 +85,8 @@ class End:
     def foretell(self, parcel: Parcel) -> tuple[type[ConnectionEvent], ...]:
         """What a message that was not corrupted may mean here."""
         identity = parcel.id
+        if parcel.kind in {"progress", "reply", "failure"} and identity == "1":
+            identity = 1  # the id of a request of ours came back as text
         if parcel.kind == "request":
             return (
                 (InvalidMessageReceived,)

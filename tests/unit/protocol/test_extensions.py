@@ -109,8 +109,8 @@ def test_a_late_discovery_does_not_undo_a_session():
     assert conversation.client.revision is LATEST_SESSION
 
 
-def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
-    server = talk(LATEST_SESSION).server
+def test_a_handshake_that_is_let_in_by_hand_is_still_one_at_a_time():
+    server = Conversation(LATEST_SESSION).open("opening").server
     again = decode(
         message(
             id=9,

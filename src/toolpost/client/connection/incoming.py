@@ -240,9 +240,10 @@ class IncomingRouter:
 
     def handle_oversized(self, line: OversizedLine) -> None:
         """Fail the request whose answer was dropped for its length, or answer the server's request."""
-        self._stats.record_discard("message over the limit")
         error = line.make_error()
-        logger.log(self._warnings.choose_level(), "dropped a message from the server: %.1000s", error)
+        if not line.is_reported:
+            self._stats.record_discard("message over the limit")
+            logger.log(self._warnings.choose_level(), "dropped a message from the server: %.1000s", error)
         call = self._find_call(error)
         if call is not None:
             hint = "raise the limit: `Stdio(…, max_line=…)`"
