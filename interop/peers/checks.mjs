@@ -99,7 +99,7 @@ const CASES = [
         assert.deepEqual(result.structuredContent, { dish: 'soup', portions: 2 });
         assert.deepEqual(JSON.parse(text(result)), { dish: 'soup', portions: 2 });
         const number = (await peer.call('add', { a: 1, b: 2 })).structuredContent;
-        assert.deepEqual(number, peer.stateless ? 3 : { result: 3 });
+        assert.deepEqual(number, { result: 3 });
     }, EVERYWHERE],
     ['tools: structured output, nested', '2025-06-18', '', async peer => {
         const [soup, tea] = [{ dish: 'soup', portions: 2 }, { dish: 'tea', portions: 1 }];
