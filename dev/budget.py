@@ -15,23 +15,23 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_095,
-    "auth": 4_284,
-    "cli": 6_609,
-    "client": 5_938,
-    "protocol": 4_852,
-    "server": 9_207,
-    "server/http": 3_935,
-    "stores": 436,
-    "testing": 2_726,
-    "transports": 3_628,
+    ".": 2_366,
+    "auth": 4_283,
+    "cli": 6_564,
+    "client": 6_183,
+    "protocol": 4_934,
+    "server": 9_550,
+    "server/http": 4_055,
+    "stores": 1_088,
+    "testing": 2_751,
+    "transports": 3_659,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 45_058
+MAX_ALL_LINES: Final = 46_781
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 187
+MAX_ALL_MODULES: Final = 192
 
 ROOT: Final = "src/toolpost/"
 
