@@ -279,10 +279,7 @@ class RedirectListener:
         hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
         name, _, port = "".join(hosts).rpartition(":")
         if len(hosts) != 1 or port != str(self._port) or not is_loopback_host(name.strip("[]")):
-            return (
-                "421 Misdirected Request",
-                _NOT_FOUND_TEXT,
-            )  # another name that resolves to us (DNS rebinding)
+            return "421 Misdirected Request", _NOT_FOUND_TEXT  # another name for us (DNS rebinding)
         path, _, query = words[1].partition("?")
         if path != self._path or self.redirect_parameters.done():
             return "404 Not Found", _NOT_FOUND_TEXT

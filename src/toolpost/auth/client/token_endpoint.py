@@ -12,12 +12,12 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from toolpost.auth.arguments import split_scopes
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, S, convert_document, encode_basic
 from toolpost.auth.jose import DpopProver, PrivateKey, import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
+from toolpost.principal import find_scopes
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.urls import has_secret
 
@@ -133,7 +133,7 @@ def parse_token_response(
         expires_at=None if seconds is None else time.time() + seconds,
         early=REFRESH_MARGIN if seconds is None else min(REFRESH_MARGIN, seconds / 4),
         refresh=given.refresh_token or before.refresh,
-        scopes=before.scopes if given.scope is None else split_scopes(given.scope),
+        scopes=before.scopes if given.scope is None else find_scopes(given.scope),
         asked=asked,
         key=before.key,
     )

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from toolpost.auth.arguments import check_flag
 from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
 from toolpost.auth.server.jwt import LEEWAY, Jwt, check_audience, check_times
@@ -105,9 +106,8 @@ class Auth:
                 f"issuer= names {len(self.issuers)} issuers, but verifier= only accepts tokens of {known!r}: "
                 "pass a function that calls one Jwt(…) per issuer"
             )
-        for flag, value in (("dpop", dpop), ("nonce", nonce)):
-            if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
-                raise TypeError(f"{flag} must be True or False, not {value!r}")
+        check_flag("dpop", dpop)
+        check_flag("nonce", nonce)
         if dpop or nonce:
             import_jose()  # raises if it is not installed
         self._implies = _check_implies(implies)
