@@ -11,14 +11,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
-from typing import Any, Final, Literal, NamedTuple, get_args
-
-import msgspec
+from typing import Literal, NamedTuple, get_args
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end
+from toolpost.testing.channel import (
+    ChannelWrapper,
+    Sender,
+    WrappedTarget,
+    decode_or_text,
+    get_member,
+    other_end,
+)
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 
@@ -174,7 +179,7 @@ class Faulty(ChannelWrapper):
         self._plan = plan or FaultPlan(faults)
         self._here: Sender = end
         self._there: Sender = other_end(end)
-        self._methods: dict[Any, str] = {}
+        self._methods: dict[tuple[Sender, str], str] = {}
         self._cut = False
         self._ready: deque[tuple[float, bytes]] = deque()
         self._overtaken: tuple[float, bytes] | None = None
@@ -283,15 +288,13 @@ class Faulty(ChannelWrapper):
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
-        try:
-            head = _HEAD_DECODER.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None
-        if head.method is None:
-            return self._methods.pop((other_end(sender), head.id), None)
-        if head.id is not None:
-            self._methods[sender, head.id] = head.method
-        return head.method
+        message = decode_or_text(data)
+        method, request_id = get_member(message, "method"), get_member(message, "id")
+        if method is None:
+            return self._methods.pop((other_end(sender), repr(request_id)), None)
+        if request_id is not None:
+            self._methods[sender, repr(request_id)] = method
+        return method
 
 
 class _Delivery(NamedTuple):
@@ -301,11 +304,3 @@ class _Delivery(NamedTuple):
     copies: int
     delay: float
     overtaken_for: float | None
-
-
-class _MessageHead(msgspec.Struct):
-    id: int | str | None = None
-    method: str | None = None
-
-
-_HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)

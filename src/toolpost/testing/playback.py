@@ -17,7 +17,7 @@ from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
 from toolpost.protocol.jsonrpc import encode, encode_error, shorten
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, PING, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN
-from toolpost.testing.channel import decode_or_text
+from toolpost.testing.channel import decode_or_text, get_member
 from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID
@@ -61,13 +61,6 @@ def matches_recorded(recorded: Any, now: Any) -> bool:
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
         return len(some) == len(others) and all(map(matches_recorded, some, others))
     return recorded == MASKED or (recorded == now and isinstance(recorded, bool) == isinstance(now, bool))
-
-
-def get_member(value: Any, *names: str) -> Any:
-    """Return a member of nested objects, or None."""
-    for name in names:
-        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return value
 
 
 # --------------------------------------------------------------------- exchanges

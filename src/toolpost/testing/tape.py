@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,6 +24,8 @@ from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
 from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 TAPE_FORMAT: Final = 1  # the version in the header; a reader refuses others
 
@@ -121,26 +123,24 @@ def read_tape(path: str | PathLike[str]) -> tuple[TapeHeader, list[TapeLine]]:
         MCPError: the file is not a recording, or one of its lines is invalid; the message names it.
     """
     rows = Path(path).read_bytes().splitlines()
-    header = _decode_row(path, 1, rows[0] if rows else b"", TapeHeader)
+    hint = "create one with `toolpost.testing.record` or `toolpost tap --record`"
+    header = _decode_row(f"{path}, line 1: not a recording", rows[0] if rows else b"", TapeHeader, hint)
     if header.tape != TAPE_FORMAT:
         text = f"{path} has format {header.tape}; this version reads format {TAPE_FORMAT}"
         raise MCPError(text, hint="record it again")
-    lines = [row for row in enumerate(rows[1:], 2) if row[1].strip()]
-    return header, [_decode_row(path, number, row, TapeLine) for number, row in lines]
+    hint = "fix or remove the line, or record it again"
+    return header, [
+        _decode_row(f"{path}, line {number}: invalid line", row, TapeLine, hint)
+        for number, row in enumerate(rows[1:], 2)
+        if row.strip()
+    ]
 
 
-def _decode_row(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -> Any:
+def _decode_row(problem: str, row: bytes, kind: type[S], hint: str) -> S:
     try:
         return msgspec.json.decode(row, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        problem, hint = _ROW_ERRORS[kind]
-        raise MCPError(f"{path}, line {number}: {problem}: {error}", hint=hint) from None
-
-
-_ROW_ERRORS: Final = {
-    TapeHeader: ("not a recording", "create one with `toolpost.testing.record` or `toolpost tap --record`"),
-    TapeLine: ("invalid line", "fix or remove the line, or record it again"),
-}
+        raise MCPError(f"{problem}: {error}", hint=hint) from None
 
 
 # --------------------------------------------------------------------- recording

@@ -15,9 +15,16 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, decode_or_text, other_end
+from toolpost.testing.channel import (
+    Sender,
+    TappedChannel,
+    WrappedTarget,
+    decode_or_text,
+    get_member,
+    other_end,
+)
 from toolpost.testing.masking import Mask
-from toolpost.testing.playback import get_member, matches_pattern
+from toolpost.testing.playback import matches_pattern
 from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"

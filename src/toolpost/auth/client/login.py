@@ -245,11 +245,9 @@ class RedirectListener:
             await asyncio.gather(*self._connections.values())
 
     async def _listen(self, address: str) -> asyncio.Server:
-        return await asyncio.start_server(
-            self._accept_connection, address, self._port, limit=MAX_REQUEST_BYTES
-        )
+        return await asyncio.start_server(self._on_connection, address, self._port, limit=MAX_REQUEST_BYTES)
 
-    def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_ones = [each for each in self._connections if not each.is_closing()]
         if len(open_ones) >= MAX_CONNECTIONS:
             open_ones[0].transport.abort()

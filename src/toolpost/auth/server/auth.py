@@ -122,9 +122,8 @@ class Auth:
         """Add the issuer and all implied scopes to the principal of a token."""
         issuer = found.issuer or (self.issuers[0] if len(self.issuers) == 1 else "")
         if self._has_builtin_verifier and issuer not in self.issuers:  # a user's verifier knows its issuers
-            raise TokenRejected(
-                f"unknown token issuer: {issuer[:MAX_QUOTED_LENGTH]!r} is not in Auth(issuer=…)"
-            )
+            shown = issuer[:MAX_QUOTED_LENGTH]
+            raise TokenRejected(f"unknown token issuer: {shown!r} is not in Auth(issuer=…)")
         return replace(found, issuer=issuer, scopes=self.expand_scopes(parse_scopes(found.scopes)))
 
     def expand_scopes(self, granted: frozenset[str]) -> frozenset[str]:

@@ -118,21 +118,18 @@ def check_source(report: DoctorReport, word: str) -> None:
 STEP_TIMEOUT: Final = 10.0  # seconds for each step
 EXPIRY_WARNING_DAYS: Final = 14  # warn if a certificate expires within this many days
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_TRUST_HINT: Final = "use a certificate of a public CA, or set SSL_CERT_FILE to the certificate of your CA"
+_NAME_HINT: Final = "use that name in the URL, or get a certificate for this name"
 _CERTIFICATE_ERRORS: Final = (
     ("certificate has expired", "expired", "renew it on the server"),
     ("not yet valid", "not valid yet", "check the clock of this machine"),
-    ("self-signed certificate in certificate chain", "unknown issuer", ""),
-    ("self-signed certificate", "self-signed", ""),
-    ("unable to get local issuer certificate", "unknown issuer", ""),
-    ("mismatch", "issued for another name", "use that name in the URL, or get a certificate for this name"),
-    (
-        "not valid for",
-        "issued for another name",
-        "use that name in the URL, or get a certificate for this name",
-    ),
+    ("self-signed certificate in certificate chain", "unknown issuer", _TRUST_HINT),
+    ("self-signed certificate", "self-signed", _TRUST_HINT),
+    ("unable to get local issuer certificate", "unknown issuer", _TRUST_HINT),
+    ("mismatch", "issued for another name", _NAME_HINT),
+    ("not valid for", "issued for another name", _NAME_HINT),
 )
 """Part of an OpenSSL message → its meaning, and a hint."""
-_TRUST_HINT: Final = "use a certificate of a public CA, or set SSL_CERT_FILE to the certificate of your CA"
 
 
 async def check_url(report: DoctorReport, place: Http) -> None:
@@ -216,7 +213,7 @@ async def _check_tls(report: DoctorReport, address: tuple[str, int], host: str) 
         problem, hint = error.verify_message or str(error), ""
         for part, meaning, advice in _CERTIFICATE_ERRORS:
             if part in problem:
-                problem, hint = f"{meaning} ({problem})", advice or _TRUST_HINT
+                problem, hint = f"{meaning} ({problem})", advice
                 break
         report.stop_unreachable("tls", f"invalid certificate: {problem}", hint)
     except ssl.SSLError as error:

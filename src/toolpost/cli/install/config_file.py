@@ -103,10 +103,8 @@ class HostConfigFile:
         try:
             return self._parse_text(self.text.removeprefix(_BOM))
         except ConfigSyntaxError as error:
-            hint = "fix the file; it was not changed"
-            raise CommandError(
-                f"invalid {self._format.upper()} in {self.path}: {error}", hint=hint
-            ) from error
+            text = f"invalid {self._format.upper()} in {self.path}: {error}"
+            raise CommandError(text, hint="fix the file; it was not changed") from error
 
     def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
         """Return the text after these changes. Verifies that nothing else changed."""
