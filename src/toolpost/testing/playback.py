@@ -194,9 +194,19 @@ class _ExchangeGrouper:
 
 
 class Replay:
-    """The server of a recorded conversation; a target for any number of clients, each from the beginning.
+    """The server of a recorded conversation: `Client(replay("weather.jsonl"))`.
 
-    Takes the arguments of `replay`.
+    A target for any number of clients, each from the beginning. A request gets the response that was recorded
+    for the same method and params, in recorded order, with the notifications and requests of the server that
+    came with it. The client must respond to those as recorded. An unrecorded request gets an error that shows
+    the closest recorded one.
+
+    Args:
+        path: a file written by `record` or `toolpost tap --record`.
+        again: whether a request may be sent more often than it was recorded; the last response is repeated.
+
+    Raises:
+        MCPError: the file is not a recording.
     """
 
     def __init__(self, path: str | PathLike[str], *, again: bool = False) -> None:
@@ -271,21 +281,7 @@ class Replay:
         return InternalError(f"{request} was not recorded in {self._path}{hint}")
 
 
-def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
-    """The server of a recorded conversation: `Client(replay("weather.jsonl"))`.
-
-    A request gets the response that was recorded for the same method and params, in recorded order, with the
-    notifications and requests of the server that came with it. The client must respond to those as recorded.
-    An unrecorded request gets an error that shows the closest recorded one.
-
-    Args:
-        path: a file written by `record` or `toolpost tap --record`.
-        again: whether a request may be sent more often than it was recorded; the last response is repeated.
-
-    Raises:
-        MCPError: the file is not a recording.
-    """
-    return Replay(path, again=again)
+replay = Replay
 
 
 class _ActiveExchange(NamedTuple):

@@ -21,7 +21,8 @@ from msgspec import UNSET, UnsetType
 from toolpost.channel import Channel
 from toolpost.connect import Target, make_connector
 from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
-from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget
+from toolpost.protocol.methods import Role
+from toolpost.testing.channel import TappedChannel, WrappedTarget
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
 
@@ -45,7 +46,7 @@ class TapeLine(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sender"
     """
 
     at: float  # seconds since the recording began
-    sender: Sender
+    sender: Role
     message: Any = UNSET  # a JSON-RPC message, or a batch of them
     text: str | UnsetType = UNSET  # anything that is not JSON
     lost: int | str | UnsetType = UNSET  # the id of a client request without a response, as over HTTP
@@ -79,7 +80,7 @@ class Tape:
         self._file = self._path.open("wb")
         self._write_row(TapeHeader(TAPE_FORMAT, f"toolpost {__version__}", str(self.mask(target))))
 
-    def write(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
+    def write(self, sender: Role, data: bytes, *, link: int = 1) -> None:
         """Write a message, or other data."""
         try:
             content = {"message": self.mask(msgspec.json.decode(data))}
@@ -91,7 +92,7 @@ class Tape:
         """Record that a request of the client gets no response."""
         self._write_line("server", link, lost=request_id, why=self.mask(why))
 
-    def write_end(self, sender: Sender, why: str, *, link: int = 1) -> None:
+    def write_end(self, sender: Role, why: str, *, link: int = 1) -> None:
         """Record that a sender has closed the connection."""
         self._write_line(sender, link, closed=self.mask(why))
 
@@ -105,7 +106,7 @@ class Tape:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_line(self, sender: Sender, link: int, **content: Any) -> None:
+    def _write_line(self, sender: Role, link: int, **content: Any) -> None:
         at = round(time.monotonic() - self._began, 6)
         self._write_row(TapeLine(at, sender, link=link, **content))
 

@@ -61,14 +61,8 @@ class ClientCredentials(Grant):
         private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
         algorithm: the algorithm of the key.
         key_id: the `kid` of the key, if the authorization server has several.
-        issuer: the authorization server. The credentials are sent to no other; by default that is the first
-            one that a server names.
-        scopes: the scopes to request, besides those that the server asks for.
-        storage: where tokens are stored; by default in memory.
-        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
-        http: the HTTP library for requests to authorization servers, as for a client.
-        allow_private: allow a server to name addresses in networks that it is not in itself.
-        allow_http: allow tokens to be sent to other machines without encryption.
+        options: `issuer`, `scopes`, `storage` (by default in memory), `dpop`, `http`, `allow_private` and
+            `allow_http`, as for `OAuth`.
 
     Raises:
         ValueError: there is neither a secret nor a key, or both.
@@ -109,14 +103,11 @@ class ClientCredentials(Grant):
 class WorkloadIdentity(Grant):
     """A program that proves its identity with a JWT from its platform: a cluster, a cloud, a CI system.
 
-    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
-
     Args:
         assertion: the JWT, or a function that returns it. It is sent once to the authorization server that
             the MCP server names, so it should be short-lived and for that audience only.
         client_id: the id of the program at the authorization server, if that requires one.
-        issuer: the authorization server. The JWT is sent to no other; by default that is the first one that
-            a server names.
+        options: as for `ClientCredentials`. The JWT is sent to no other issuer.
 
     Examples:
         >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
@@ -154,8 +145,6 @@ class WorkloadIdentity(Grant):
 class EnterpriseManaged(Grant):
     """An employee whose company authorizes them, without a login page.
 
-    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
-
     Args:
         id_token: the ID token of the employee, or a function that returns it. It is sent to the company's
             identity provider only. Your program does the login there.
@@ -165,7 +154,7 @@ class EnterpriseManaged(Grant):
         idp_token_endpoint: that endpoint itself, if it is known.
         client_id: the id of this client at the authorization server of the MCP server.
         client_secret: its secret there.
-        issuer: that authorization server; by default the first one that a server names.
+        options: as for `ClientCredentials`. `issuer` is the authorization server of the MCP server.
 
     Raises:
         ValueError: the identity provider is not named.

@@ -57,7 +57,7 @@ class LoginAttempt(SecretRecord, frozen=True):
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32))  # the redirect repeats it
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))  # only its hash is sent
 
-    def build_authorization_url(
+    def build_login_url(
         self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
     ) -> str:
         """Return the URL of the login page (SEC-14)."""

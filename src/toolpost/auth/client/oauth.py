@@ -144,11 +144,9 @@ class OAuth(Grant):
         async with self._open_listener(await self._get_registration(request)) as (listener, redirect_uri):
             client = await self._ensure_registration(request, redirect_uri)
             attempt = LoginAttempt(request.server.issuer, redirect_uri)
-            resource = request.server.resource.resource
             await policy.check(endpoint, "the login page")
-            page = attempt.build_authorization_url(
-                policy, endpoint, client.client_id, resource, request.scopes
-            )
+            resource = request.server.resource.resource
+            page = attempt.build_login_url(policy, endpoint, client.client_id, resource, request.scopes)
             code = attempt.extract_code(await self._await_redirect(page, attempt, listener))
         form = {
             "grant_type": "authorization_code",
