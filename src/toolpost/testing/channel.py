@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -216,13 +216,6 @@ def decode_or_text(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return data.decode(errors="replace")
-
-
-def get_member(value: Any, *names: str) -> Any:
-    """Return a member of nested objects, or None."""
-    for name in names:
-        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return value
 
 
 def other_end(sender: Role) -> Role:

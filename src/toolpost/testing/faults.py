@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple, get_args
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
+from toolpost.json_schema import get_member
 from toolpost.protocol.methods import Role
-from toolpost.testing.channel import ChannelWrapper, WrappedTarget, decode_or_text, get_member, other_end
+from toolpost.testing.channel import ChannelWrapper, WrappedTarget, decode_or_text, other_end
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 

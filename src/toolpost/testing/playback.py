@@ -15,9 +15,10 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
+from toolpost.json_schema import get_member
 from toolpost.protocol.jsonrpc import encode, encode_error, shorten
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, PING, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN
-from toolpost.testing.channel import decode_or_text, get_member
+from toolpost.testing.channel import decode_or_text
 from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
 from toolpost.types.initialize import SUBSCRIPTION_ID

@@ -14,9 +14,10 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
+from toolpost.json_schema import get_member
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import Role
-from toolpost.testing.channel import TappedChannel, WrappedTarget, decode_or_text, get_member, other_end
+from toolpost.testing.channel import TappedChannel, WrappedTarget, decode_or_text, other_end
 from toolpost.testing.masking import Mask
 from toolpost.testing.playback import matches_pattern
 from toolpost.testing.tape import TapeLine

@@ -30,7 +30,6 @@ HISTOGRAM_ROWS: Final = 10  # the last row is for the slowest 1 %
 BAR_WIDTH: Final = 40  # columns of the longest bar
 MIN_SPREAD: Final = 1.05  # durations within this factor share one row
 ERROR_BACKOFF: Final = 0.01  # seconds; a dead server would otherwise fail a million times
-_EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
 
 
 def summarize_durations(seconds: Sequence[float]) -> dict[str, float]:
@@ -57,11 +56,8 @@ def count_bins(seconds: Sequence[float], rows: int = HISTOGRAM_ROWS) -> list[tup
 
 
 def draw_bar(part: float, width: int, *, blocks: bool) -> str:
-    """Draw a bar for a part of the width: in blocks, to an eighth of a character, or in ASCII."""
-    if not blocks:
-        return "#" * max(round(part * width), int(part > 0))
-    eighths = max(round(part * width * 8), int(part > 0))
-    return ("█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8]).rstrip()
+    """Draw a bar for a part of the width, in blocks or in ASCII."""
+    return ("█" if blocks else "#") * max(round(part * width), int(part > 0))
 
 
 def format_duration(seconds: float) -> str:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.target import FILE_PATTERN
 from toolpost.protocol.urls import is_loopback_host
 from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, Stdio, display_url
@@ -99,9 +100,10 @@ def _find_missing_interpreter(program: Path) -> str:
 
 def check_source(report: DoctorReport, word: str) -> None:
     """Check the syntax of a Python file. Does not search for modules."""
-    path = Path(word.rpartition(":")[0] if not word.endswith(".py") else word)
-    if path.suffix != ".py":
+    found = FILE_PATTERN.fullmatch(word)
+    if found is None:
         return
+    path = Path(found["path"])
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
