@@ -36,11 +36,11 @@ def target(data: bytes) -> None:
     written = ", ".join(map(_written, found))
     if len(written) <= discovery.MAX_CHALLENGE_LENGTH:
         assert discovery.parse_challenges(written) == found, "what was read is written differently"
-    scopes = discovery.split_scopes(text)
-    assert discovery.split_scopes(" ".join(scopes)) == scopes
+    scopes = discovery.find_scopes(text)
+    assert discovery.find_scopes(" ".join(scopes)) == scopes
     for long in pumped(data):
         discovery.parse_challenges(long.decode("latin-1"))
-        discovery.split_scopes(long.decode("latin-1"))
+        discovery.find_scopes(long.decode("latin-1"))
 
 
 def _written(one: Challenge) -> str:

@@ -72,6 +72,13 @@ def as_list(value: JSON) -> list[JSON]:
     return cast("list[JSON]", value) if isinstance(value, list) else []
 
 
+def get_member(value: JSON, *names: str) -> Any:
+    """Return a member of nested objects, or None."""
+    for name in names:
+        value = as_object(value).get(name)
+    return value
+
+
 def is_number(value: JSON) -> TypeGuard[float]:
     """Return whether a decoded value is a number; a boolean is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

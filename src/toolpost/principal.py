@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
-SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
-_match_scope: Final = lru_cache(256)(partial(re.fullmatch, SCOPE_PATTERN))
+_SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
+_match_scope: Final = lru_cache(256)(partial(re.fullmatch, _SCOPE_PATTERN))
 
 
 class Principal(Struct, frozen=True):
@@ -70,16 +70,26 @@ class Principal(Struct, frozen=True):
 
 def parse_scopes(given: Any) -> frozenset[str]:
     """Return scopes given as a list or as a string with spaces; TypeError or ValueError if invalid."""
+    return frozenset(list_scopes(given))
+
+
+def list_scopes(given: Any) -> tuple[str, ...]:
+    """Return the scopes that `parse_scopes` returns, in order, each once."""
     named = given.split() if isinstance(given, str) else given
     if not hasattr(named, "__iter__"):
         raise TypeError(f"scopes must be a list of strings, not {given!r}")
-    found = frozenset(cast("Iterable[Any]", named))
+    found = tuple(dict.fromkeys(cast("Iterable[Any]", named)))
     for each in found:
         if not isinstance(each, str):
-            raise TypeError(f"scopes must be strings, not {each!r}")
+            raise TypeError(f"scopes must be a list of strings, not {each!r}")
         if not _match_scope(each):
             raise ValueError(f'{each!r} is not a valid scope: use visible ASCII characters except " and \\')
-    return cast("frozenset[str]", found)
+    return found
+
+
+def find_scopes(text: str) -> tuple[str, ...]:
+    """Return the valid scopes in a string of a peer, each once."""
+    return tuple(dict.fromkeys(filter(_match_scope, text.split(" "))))
 
 
 def explain_no_scopes(principal: Principal | None) -> str | None:

@@ -5,34 +5,13 @@ Each check raises TypeError or ValueError with the name of an invalid argument. 
 
 import inspect
 import math
-import re
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import SplitResult
 
 from toolpost.auth.urls import parse_http_url
 from toolpost.errors import AuthError
-from toolpost.principal import SCOPE_PATTERN
 from toolpost.threads import ThreadPool
-
-
-def split_scopes(text: str) -> tuple[str, ...]:
-    """Return the valid scopes in a list separated by spaces, each once."""
-    return tuple(dict.fromkeys(word for word in text.split(" ") if re.fullmatch(SCOPE_PATTERN, word)))
-
-
-def normalize_scopes(scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
-    """Return scopes that a user gave as a list, or as a string with spaces, each once."""
-    given: Any = scopes.split() if isinstance(scopes, str) else () if scopes is None else scopes
-    if not isinstance(given, Iterable):
-        raise TypeError(f"scopes must be a list of strings, not {type(scopes).__name__}")
-    unique: dict[Any, None] = dict.fromkeys(cast("Iterable[Any]", given))
-    for scope in unique:
-        if not isinstance(scope, str):
-            raise TypeError(f"scopes must be a list of strings, not {scope!r}")
-        if split_scopes(scope) != (scope,):
-            raise ValueError(f"scopes: {scope!r} is not a valid scope")
-    return tuple(unique)
 
 
 def check_texts(**texts: object) -> None:
@@ -61,8 +40,8 @@ def check_http_url(url: str, name: str, hint: str = "") -> SplitResult:
 def check_flag(name: str, given: object, *others: object) -> None:
     """Check that an argument is True, False, or one of the others."""
     if not isinstance(given, bool) and not any(given is other or given == other for other in others):
-        choices = ", ".join(repr(choice) for choice in (True, False, *others))
-        raise TypeError(f"{name} must be one of {choices}, not {given!r}")
+        *choices, last = map(repr, (True, False, *others))
+        raise TypeError(f"{name} must be {', '.join(choices)} or {last}, not {given!r}")
 
 
 def check_seconds(name: str, given: object) -> None:

@@ -127,17 +127,13 @@ class AuthHttpClient:
                 sent = {"user-agent": f"toolpost/{__version__}", **(headers or {})}
                 return await _exchange(self._backend, url, sent, body)
         except TimeoutError:
-            raise AuthError(
-                f"{label} did not respond within {FETCH_TIMEOUT:g} s: {redact_url(url)}"
-            ) from None
+            problem = f"{label} did not respond within {FETCH_TIMEOUT:g} s: {redact_url(url)}"
+            raise AuthError(problem) from None
         except _DocumentTooLarge as error:
             raise AuthError(f"{label} {error}") from None
         except (ConnectFailed, RequestFailed) as error:
-            raise AuthError(
-                f"could not fetch {label}: {error.message} ({redact_url(url)})",
-                hint=error.hint,
-                retry_safe=True,
-            ) from error
+            problem = f"could not fetch {label}: {error.message} ({redact_url(url)})"
+            raise AuthError(problem, hint=error.hint, retry_safe=True) from error
 
 
 async def fetch_json(

@@ -22,19 +22,14 @@ from toolpost.errors import AuthError, TokenRejected
 MAX_JWS_PART: Final = 32 * 1024  # characters of a part of a JWS: more than an HTTP header holds
 
 
-class JoseModules(NamedTuple):
-    """The modules of joserfc."""
-
-    jwk: Any
-    jws: Any
-
-
-def import_jose() -> JoseModules:
-    """Import joserfc; AuthError if it is not installed."""
+def import_jose() -> Any:
+    """Import joserfc with its modules; AuthError if it is not installed."""
     try:
-        return JoseModules(import_module("joserfc.jwk"), import_module("joserfc.jws"))
+        for name in ("jwk", "jws", "util"):
+            import_module(f"joserfc.{name}")
     except ImportError as error:
         raise AuthError("signatures require joserfc", hint="pip install 'toolpost[auth]'") from error
+    return import_module("joserfc")
 
 
 def hash_s256(text: str) -> str:
@@ -64,7 +59,8 @@ def _make_registry() -> Any:
 
 def parse_jws(text: str, label: str = "the token") -> CompactJws:
     """Parse a compact JWS whose payload is a JSON object. Raises TokenRejected, without the text."""
-    jws, decode = import_jose().jws, import_module("joserfc.util").urlsafe_b64decode
+    jose = import_jose()
+    jws, decode = jose.jws, jose.util.urlsafe_b64decode
     try:
         found = jws.extract_compact(text.encode("ascii"), registry=_make_registry())
         # As strict as for all other JSON: joserfc would accept NaN, a byte order mark and UTF-16.
@@ -141,7 +137,8 @@ def load_key(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str
     if algorithm not in _SIGNING_ALGORITHMS:
         hint = f"use one of {', '.join(sorted(_SIGNING_ALGORITHMS))}"
         raise AuthError(f"{algorithm!r} is not an algorithm for a private key", hint=hint)
-    jwk, jws = import_jose()
+    jose = import_jose()
+    jwk, jws = jose.jwk, jose.jws
     try:
         if isinstance(key, Mapping):
             found = jwk.import_key(dict(key))

@@ -21,7 +21,15 @@ from click.shell_completion import CompletionItem
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, first_line
 from toolpost.cli.target import TargetCommand, TargetConnector, TargetSpec, build_connector
-from toolpost.json_schema import as_list, as_object, get_types, is_number, read_choices, resolve_schema
+from toolpost.json_schema import (
+    as_list,
+    as_object,
+    get_member,
+    get_types,
+    is_number,
+    read_choices,
+    resolve_schema,
+)
 from toolpost.types.prompts import Prompt
 from toolpost.types.tools import Tool
 
@@ -261,24 +269,16 @@ def find_missing(fields: Sequence[SchemaField], arguments: dict[str, Any]) -> li
     missing: dict[tuple[str, ...], SchemaField] = {}
     for each in fields:
         *above, last = each.path
-        holder = _find_object(arguments, above)
-        if not each.required or (holder is not None and last in holder):
+        holder = get_member(arguments, *above)
+        is_present = isinstance(holder, dict)
+        if not each.required or (is_present and last in holder):
             continue
-        if holder is not None and "default" in each.schema:
+        if is_present and "default" in each.schema:
             holder[last] = each.schema["default"]
-        elif holder is not None or tuple(above) in missing:
+        elif is_present or tuple(above) in missing:
             missing[each.path] = each
     replaced = {path[:-1] for path in missing}
     return [each for path, each in missing.items() if path not in replaced]
-
-
-def _find_object(arguments: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:
-    found: Any = arguments
-    for step in path:
-        found = cast("dict[str, Any]", found).get(step)
-        if not isinstance(found, dict):
-            return None
-    return cast("dict[str, Any]", found)
 
 
 def parse_arguments(text: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _COMMAND_SEPARATOR: Final = "--"  # stands before a command at the end of the li
 _URL_PREFIX: Final = re.compile(r"[A-Za-z]+://")  # `Http` rejects all schemes but http and https
 _MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _HOST_PORT_PATTERN: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
-_FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
+FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::[^:\\/]*)?")  # weather.py, weather.py:server
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
         return TargetSpec("command", tuple(rest), label)
     if _URL_PREFIX.match(first):
         return TargetSpec("url", (first,), display_url(first))
-    found = _FILE_PATTERN.fullmatch(first)
+    found = FILE_PATTERN.fullmatch(first)
     if found is not None and not Path(found["path"]).is_file():
         raise usage_error(f"file not found: {found['path']}")
     if found is not None or _MODULE_PATTERN.fullmatch(first):

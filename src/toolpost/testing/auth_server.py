@@ -8,18 +8,17 @@ registration, codes with PKCE and a consent page, refresh tokens, client credent
 import secrets
 import socket
 import time
-from base64 import b64decode, urlsafe_b64encode
+from base64 import b64decode
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from html import escape
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
 
-from toolpost.auth.jose import import_jose, parse_jws
+from toolpost.auth.jose import hash_s256, import_jose, parse_jws
 from toolpost.auth.server.dpop import PROOF_ALGORITHMS, read_proof
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.protocol.urls import is_loopback_host
@@ -441,8 +440,8 @@ class AuthorizationServer(TokenIssuer):
             self.revoked.add(grant.family)  # the code or its token may be stolen (RFC 6749 §4.1.2)
             raise OAuthError("invalid_grant", "the code has already been used")
         grant.used = True
-        proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
-        if not secrets.compare_digest(proven, grant.asked["code_challenge"].encode()):
+        proven = hash_s256(given.get("code_verifier", ""))
+        if not secrets.compare_digest(proven.encode(), grant.asked["code_challenge"].encode()):
             raise OAuthError("invalid_grant", "the code belongs to another client")
         redirect = grant.asked["redirect_uri"]
         if given.get("redirect_uri", redirect) != redirect:

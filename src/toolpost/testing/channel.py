@@ -16,12 +16,11 @@ from toolpost.channel import Channel
 from toolpost.client.connection.negotiate import Connector
 from toolpost.connect import Target, TargetOptions, make_connector
 from toolpost.errors import ChannelClosed
+from toolpost.protocol.methods import Role
 from toolpost.transports.targets import Http
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
-
-Sender = Literal["client", "server"]  # the sender of a message
 
 
 class ScriptedChannel:
@@ -193,13 +192,11 @@ class ChannelWrapper:
 class TappedChannel(ChannelWrapper):
     """A channel that passes each message with its sender to a listener; `end` is its own side."""
 
-    def __init__(
-        self, inner: Channel, listen: Callable[[Sender, bytes], object], end: Sender = "client"
-    ) -> None:
+    def __init__(self, inner: Channel, listen: Callable[[Role, bytes], object], end: Role = "client") -> None:
         super().__init__(inner)
         self._listen = listen
-        self._here: Sender = end
-        self._there: Sender = other_end(end)
+        self._here: Role = end
+        self._there: Role = other_end(end)
 
     async def receive(self) -> bytes:
         """Return the next message of the peer."""
@@ -221,7 +218,7 @@ def decode_or_text(data: bytes) -> Any:
         return data.decode(errors="replace")
 
 
-def other_end(sender: Sender) -> Sender:
+def other_end(sender: Role) -> Role:
     """Return the peer of a sender."""
     return "server" if sender == "client" else "client"
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
-from typing import Any, Final, Literal, NamedTuple, get_args
-
-import msgspec
+from typing import Literal, NamedTuple, get_args
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.channel import ChannelWrapper, Sender, WrappedTarget, other_end
+from toolpost.json_schema import get_member
+from toolpost.protocol.methods import Role
+from toolpost.testing.channel import ChannelWrapper, WrappedTarget, decode_or_text, other_end
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 
@@ -42,14 +42,14 @@ class Fault:
     """
 
     kind: FaultKind
-    sender: Sender = "server"
+    sender: Role = "server"
     nth: int = 1
     method: str | None = None
     seconds: float = 0.05
     data: bytes | None = None
 
     def __post_init__(self) -> None:
-        for name, kinds in (("kind", FaultKind), ("sender", Sender)):
+        for name, kinds in (("kind", FaultKind), ("sender", Role)):
             if getattr(self, name) not in get_args(kinds):
                 choice = ", ".join(map(repr, get_args(kinds)))
                 raise ValueError(f"{name}: {getattr(self, name)!r} is not one of {choice}")
@@ -75,7 +75,7 @@ class Chance:
 
     seed: int
     _: KW_ONLY
-    sender: Sender | None = None
+    sender: Role | None = None
     seconds: float = 0.05
     cut: float = 0.0
     delay: float = 0.0
@@ -87,7 +87,7 @@ class Chance:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)  # noqa: S311 - must be reproducible
 
-    def select_faults(self, sender: Sender, data: bytes) -> Iterator[Fault]:
+    def select_faults(self, sender: Role, data: bytes) -> Iterator[Fault]:
         """Iterate over the faults of a message."""
         if self.sender in {None, sender}:
             for kind in get_args(FaultKind):
@@ -119,7 +119,7 @@ class FaultPlan:
         self._faults = [(fault, count(1)) for fault in faults if isinstance(fault, Fault)]
         self._chances = [chance for chance in faults if isinstance(chance, Chance)]
 
-    def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
+    def select_faults(self, sender: Role, method: str | None, data: bytes) -> list[Fault]:
         """Return the faults of the next message."""
         found = [
             fault
@@ -168,13 +168,13 @@ class Faulty(ChannelWrapper):
     """
 
     def __init__(
-        self, inner: Channel, *faults: Fault | Chance, end: Sender = "client", plan: FaultPlan | None = None
+        self, inner: Channel, *faults: Fault | Chance, end: Role = "client", plan: FaultPlan | None = None
     ) -> None:
         super().__init__(inner)
         self._plan = plan or FaultPlan(faults)
-        self._here: Sender = end
-        self._there: Sender = other_end(end)
-        self._methods: dict[Any, str] = {}
+        self._here: Role = end
+        self._there: Role = other_end(end)
+        self._methods: dict[tuple[Role, str], str] = {}
         self._cut = False
         self._ready: deque[tuple[float, bytes]] = deque()
         self._overtaken: tuple[float, bytes] | None = None
@@ -261,7 +261,7 @@ class Faulty(ChannelWrapper):
         if self._cut:
             raise ChannelClosed("the connection was cut", sent=False)
 
-    async def _prepare(self, sender: Sender, data: bytes) -> "_Delivery | None":
+    async def _prepare(self, sender: Role, data: bytes) -> "_Delivery | None":
         """Apply the faults to a message. Returns None if it is lost, raises `ChannelClosed` after a cut."""
         planned = self._plan.select_faults(sender, self._method(sender, data), data)
         faults = {fault.kind: fault for fault in planned}
@@ -281,17 +281,15 @@ class Faulty(ChannelWrapper):
             overtaken_for=faults["reorder"].seconds if "reorder" in faults else None,
         )
 
-    def _method(self, sender: Sender, data: bytes) -> str | None:
+    def _method(self, sender: Role, data: bytes) -> str | None:
         """Return the method of a message; for a response that of its request."""
-        try:
-            head = _HEAD_DECODER.decode(data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None
-        if head.method is None:
-            return self._methods.pop((other_end(sender), head.id), None)
-        if head.id is not None:
-            self._methods[sender, head.id] = head.method
-        return head.method
+        message = decode_or_text(data)
+        method, request_id = get_member(message, "method"), get_member(message, "id")
+        if method is None:
+            return self._methods.pop((other_end(sender), repr(request_id)), None)
+        if request_id is not None:
+            self._methods[sender, repr(request_id)] = method
+        return method
 
 
 class _Delivery(NamedTuple):
@@ -301,11 +299,3 @@ class _Delivery(NamedTuple):
     copies: int
     delay: float
     overtaken_for: float | None
-
-
-class _MessageHead(msgspec.Struct):
-    id: int | str | None = None
-    method: str | None = None
-
-
-_HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)

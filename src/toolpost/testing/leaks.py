@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from asyncio.base_events import BaseEventLoop
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,37 +176,37 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
 
     def __init__(self, timeout: float = LEAK_TIMEOUT) -> None:
         self._timeout = timeout
-        self._cancelled_tasks: list[str] = []
-        self._task_recorder = record_cancelled_tasks(self._cancelled_tasks)
-        self._before = HeldResources.__new__(HeldResources)
 
     def __enter__(self) -> Self:
         if _is_loop_running():
             raise RuntimeError("an event loop is running: use `async with no_leaks():`")
-        self._task_recorder.__enter__()
-        self._before = HeldResources()
-        return self
+        return self._begin()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
-        while looks.poll():
+        for _ in self._check(error):
             time.sleep(POLL_INTERVAL)
-        self._report(looks, error)
 
     async def __aenter__(self) -> Self:
+        return self._begin()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for _ in self._check(error):
+            await asyncio.sleep(POLL_INTERVAL)
+
+    def _begin(self) -> Self:
+        self._cancelled_tasks: list[str] = []
+        self._task_recorder = record_cancelled_tasks(self._cancelled_tasks)
         self._task_recorder.__enter__()
         self._before = HeldResources()
         return self
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
-        while looks.poll():  # noqa: ASYNC110 - there is no event for the end of a process or descriptor
-            await asyncio.sleep(POLL_INTERVAL)
-        self._report(looks, error)
-
-    def _report(self, looks: LeakPoller, error: BaseException | None) -> None:
+    def _check(self, error: BaseException | None) -> Iterator[None]:
+        """Yield while resources may still end; raise AssertionError if some are left."""
+        poller = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
+        while poller.poll():
+            yield
         self._task_recorder.__exit__(None, None, None)
-        lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(looks.leaks)
+        lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(poller.leaks)
         if lines and error is None:
             raise AssertionError("leaked resources:\n" + "\n".join(lines))
 

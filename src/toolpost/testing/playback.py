@@ -15,6 +15,7 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
+from toolpost.json_schema import get_member
 from toolpost.protocol.jsonrpc import encode, encode_error, shorten
 from toolpost.protocol.methods import CANCELLED, INITIALIZE, PING, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN
 from toolpost.testing.channel import decode_or_text
@@ -61,13 +62,6 @@ def matches_recorded(recorded: Any, now: Any) -> bool:
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
         return len(some) == len(others) and all(map(matches_recorded, some, others))
     return recorded == MASKED or (recorded == now and isinstance(recorded, bool) == isinstance(now, bool))
-
-
-def get_member(value: Any, *names: str) -> Any:
-    """Return a member of nested objects, or None."""
-    for name in names:
-        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return value
 
 
 # --------------------------------------------------------------------- exchanges
@@ -201,9 +195,19 @@ class _ExchangeGrouper:
 
 
 class Replay:
-    """The server of a recorded conversation; a target for any number of clients, each from the beginning.
+    """The server of a recorded conversation: `Client(replay("weather.jsonl"))`.
 
-    Takes the arguments of `replay`.
+    A target for any number of clients, each from the beginning. A request gets the response that was recorded
+    for the same method and params, in recorded order, with the notifications and requests of the server that
+    came with it. The client must respond to those as recorded. An unrecorded request gets an error that shows
+    the closest recorded one.
+
+    Args:
+        path: a file written by `record` or `toolpost tap --record`.
+        again: whether a request may be sent more often than it was recorded; the last response is repeated.
+
+    Raises:
+        MCPError: the file is not a recording.
     """
 
     def __init__(self, path: str | PathLike[str], *, again: bool = False) -> None:
@@ -278,21 +282,7 @@ class Replay:
         return InternalError(f"{request} was not recorded in {self._path}{hint}")
 
 
-def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
-    """The server of a recorded conversation: `Client(replay("weather.jsonl"))`.
-
-    A request gets the response that was recorded for the same method and params, in recorded order, with the
-    notifications and requests of the server that came with it. The client must respond to those as recorded.
-    An unrecorded request gets an error that shows the closest recorded one.
-
-    Args:
-        path: a file written by `record` or `toolpost tap --record`.
-        again: whether a request may be sent more often than it was recorded; the last response is repeated.
-
-    Raises:
-        MCPError: the file is not a recording.
-    """
-    return Replay(path, again=again)
+replay = Replay
 
 
 class _ActiveExchange(NamedTuple):

@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,9 +21,12 @@ from msgspec import UNSET, UnsetType
 from toolpost.channel import Channel
 from toolpost.connect import Target, make_connector
 from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
-from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget
+from toolpost.protocol.methods import Role
+from toolpost.testing.channel import TappedChannel, WrappedTarget
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 TAPE_FORMAT: Final = 1  # the version in the header; a reader refuses others
 
@@ -43,7 +46,7 @@ class TapeLine(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sender"
     """
 
     at: float  # seconds since the recording began
-    sender: Sender
+    sender: Role
     message: Any = UNSET  # a JSON-RPC message, or a batch of them
     text: str | UnsetType = UNSET  # anything that is not JSON
     lost: int | str | UnsetType = UNSET  # the id of a client request without a response, as over HTTP
@@ -77,7 +80,7 @@ class Tape:
         self._file = self._path.open("wb")
         self._write_row(TapeHeader(TAPE_FORMAT, f"toolpost {__version__}", str(self.mask(target))))
 
-    def write(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
+    def write(self, sender: Role, data: bytes, *, link: int = 1) -> None:
         """Write a message, or other data."""
         try:
             content = {"message": self.mask(msgspec.json.decode(data))}
@@ -89,7 +92,7 @@ class Tape:
         """Record that a request of the client gets no response."""
         self._write_line("server", link, lost=request_id, why=self.mask(why))
 
-    def write_end(self, sender: Sender, why: str, *, link: int = 1) -> None:
+    def write_end(self, sender: Role, why: str, *, link: int = 1) -> None:
         """Record that a sender has closed the connection."""
         self._write_line(sender, link, closed=self.mask(why))
 
@@ -103,7 +106,7 @@ class Tape:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_line(self, sender: Sender, link: int, **content: Any) -> None:
+    def _write_line(self, sender: Role, link: int, **content: Any) -> None:
         at = round(time.monotonic() - self._began, 6)
         self._write_row(TapeLine(at, sender, link=link, **content))
 
@@ -121,26 +124,24 @@ def read_tape(path: str | PathLike[str]) -> tuple[TapeHeader, list[TapeLine]]:
         MCPError: the file is not a recording, or one of its lines is invalid; the message names it.
     """
     rows = Path(path).read_bytes().splitlines()
-    header = _decode_row(path, 1, rows[0] if rows else b"", TapeHeader)
+    hint = "create one with `toolpost.testing.record` or `toolpost tap --record`"
+    header = _decode_row(f"{path}, line 1: not a recording", rows[0] if rows else b"", TapeHeader, hint)
     if header.tape != TAPE_FORMAT:
         text = f"{path} has format {header.tape}; this version reads format {TAPE_FORMAT}"
         raise MCPError(text, hint="record it again")
-    lines = [row for row in enumerate(rows[1:], 2) if row[1].strip()]
-    return header, [_decode_row(path, number, row, TapeLine) for number, row in lines]
+    hint = "fix or remove the line, or record it again"
+    return header, [
+        _decode_row(f"{path}, line {number}: invalid line", row, TapeLine, hint)
+        for number, row in enumerate(rows[1:], 2)
+        if row.strip()
+    ]
 
 
-def _decode_row(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -> Any:
+def _decode_row(problem: str, row: bytes, kind: type[S], hint: str) -> S:
     try:
         return msgspec.json.decode(row, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        problem, hint = _ROW_ERRORS[kind]
-        raise MCPError(f"{path}, line {number}: {problem}: {error}", hint=hint) from None
-
-
-_ROW_ERRORS: Final = {
-    TapeHeader: ("not a recording", "create one with `toolpost.testing.record` or `toolpost tap --record`"),
-    TapeLine: ("invalid line", "fix or remove the line, or record it again"),
-}
+        raise MCPError(f"{problem}: {error}", hint=hint) from None
 
 
 # --------------------------------------------------------------------- recording

@@ -14,10 +14,12 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
+from toolpost.json_schema import get_member
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.testing.channel import Sender, TappedChannel, WrappedTarget, decode_or_text, other_end
+from toolpost.protocol.methods import Role
+from toolpost.testing.channel import TappedChannel, WrappedTarget, decode_or_text, other_end
 from toolpost.testing.masking import Mask
-from toolpost.testing.playback import get_member, matches_pattern
+from toolpost.testing.playback import matches_pattern
 from toolpost.testing.tape import TapeLine
 
 ELLIPSIS: Final = "…"
@@ -36,7 +38,7 @@ _UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCurso
 class TranscriptEntry(NamedTuple):
     """One message."""
 
-    sender: Sender
+    sender: Role
     message: Any  # decoded; a string if it is not JSON
     at: float = 0.0  # seconds since the first
     link: int = 1  # the number of the connection: there may be several clients, and each may reconnect
@@ -78,7 +80,7 @@ class Transcript:
         """Return the target, with the messages of its clients added here."""
         return WrappedTarget(target, self.wrap_channel)
 
-    def wrap_channel(self, channel: Channel, *, end: Sender = "client") -> Channel:
+    def wrap_channel(self, channel: Channel, *, end: Role = "client") -> Channel:
         """Return a channel, with its messages added here.
 
         Args:
@@ -88,7 +90,7 @@ class Transcript:
         self._links += 1
         return TappedChannel(channel, partial(self.add, link=self._links), end)
 
-    def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
+    def add(self, sender: Role, data: bytes, *, link: int = 1) -> None:
         """Add a message, or a batch."""
         message = decode_or_text(data)
         if not self.entries:
@@ -107,7 +109,7 @@ class Transcript:
                 transcript.entries.append(TranscriptEntry(line.sender, message, line.at, line.link))
         return transcript
 
-    def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
+    def messages(self, method: str | None = None, *, sender: Role | None = None) -> list[Any]:
         """Return the messages, decoded; only those of one method or one sender if it is given."""
         found = [each.message for each in self.entries if sender in {None, each.sender}]
         return [each for each in found if method is None or get_member(each, "method") == method]
@@ -170,8 +172,8 @@ class _LineFormatter:
     """Formats lines, and numbers the requests."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, Sender, str], str] = {}  # by connection, sender, and `repr` of the id
-        self._tokens: dict[tuple[int, Sender, str], str] = {}
+        self._numbers: dict[tuple[int, Role, str], str] = {}  # by connection, sender, and `repr` of the id
+        self._tokens: dict[tuple[int, Role, str], str] = {}
         self._counts = {"client": 0, "server": 0}
 
     def format_line(self, entry: TranscriptEntry) -> str:

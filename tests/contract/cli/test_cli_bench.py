@@ -115,8 +115,8 @@ def test_errors_are_counted_by_kind(server):
     ("words", "code", "told"),
     [
         (["nothing"], 1, "nothing"),
-        (["add", "--args", "{"], 2, "invalid JSON"),
-        (["add", "--args", "[]"], 2, "a JSON object"),
+        (["add", "--args", "{"], 2, "--args: not a JSON object"),
+        (["add", "--args", "[]"], 2, "--args: not a JSON object"),
         (["--args", "{}"], 2, "--args requires a tool"),
         (["add", "--list"], 2, "--list and TOOL cannot be combined"),
         (["--for", "0"], 2, "x>0"),

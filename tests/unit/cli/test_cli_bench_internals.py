@@ -61,8 +61,8 @@ def test_nothing_has_no_quantile():
     [
         (1, True, "████"),
         (0.5, True, "██"),
-        (0.4, True, "█▋"),
-        (0.001, True, "▏"),
+        (0.4, True, "██"),
+        (0.001, True, "█"),
         (0, True, ""),
         (0.5, False, "##"),
         (0.001, False, "#"),

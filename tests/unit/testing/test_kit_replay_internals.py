@@ -7,8 +7,9 @@ import pytest
 from calculator import calculator
 from toolpost import Client, Http, RPCError, SyncClient
 from toolpost.errors import RequestFailed
+from toolpost.json_schema import get_member
 from toolpost.testing import read_tape, record, replay
-from toolpost.testing.playback import get_member, matches_pattern, matches_recorded
+from toolpost.testing.playback import matches_pattern, matches_recorded
 from toolpost.transports.backends.asgi import AsgiBackend
 
 

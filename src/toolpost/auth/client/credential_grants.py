@@ -4,21 +4,15 @@
 `EnterpriseManaged` (an ID token, which a company exchanges). The client is registered beforehand.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, Unpack
 
 import msgspec
 
-from toolpost.auth.arguments import (
-    call_user_function,
-    check_http_url,
-    check_text,
-    check_texts,
-    normalize_scopes,
-)
+from toolpost.auth.arguments import call_user_function, check_http_url, check_text, check_texts
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
-from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.client.grant import Grant, GrantOptions, TokenRequest
 from toolpost.auth.client.storage import Storage
 from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
 from toolpost.auth.fetch import AuthHttpClient, convert_document, use_backend
@@ -67,14 +61,8 @@ class ClientCredentials(Grant):
         private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
         algorithm: the algorithm of the key.
         key_id: the `kid` of the key, if the authorization server has several.
-        issuer: the authorization server. The credentials are sent to no other; by default that is the first
-            one that a server names.
-        scopes: the scopes to request, besides those that the server asks for.
-        storage: where tokens are stored; by default in memory.
-        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
-        http: the HTTP library for requests to authorization servers, as for a client.
-        allow_private: allow a server to name addresses in networks that it is not in itself.
-        allow_http: allow tokens to be sent to other machines without encryption.
+        options: `issuer`, `scopes`, `storage` (by default in memory), `dpop`, `http`, `allow_private` and
+            `allow_http`, as for `OAuth`.
 
     Raises:
         ValueError: there is neither a secret nor a key, or both.
@@ -93,13 +81,7 @@ class ClientCredentials(Grant):
         private_key: "str | bytes | Mapping[str, Any] | None" = None,
         algorithm: str = "ES256",
         key_id: str | None = None,
-        issuer: str | None = None,
-        scopes: "str | Iterable[str] | None" = None,
-        storage: Storage | None = None,
-        dpop: DpopMode = "auto",
-        http: object = None,
-        allow_private: bool = False,
-        allow_http: bool = False,
+        **options: Unpack[GrantOptions],
     ) -> None:
         if (client_secret is None) == (private_key is None):
             raise ValueError("pass either client_secret= or private_key=")
@@ -107,8 +89,7 @@ class ClientCredentials(Grant):
         check_texts(client_secret=client_secret)
         self._client = client_id, client_secret
         self._key = None if private_key is None else load_key(private_key, algorithm, key_id)
-        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        super().__init__(settings, storage, client=client_id, issuer=issuer)
+        super().__init__(client_id, **options)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
         """Request a token with the credentials."""
@@ -122,14 +103,11 @@ class ClientCredentials(Grant):
 class WorkloadIdentity(Grant):
     """A program that proves its identity with a JWT from its platform: a cluster, a cloud, a CI system.
 
-    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
-
     Args:
         assertion: the JWT, or a function that returns it. It is sent once to the authorization server that
             the MCP server names, so it should be short-lived and for that audience only.
         client_id: the id of the program at the authorization server, if that requires one.
-        issuer: the authorization server. The JWT is sent to no other; by default that is the first one that
-            a server names.
+        options: as for `ClientCredentials`. The JWT is sent to no other issuer.
 
     Examples:
         >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
@@ -143,21 +121,14 @@ class WorkloadIdentity(Grant):
         assertion: SecretSource,
         *,
         client_id: str | None = None,
-        issuer: str | None = None,
-        scopes: "str | Iterable[str] | None" = None,
-        storage: Storage | None = None,
-        dpop: DpopMode = "auto",
-        http: object = None,
-        allow_private: bool = False,
-        allow_http: bool = False,
+        **options: Unpack[GrantOptions],
     ) -> None:
         check_texts(client_id=client_id)
         _check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
-        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        client = f"{client_id or 'workload'} {_fingerprint_secret(assertion, storage)}"
-        super().__init__(settings, storage, client=client, issuer=issuer)
+        client = f"{client_id or 'workload'} {_fingerprint_secret(assertion, options.get('storage'))}"
+        super().__init__(client, **options)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
         """Exchange the JWT for a token. A refusal is final: the same JWT is not sent again."""
@@ -174,8 +145,6 @@ class WorkloadIdentity(Grant):
 class EnterpriseManaged(Grant):
     """An employee whose company authorizes them, without a login page.
 
-    `scopes`, `storage`, `dpop`, `http`, `allow_private` and `allow_http` are those of `ClientCredentials`.
-
     Args:
         id_token: the ID token of the employee, or a function that returns it. It is sent to the company's
             identity provider only. Your program does the login there.
@@ -185,7 +154,7 @@ class EnterpriseManaged(Grant):
         idp_token_endpoint: that endpoint itself, if it is known.
         client_id: the id of this client at the authorization server of the MCP server.
         client_secret: its secret there.
-        issuer: that authorization server; by default the first one that a server names.
+        options: as for `ClientCredentials`. `issuer` is the authorization server of the MCP server.
 
     Raises:
         ValueError: the identity provider is not named.
@@ -210,13 +179,7 @@ class EnterpriseManaged(Grant):
         idp_client_secret: str | None = None,
         idp_issuer: str | None = None,
         idp_token_endpoint: str | None = None,
-        issuer: str | None = None,
-        scopes: "str | Iterable[str] | None" = None,
-        storage: Storage | None = None,
-        dpop: DpopMode = "auto",
-        http: object = None,
-        allow_private: bool = False,
-        allow_http: bool = False,
+        **options: Unpack[GrantOptions],
     ) -> None:
         _check_secret("id_token", id_token)
         check_texts(idp_client_id=idp_client_id, client_id=client_id)
@@ -230,9 +193,8 @@ class EnterpriseManaged(Grant):
         self._idp = idp_issuer, idp_token_endpoint
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
-        settings = GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http)
-        client = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, storage)}"
-        super().__init__(settings, storage, client=client, issuer=issuer)
+        client = f"{client_id} of {idp_client_id} {_fingerprint_secret(id_token, options.get('storage'))}"
+        super().__init__(client, **options)
 
     async def obtain(self, request: TokenRequest) -> Tokens:
         """Get an assertion from the company, and exchange it for a token."""
@@ -246,8 +208,8 @@ class EnterpriseManaged(Grant):
     async def _request_assertion(self, request: TokenRequest) -> str:
         """Return the company's assertion about the employee, for one authorization server and resource."""
         # The user has named the identity provider, so any network is allowed; http only on this machine.
-        policy = UrlPolicy(self._idp_url, allow_private=True, allow_http=self.settings.allow_http)
-        async with use_backend(self.settings.http) as backend:
+        policy = UrlPolicy(self._idp_url, allow_private=True, allow_http=self.allow_http)
+        async with use_backend(self.http) as backend:
             fetch = AuthHttpClient(backend, policy)
             issuer, endpoint = self._idp
             if endpoint is not None:

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolpost.auth.arguments import split_scopes
 from toolpost.auth.fetch import AuthHttpClient, convert_document
 from toolpost.auth.urls import (
     list_resource_metadata_urls,
@@ -19,6 +18,7 @@ from toolpost.auth.urls import (
     redact_url,
 )
 from toolpost.errors import AuthError
+from toolpost.principal import find_scopes
 
 MAX_ISSUERS: Final = 16  # authorization servers of a resource that are considered
 
@@ -223,7 +223,7 @@ class Challenge(NamedTuple):
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes that the request needs (AUTH-10)."""
-        return split_scopes(self.params.get("scope", ""))
+        return find_scopes(self.params.get("scope", ""))
 
 
 def parse_challenges(text: str) -> list[Challenge]:

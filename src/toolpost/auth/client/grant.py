@@ -9,10 +9,10 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -46,6 +46,7 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
+from toolpost.principal import list_scopes
 from toolpost.single_flight import SingleFlight
 
 if TYPE_CHECKING:
@@ -62,10 +63,12 @@ DpopMode: TypeAlias = "bool | Literal['auto']"
 """Whether tokens are bound to a key: always, never, or where both servers support it."""
 
 
-class GrantSettings(NamedTuple):
-    """The options of every grant."""
+class GrantOptions(TypedDict, total=False):
+    """The options that all grants without a login have in common."""
 
-    scopes: tuple[str, ...]
+    issuer: str | None
+    scopes: "str | Iterable[str] | None"
+    storage: Storage | None
     dpop: DpopMode
     http: object
     allow_private: bool
@@ -114,21 +117,29 @@ class Grant(ABC):
 
     def __init__(
         self,
-        settings: GrantSettings,
-        storage: Storage | None,
-        *,
         client: str,
-        issuer: str | None,
+        *,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: DpopMode = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
         is_pinned: bool = True,
     ) -> None:
-        check_flag("dpop", settings.dpop, "auto")
-        check_flag("allow_private", settings.allow_private)
-        check_flag("allow_http", settings.allow_http)
+        check_flag("dpop", dpop, "auto")
+        check_flag("allow_private", allow_private)
+        check_flag("allow_http", allow_http)
         check_storage(storage)
         check_texts(issuer=issuer)
         if issuer is not None:
             check_http_url(issuer, f"issuer={issuer[:80]!r}", "; example: https://login.example.com")
-        self.settings = settings
+        self.scopes = () if scopes is None else list_scopes(scopes)
+        self.dpop: DpopMode = dpop
+        self.http = http
+        self.allow_private = allow_private
+        self.allow_http = allow_http
         self.storage = ResilientStorage(MemoryTokens() if storage is None else storage)
         self.client_key = f"{type(self).__name__} {client}"  # kinds of grants share no tokens
         self.issuer = issuer
@@ -206,8 +217,7 @@ class TokenProvider:
     def __init__(self, server: str, grant: Grant) -> None:
         self._server = server
         self._grant = grant
-        allow_private, allow_http = grant.settings.allow_private, grant.settings.allow_http
-        self._url_policy = UrlPolicy(server, allow_private=allow_private, allow_http=allow_http)
+        self._url_policy = UrlPolicy(server, allow_private=grant.allow_private, allow_http=grant.allow_http)
         self._url_policy.check_scheme(server, "the URL of the server")
         self._cache = TokenCache()
         self._records = TokenRecords(grant.storage, server, grant.client_key)
@@ -243,7 +253,7 @@ class TokenProvider:
     async def on_rejected(self, request: "OutgoingRequest", refused: "CredentialsRejection") -> bool:
         """Return whether there is another token; RequestFailed if an unattended request has to wait."""
         cache = self._cache
-        selected = select_challenge(refused.challenge, self._grant.settings.dpop)
+        selected = select_challenge(refused.challenge, self._grant.dpop)
         may_ask = not (request.unattended and self._grant.asks_user)
         has_new_nonce = cache.store_nonce(request.url, refused.headers)
         if has_new_nonce and refused.status == 401 and selected.challenge.error == "use_dpop_nonce":
@@ -307,10 +317,9 @@ class TokenProvider:
 
     def _is_sufficient(self, tokens: Tokens | None) -> bool:
         """Return whether tokens were requested with all scopes and the key that the user wants now."""
-        settings = self._grant.settings
-        if tokens is None or (settings.dpop is True and tokens.kind != "dpop"):
+        if tokens is None or (self._grant.dpop is True and tokens.kind != "dpop"):
             return False
-        return {*settings.scopes} <= {*tokens.scopes, *tokens.asked}
+        return {*self._grant.scopes} <= {*tokens.scopes, *tokens.asked}
 
     async def _renew(
         self,
@@ -323,7 +332,7 @@ class TokenProvider:
         """Replace the tokens that were refused."""
         grant, refused = self._grant, self._cache.tokens
         metadata_url = selected.challenge.params.get("resource_metadata")
-        async with use_backend(grant.settings.http) as backend:
+        async with use_backend(grant.http) as backend:
             fetch = AuthHttpClient(backend, self._url_policy)
             server = await discover(fetch, self._server, metadata_url, grant.issuer)
             known = server.record
@@ -336,10 +345,9 @@ class TokenProvider:
                     self._cache.put(kept)
                     return
                 last = kept or (refused if self._records.server == known else None)
-                settings, asks_user = grant.settings, grant.asks_user
-                scopes = selected.compute_scopes(server, last, settings.scopes, asks_user=asks_user)
-                proofs = load_prover(last) or selected.make_prover(server, settings.dpop)
-                request = TokenRequest(fetch, server, scopes, proofs, settings.dpop)
+                scopes = selected.compute_scopes(server, last, grant.scopes, asks_user=grant.asks_user)
+                proofs = load_prover(last) or selected.make_prover(server, grant.dpop)
+                request = TokenRequest(fetch, server, scopes, proofs, grant.dpop)
                 # A refresh does not add scopes (RFC 6749, section 6).
                 can_refresh = refresh and self._is_sufficient(last)
                 if can_refresh and last and await run_to_completion(self._refresh(request, last)):
@@ -355,7 +363,7 @@ class TokenProvider:
         if not tokens.is_stale:
             return
         try:
-            async with use_backend(grant.settings.http) as backend, AsyncExitStack() as held:
+            async with use_backend(grant.http) as backend, AsyncExitStack() as held:
                 try:
                     async with asyncio.timeout(None if tokens.is_expired else LOCK_TIMEOUT):
                         await held.enter_async_context(self._records.lock(known))
@@ -369,7 +377,7 @@ class TokenProvider:
                 fetch = AuthHttpClient(backend, self._url_policy)
                 last = kept or tokens
                 server = await rediscover(fetch, known)
-                request = TokenRequest(fetch, server, last.asked, load_prover(last), grant.settings.dpop)
+                request = TokenRequest(fetch, server, last.asked, load_prover(last), grant.dpop)
                 if last.refresh is None and not grant.asks_user:
                     await self._obtain(request, "refreshed")
                 elif not await run_to_completion(self._refresh(request, last)):

@@ -57,7 +57,7 @@ class LoginAttempt(SecretRecord, frozen=True):
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32))  # the redirect repeats it
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))  # only its hash is sent
 
-    def build_authorization_url(
+    def build_login_url(
         self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
     ) -> str:
         """Return the URL of the login page (SEC-14)."""
@@ -245,11 +245,9 @@ class RedirectListener:
             await asyncio.gather(*self._connections.values())
 
     async def _listen(self, address: str) -> asyncio.Server:
-        return await asyncio.start_server(
-            self._accept_connection, address, self._port, limit=MAX_REQUEST_BYTES
-        )
+        return await asyncio.start_server(self._on_connection, address, self._port, limit=MAX_REQUEST_BYTES)
 
-    def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_ones = [each for each in self._connections if not each.is_closing()]
         if len(open_ones) >= MAX_CONNECTIONS:
             open_ones[0].transport.abort()
@@ -279,10 +277,7 @@ class RedirectListener:
         hosts = [line[5:].strip().lower() for line in lines[1:] if line.lower().startswith("host:")]
         name, _, port = "".join(hosts).rpartition(":")
         if len(hosts) != 1 or port != str(self._port) or not is_loopback_host(name.strip("[]")):
-            return (
-                "421 Misdirected Request",
-                _NOT_FOUND_TEXT,
-            )  # another name that resolves to us (DNS rebinding)
+            return "421 Misdirected Request", _NOT_FOUND_TEXT  # another name for us (DNS rebinding)
         path, _, query = words[1].partition("?")
         if path != self._path or self.redirect_parameters.done():
             return "404 Not Found", _NOT_FOUND_TEXT

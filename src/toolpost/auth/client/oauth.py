@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolpost.auth.arguments import check_http_url, check_seconds, check_texts, normalize_scopes
+from toolpost.auth.arguments import check_http_url, check_seconds, check_texts
 from toolpost.auth.client import login
-from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.client.grant import DpopMode, Grant, TokenRequest
 from toolpost.auth.client.login import LoginAttempt, OpenUrl, RedirectListener, RedirectParameters
 from toolpost.auth.client.storage import FileTokens, Storage
 from toolpost.auth.client.token_endpoint import (
@@ -114,10 +114,14 @@ class OAuth(Grant):
         self._open_url: OpenUrl = open_url or login.open_in_browser
         self._timeout = timeout
         super().__init__(
-            GrantSettings(normalize_scopes(scopes), dpop, http, allow_private, allow_http),
-            FileTokens() if storage is None else storage,
-            client=client_id or client_metadata_url or f"dynamic {client_name}",
+            client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,
+            scopes=scopes,
+            storage=FileTokens() if storage is None else storage,
+            dpop=dpop,
+            http=http,
+            allow_private=allow_private,
+            allow_http=allow_http,
             is_pinned=client_id is not None,
         )
 
@@ -140,11 +144,9 @@ class OAuth(Grant):
         async with self._open_listener(await self._get_registration(request)) as (listener, redirect_uri):
             client = await self._ensure_registration(request, redirect_uri)
             attempt = LoginAttempt(request.server.issuer, redirect_uri)
-            resource = request.server.resource.resource
             await policy.check(endpoint, "the login page")
-            page = attempt.build_authorization_url(
-                policy, endpoint, client.client_id, resource, request.scopes
-            )
+            resource = request.server.resource.resource
+            page = attempt.build_login_url(policy, endpoint, client.client_id, resource, request.scopes)
             code = attempt.extract_code(await self._await_redirect(page, attempt, listener))
         form = {
             "grant_type": "authorization_code",
@@ -248,7 +250,7 @@ class OAuth(Grant):
             "application_type": "native" if is_loopback_host(urlsplit(redirect_uri).hostname) else "web",
             **request.scope_param,
         }
-        if self.settings.dpop is True:
+        if self.dpop is True:
             document["dpop_bound_access_tokens"] = True
         url, headers = issuer.registration_endpoint, {"content-type": JSON_TYPE}
         body = msgspec.json.encode(document)

@@ -298,10 +298,8 @@ class ResilientStorage:
         except AuthError:
             raise
         except Exception as error:
-            kind = type(self._storage).__name__
-            raise AuthError(
-                f"token storage {kind} failed: {type(error).__name__}", hint="see storage="
-            ) from error
+            problem = f"token storage {type(self._storage).__name__} failed: {type(error).__name__}"
+            raise AuthError(problem, hint="see storage=") from error
 
 
 def check_storage(given: object) -> None:

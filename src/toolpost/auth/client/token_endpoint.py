@@ -12,12 +12,12 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from toolpost.auth.arguments import split_scopes
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.fetch import FORM_TYPE, AuthHttpClient, AuthHttpResponse, S, convert_document, encode_basic
 from toolpost.auth.jose import DpopProver, PrivateKey, import_jose
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
+from toolpost.principal import find_scopes
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.urls import has_secret
 
@@ -133,7 +133,7 @@ def parse_token_response(
         expires_at=None if seconds is None else time.time() + seconds,
         early=REFRESH_MARGIN if seconds is None else min(REFRESH_MARGIN, seconds / 4),
         refresh=given.refresh_token or before.refresh,
-        scopes=before.scopes if given.scope is None else split_scopes(given.scope),
+        scopes=before.scopes if given.scope is None else find_scopes(given.scope),
         asked=asked,
         key=before.key,
     )
@@ -198,9 +198,8 @@ class ClientIdentity(NamedTuple):
             return {"client_id": client.client_id, "client_secret": client.client_secret}, {}
         if method == "client_secret_basic":
             return {}, {"authorization": encode_basic(client.client_id, client.client_secret)}
-        raise AuthError(
-            f"the authorization server requires an unsupported authentication method: {method[:60]!r}"
-        )
+        problem = "the authorization server requires an unsupported authentication method"
+        raise AuthError(f"{problem}: {method[:60]!r}")
 
 
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
@@ -264,9 +263,8 @@ def make_denial_error(
     description = _sanitize_description(text, hidden) if isinstance(text, str) else ""
     reason = f"{code or f'HTTP {answer.status}'}{description and f': {description}'}"
     if (answer.is_transient or code in _TRANSIENT_ERRORS) and code not in _PERMANENT_ERRORS:
-        return AuthError(
-            f"{endpoint} is temporarily unavailable: {reason}", hint="try again later", retry_safe=True
-        )
+        problem = f"{endpoint} is temporarily unavailable: {reason}"
+        return AuthError(problem, hint="try again later", retry_safe=True)
     return AuthorizationDenied(f"{endpoint} denied the request: {reason}", code)
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from toolpost.auth.arguments import check_flag
 from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
 from toolpost.auth.server.jwt import LEEWAY, Jwt, check_audience, check_times
@@ -105,9 +106,8 @@ class Auth:
                 f"issuer= names {len(self.issuers)} issuers, but verifier= only accepts tokens of {known!r}: "
                 "pass a function that calls one Jwt(…) per issuer"
             )
-        for flag, value in (("dpop", dpop), ("nonce", nonce)):
-            if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers err
-                raise TypeError(f"{flag} must be True or False, not {value!r}")
+        check_flag("dpop", dpop)
+        check_flag("nonce", nonce)
         if dpop or nonce:
             import_jose()  # raises if it is not installed
         self._implies = _check_implies(implies)
@@ -122,9 +122,8 @@ class Auth:
         """Add the issuer and all implied scopes to the principal of a token."""
         issuer = found.issuer or (self.issuers[0] if len(self.issuers) == 1 else "")
         if self._has_builtin_verifier and issuer not in self.issuers:  # a user's verifier knows its issuers
-            raise TokenRejected(
-                f"unknown token issuer: {issuer[:MAX_QUOTED_LENGTH]!r} is not in Auth(issuer=…)"
-            )
+            shown = issuer[:MAX_QUOTED_LENGTH]
+            raise TokenRejected(f"unknown token issuer: {shown!r} is not in Auth(issuer=…)")
         return replace(found, issuer=issuer, scopes=self.expand_scopes(parse_scopes(found.scopes)))
 
     def expand_scopes(self, granted: frozenset[str]) -> frozenset[str]:

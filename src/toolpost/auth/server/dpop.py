@@ -13,9 +13,10 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from toolpost.auth.jose import hash_s256, import_jose, parse_jws
-from toolpost.auth.server.jwt import ASYMMETRIC_ALGORITHMS, read_keys
+from toolpost.auth.server.jwt import ASYMMETRIC_ALGORITHMS, read_keys, read_text
 from toolpost.auth.urls import normalize_origin
 from toolpost.errors import InvalidSeal, RequestFailed, TokenRejected
+from toolpost.json_schema import as_object
 from toolpost.principal import Principal
 from toolpost.protocol.seal import KeyRing
 from toolpost.stores.store import RecordStore
@@ -60,23 +61,18 @@ class DpopVerifier:
     ) -> None:
         """Check that a proof is valid for this request and token, and was not used before."""
         claims, thumbprint = read_proof(proof, method, url)
-        bound = principal.claims.get("cnf")
-        wanted = cast("dict[str, Any]", bound).get("jkt") if isinstance(bound, dict) else None
-        if not isinstance(wanted, str) or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
+        wanted = read_text(as_object(principal.claims.get("cnf")), "jkt")
+        if not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
             raise TokenRejected("the proof is signed by a different key than the token is bound to")
-        ath = claims.get("ath")
-        if not isinstance(ath, str) or not hmac.compare_digest(ath.encode(), hash_s256(token).encode()):
+        if not hmac.compare_digest(read_text(claims, "ath").encode(), hash_s256(token).encode()):
             raise TokenRejected("the proof is for another token")
         if keys is not None:
-            nonce = claims.get("nonce")
             try:
-                keys.open(
-                    nonce if isinstance(nonce, str) else "", audience=_NONCE_AUDIENCE, now=int(time.time())
-                )
+                keys.open(read_text(claims, "nonce"), audience=_NONCE_AUDIENCE, now=int(time.time()))
             except InvalidSeal:
                 raise NonceRequired("the proof has no valid nonce") from None
-        name = claims.get("jti")
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_JTI_LENGTH:
+        name = read_text(claims, "jti")
+        if not 0 < len(name) <= MAX_JTI_LENGTH:
             raise TokenRejected("the proof has no jti")
         # Last, so that only proofs for valid tokens are stored.
         seen = sha256(f"{thumbprint} {name}".encode()).hexdigest()

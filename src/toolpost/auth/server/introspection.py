@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 from urllib.parse import urlencode
 
-from toolpost.auth.arguments import check_duration
+from toolpost.auth.arguments import check_duration, check_text
 from toolpost.auth.fetch import FORM_TYPE, ISSUER_TIMEOUT, check_backend, encode_basic, fetch_json
 from toolpost.auth.server.jwt import (
     LEEWAY,
@@ -78,11 +78,8 @@ class Introspection:
     ) -> None:
         self.cache_ttl = check_duration(cache_ttl, "cache_ttl", 3600)
         self._endpoint = check_url(endpoint, "endpoint", "https://login.example.com/introspect")
-        for name, value in (("client_id", client_id), ("client_secret", client_secret)):
-            if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] - os.environ.get may return None
-                raise ValueError(
-                    f"{name} must be a string; it is {'empty' if value == '' else type(value).__name__}"
-                )
+        check_text("client_id", client_id)
+        check_text("client_secret", client_secret)
         self._credentials = encode_basic(client_id, client_secret)
         self.issuer = issuer and check_issuer(issuer)
         self._audience = parse_audience(audience)

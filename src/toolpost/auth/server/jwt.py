@@ -22,6 +22,7 @@ from toolpost.auth.urls import (
     list_server_metadata_urls,
 )
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
+from toolpost.json_schema import as_list
 from toolpost.principal import Principal
 from toolpost.token_bucket import TokenBucket
 
@@ -187,10 +188,10 @@ def check_issuer_claim(claims: Mapping[str, Any], issuer: str) -> None:
 
 def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
     """Reject a token that was issued for none of these resources."""
-    meant = claims.get("aud")
-    named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
+    meant: Any = claims.get("aud")
+    named = as_list(meant) or [meant]
     if not any(is_same_resource(each, here) for each in named for here in resources):
-        found, due = repr(cast("Any", meant))[:MAX_QUOTED_LENGTH], " or ".join(map(repr, resources))
+        found, due = repr(meant)[:MAX_QUOTED_LENGTH], " or ".join(map(repr, resources))
         raise TokenRejected(f"wrong token audience: aud is {found}, expected {due}")
 
 
@@ -217,10 +218,10 @@ def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
 
 def build_principal(claims: dict[str, Any]) -> Principal:
     """Return the principal that the claims of a token name."""
-    subject, client = _read_text(claims, "sub"), _read_text(claims, "client_id") or _read_text(claims, "azp")
+    subject, client = read_text(claims, "sub"), read_text(claims, "client_id") or read_text(claims, "azp")
     if not subject and not client:
         raise TokenRejected("the token names no subject and no client")
-    return Principal(subject, _read_text(claims, "iss"), client, _read_scopes(claims), claims)
+    return Principal(subject, read_text(claims, "iss"), client, _read_scopes(claims), claims)
 
 
 def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:
@@ -228,11 +229,11 @@ def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:
     granted = claims.get("scope", claims.get("scp"))
     if isinstance(granted, str):
         return frozenset(granted.split())
-    listed = cast("list[Any]", granted) if isinstance(granted, list) else []
-    return frozenset(each for each in listed if isinstance(each, str))
+    return frozenset(each for each in as_list(granted) if isinstance(each, str))
 
 
-def _read_text(claims: Mapping[str, Any], name: str) -> str:
+def read_text(claims: Mapping[str, Any], name: str) -> str:
+    """Return a claim if it is a string, else an empty string."""
     value = claims.get(name)
     return value if isinstance(value, str) else ""
 
@@ -252,10 +253,9 @@ class VerificationKey(NamedTuple):
     def can_verify(self, algorithm: str, kid: str | None) -> bool:
         """Return whether the key may verify signatures of this algorithm, by the key of this name."""
         kind, curve = ALGORITHMS[algorithm]
-        named = kid is None or self.kid in {None, kid}
-        return (
-            named and self.kind == kind and curve in {"", self.curve} and self.algorithm in {None, algorithm}
-        )
+        if kid is not None and self.kid not in {None, kid}:
+            return False
+        return self.kind == kind and curve in {"", self.curve} and self.algorithm in {None, algorithm}
 
     def has_signed(self, token: CompactJws) -> bool:
         """Return whether a signature is by this key, which must be of the kind that the algorithm needs."""
@@ -282,8 +282,7 @@ def read_keys(given: Any) -> list[VerificationKey]:
 
 def _split_keys(given: Any) -> list[Any]:
     if isinstance(given, Mapping):
-        found = cast("Mapping[str, Any]", given).get("keys", [given])
-        return cast("list[Any]", found) if isinstance(found, list) else []
+        return as_list(cast("Mapping[str, Any]", given).get("keys", [given]))
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         return [given]
     return list(cast("Iterable[Any]", given))

@@ -17,9 +17,9 @@ from statistics import fmean, quantiles
 from typing import Any, Final
 
 import click
-import msgspec
 
 from toolpost.cli.errors import FAILED, INTERRUPTED, OK, usage_error
+from toolpost.cli.schema_options import parse_arguments
 from toolpost.cli.target import TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, RPCError
@@ -30,7 +30,6 @@ HISTOGRAM_ROWS: Final = 10  # the last row is for the slowest 1 %
 BAR_WIDTH: Final = 40  # columns of the longest bar
 MIN_SPREAD: Final = 1.05  # durations within this factor share one row
 ERROR_BACKOFF: Final = 0.01  # seconds; a dead server would otherwise fail a million times
-_EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
 
 
 def summarize_durations(seconds: Sequence[float]) -> dict[str, float]:
@@ -57,11 +56,8 @@ def count_bins(seconds: Sequence[float], rows: int = HISTOGRAM_ROWS) -> list[tup
 
 
 def draw_bar(part: float, width: int, *, blocks: bool) -> str:
-    """Draw a bar for a part of the width: in blocks, to an eighth of a character, or in ASCII."""
-    if not blocks:
-        return "#" * max(round(part * width), int(part > 0))
-    eighths = max(round(part * width * 8), int(part > 0))
-    return ("█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8]).rstrip()
+    """Draw a bar for a part of the width, in blocks or in ASCII."""
+    return ("█" if blocks else "#") * max(round(part * width), int(part > 0))
 
 
 def format_duration(seconds: float) -> str:
@@ -119,20 +115,9 @@ class LoadGenerator:
                 self.durations.append(time.perf_counter() - due)
 
 
-def _parse_arguments(
-    _ctx: click.Context, _param: click.Parameter, value: str | None
-) -> dict[str, Any] | None:
-    try:
-        return None if value is None else msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.ValidationError:
-        raise click.BadParameter('expected a JSON object, for example \'{"city": "Oslo"}\'') from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise click.BadParameter(f"invalid JSON: {error}") from None
-
-
 @click.command(cls=TargetCommand)
 @click.argument("tool", required=False)
-@click.option("--args", "arguments", metavar="JSON", callback=_parse_arguments, help="Arguments of the tool.")
+@click.option("--args", metavar="JSON", help="Arguments of the tool.")
 @click.option("--list", "lists", is_flag=True, help="Request the list of tools instead of a ping.")
 @click.option(
     "--for",
@@ -157,7 +142,7 @@ def _parse_arguments(
     help="Start N requests per second; time spent waiting counts as latency.",
 )
 def bench_command(
-    *, target: TargetConnector, tool: str | None, arguments: dict[str, Any] | None, lists: bool, **pace: Any
+    *, target: TargetConnector, tool: str | None, args: str | None, lists: bool, **pace: Any
 ) -> int:
     """Load-test a server with one request: a call to TOOL, or a ping.
 
@@ -169,11 +154,12 @@ def bench_command(
     Sends one uncounted warm-up request; if it fails, the command fails. Later errors are counted, and
     the exit code is 1 if there were any.
     """  # noqa: D301 - click keeps the lines after this character
-    if tool is None and arguments is not None:
+    if tool is None and args is not None:
         raise usage_error("--args requires a tool", "name the tool after the target")
     if tool is not None and lists:
         raise usage_error("--list and TOOL cannot be combined", "omit one of them")
     request = f"calls of {tool}" if tool else TOOLS_LIST if lists else "ping"
+    arguments = None if args is None else parse_arguments(args)
     load = LoadGenerator(**pace)
     report: dict[str, Any] = {"target": target.spec.label, "what": request}
 

@@ -158,16 +158,12 @@ def init_command(*, name: str, http: bool, json: bool) -> None:
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     if not _PROJECT_NAME.fullmatch(name):
-        raise usage_error(
-            f"invalid project name {name!r}",
-            "use a letter, then letters, digits and single hyphens, for example my-server",
-        )
+        hint = "use a letter, then letters, digits and single hyphens, for example my-server"
+        raise usage_error(f"invalid project name {name!r}", hint)
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:
-        raise usage_error(
-            f"invalid project name {name!r}: {module!r} is a Python module or keyword",
-            f"for example, use {name}-server",
-        )
+        text = f"invalid project name {name!r}: {module!r} is a Python module or keyword"
+        raise usage_error(text, f"for example, use {name}-server")
     words = {
         "name": name,
         "module": module,
@@ -189,10 +185,8 @@ def _fill_templates(texts: dict[str, str], words: dict[str, str]) -> dict[str, s
 def _write_files(folder: Path, files: dict[str, str]) -> None:
     present = [file for file in files if (folder / file).exists()]
     if present:
-        raise usage_error(
-            f"{folder} already contains {', '.join(present)}",
-            "nothing was written; choose another name",
-        )
+        hint = "nothing was written; choose another name"
+        raise usage_error(f"{folder} already contains {', '.join(present)}", hint)
     for file, text in files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         with (folder / file).open("x", encoding="utf-8") as opened:

@@ -172,8 +172,7 @@ def complete_command(
     for each in found.values:
         target.output.print_text(each)
     if not found.values:
-        note = f"No completions for {argument}. Does the argument exist?"
-        target.output.print_note(note)
+        target.output.print_note(f"No completions for {argument}. Does the argument exist?")
     if found.has_more:
         total = "" if found.total is None else f" of {found.total}"
         target.output.print_note(f"Showing {len(found.values)}{total}; the server has more.")

@@ -152,10 +152,8 @@ def read_command(target: TargetConnector, uri: str, save: str | None) -> None:
     Text is printed unchanged. Binary data goes to a pipe or a file, or with --save to a folder.
     """
     with closing(TerminalPrompter(target)) as prompter:
-        progress = prompter.progress.show_progress
-        result = target.run(
-            lambda client: client.read_resource(uri, progress=progress), **prompter.client_options()
-        )
+        progress, options = prompter.progress.show_progress, prompter.client_options()
+        result = target.run(lambda client: client.read_resource(uri, progress=progress), **options)
     output = target.output
     folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
     if target.output.json:

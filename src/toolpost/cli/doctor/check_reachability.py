@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.target import FILE_PATTERN
 from toolpost.protocol.urls import is_loopback_host
 from toolpost.transports.backends.backend import describe_error
 from toolpost.transports.targets import Http, Stdio, display_url
@@ -99,9 +100,10 @@ def _find_missing_interpreter(program: Path) -> str:
 
 def check_source(report: DoctorReport, word: str) -> None:
     """Check the syntax of a Python file. Does not search for modules."""
-    path = Path(word.rpartition(":")[0] if not word.endswith(".py") else word)
-    if path.suffix != ".py":
+    found = FILE_PATTERN.fullmatch(word)
+    if found is None:
         return
+    path = Path(found["path"])
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
@@ -118,21 +120,18 @@ def check_source(report: DoctorReport, word: str) -> None:
 STEP_TIMEOUT: Final = 10.0  # seconds for each step
 EXPIRY_WARNING_DAYS: Final = 14  # warn if a certificate expires within this many days
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_TRUST_HINT: Final = "use a certificate of a public CA, or set SSL_CERT_FILE to the certificate of your CA"
+_NAME_HINT: Final = "use that name in the URL, or get a certificate for this name"
 _CERTIFICATE_ERRORS: Final = (
     ("certificate has expired", "expired", "renew it on the server"),
     ("not yet valid", "not valid yet", "check the clock of this machine"),
-    ("self-signed certificate in certificate chain", "unknown issuer", ""),
-    ("self-signed certificate", "self-signed", ""),
-    ("unable to get local issuer certificate", "unknown issuer", ""),
-    ("mismatch", "issued for another name", "use that name in the URL, or get a certificate for this name"),
-    (
-        "not valid for",
-        "issued for another name",
-        "use that name in the URL, or get a certificate for this name",
-    ),
+    ("self-signed certificate in certificate chain", "unknown issuer", _TRUST_HINT),
+    ("self-signed certificate", "self-signed", _TRUST_HINT),
+    ("unable to get local issuer certificate", "unknown issuer", _TRUST_HINT),
+    ("mismatch", "issued for another name", _NAME_HINT),
+    ("not valid for", "issued for another name", _NAME_HINT),
 )
 """Part of an OpenSSL message → its meaning, and a hint."""
-_TRUST_HINT: Final = "use a certificate of a public CA, or set SSL_CERT_FILE to the certificate of your CA"
 
 
 async def check_url(report: DoctorReport, place: Http) -> None:
@@ -216,7 +215,7 @@ async def _check_tls(report: DoctorReport, address: tuple[str, int], host: str) 
         problem, hint = error.verify_message or str(error), ""
         for part, meaning, advice in _CERTIFICATE_ERRORS:
             if part in problem:
-                problem, hint = f"{meaning} ({problem})", advice or _TRUST_HINT
+                problem, hint = f"{meaning} ({problem})", advice
                 break
         report.stop_unreachable("tls", f"invalid certificate: {problem}", hint)
     except ssl.SSLError as error:

@@ -25,9 +25,9 @@ from toolpost.errors import ChannelClosed, MCPError
 from toolpost.json_schema import as_object
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.local_peer import has_capability
-from toolpost.protocol.methods import DATES, SERVER
+from toolpost.protocol.methods import DATES, SERVER, Role
 from toolpost.protocol.revisions import REVISIONS, Revision
-from toolpost.testing.channel import Sender, TappedChannel
+from toolpost.testing.channel import TappedChannel
 from toolpost.testing.schemas import Finding, lint_tool
 from toolpost.types.initialize import PaginatedResult
 from toolpost.types.tools import Tool
@@ -74,7 +74,7 @@ class CapturedChannel(TappedChannel):
         self._capture = capture
         capture.has_started = True
 
-    def _inspect(self, sender: Sender, data: bytes) -> None:
+    def _inspect(self, sender: Role, data: bytes) -> None:
         for seen in self._inspector.inspect(sender, data, time.monotonic()):
             self._capture.record(seen)
 

@@ -18,11 +18,8 @@ Verdict: TypeAlias = Literal["ok", "warn", "fail"]
 
 MAX_DETAIL_LINES: Final = 12  # details of one check to show; `--json` has them all
 MAX_TEXT_LENGTH: Final = 500  # characters of a finding, which may quote the server
-_MARKS: Final[dict[Verdict, tuple[str, str]]] = {
-    "ok": ("✓", "green"),
-    "warn": ("!", "yellow"),
-    "fail": ("✗", "red"),
-}
+_MARKS: Final[dict[Verdict, str]] = {"ok": "✓", "warn": "!", "fail": "✗"}
+_COLOURS: Final[dict[Verdict, str]] = {"ok": "green", "warn": "yellow", "fail": "red"}
 _NAME_WIDTH: Final = 13  # columns for the name of a check
 
 
@@ -89,7 +86,7 @@ class DoctorReport:
         warnings = f"{counts['warn']} warning{'' if counts['warn'] == 1 else 's'}"
         texts = {"fail": f": {failures}, {warnings}.", "warn": f": {warnings}.", "ok": ": no problems found."}
         self._output.print_text()
-        self._output.print_text(target + texts[verdict], style=f"bold {_MARKS[verdict][1]}")
+        self._output.print_text(target + texts[verdict], style=f"bold {_COLOURS[verdict]}")
         return self._code
 
     def _add(self, check: CheckResult) -> None:
@@ -97,10 +94,9 @@ class DoctorReport:
         self.checks.append(check)
         if self._output.json:
             return
-        mark, colour = _MARKS[check.verdict]
-        plain = self._output.is_plain
+        colour, plain = _COLOURS[check.verdict], self._output.is_plain
         margin = " " * (_NAME_WIDTH + (6 if plain else 3))
-        head = f"{check.verdict:<5}" if plain else f"{mark} "
+        head = f"{check.verdict:<5}" if plain else f"{_MARKS[check.verdict]} "
         first, *more = check.text.splitlines() or [""]
         text = f" {check.name:<{_NAME_WIDTH}}{first}"
         if plain or check.verdict != "ok":

@@ -19,12 +19,11 @@ from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_er
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import JSON_HELP, CommandOutput
-from toolpost.cli.target import CONNECT_TIMEOUT, parse_env
+from toolpost.cli.target import CONNECT_TIMEOUT, FILE_PATTERN, parse_env
 from toolpost.transports.targets import Http, Stdio
 from toolpost.types.base import JSON
 
 _URL_PATTERN: Final = re.compile(r"https?://.", re.IGNORECASE)
-_FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?P<object>:[^:\\/]*)?")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # names of servers that every host accepts
 _GENERIC_NAMES: Final = frozenset({"__init__", "__main__", "app", "main", "mcp_server", "server"})
 """File names that do not identify a server; its folder is used instead."""
@@ -157,7 +156,7 @@ def _build_request(
 
 
 def _make_absolute(server: str) -> str:
-    found = _FILE_PATTERN.fullmatch(server)
+    found = FILE_PATTERN.fullmatch(server)
     if found is None:
         if ":" not in server or Path(server).exists():
             hint = "use, for example, weather.py or package.module:server"
@@ -166,14 +165,14 @@ def _make_absolute(server: str) -> str:
     path = Path(found["path"])
     if not path.is_file():
         raise usage_error(f"file not found: {path}")
-    return f"{path.resolve()}{found['object'] or ''}"
+    return f"{path.resolve()}{server.removeprefix(found['path'])}"
 
 
 def _choose_name(name: str | None, server: str | None) -> str:
     if name is None:
         if server is None:
             raise usage_error("a URL requires a name", "use --name NAME")
-        found = _FILE_PATTERN.fullmatch(server)
+        found = FILE_PATTERN.fullmatch(server)
         path = Path(found["path"]) if found else Path(server.partition(":")[0].rpartition(".")[2])
         stem = path.stem if path.stem not in _GENERIC_NAMES or not found else path.resolve().parent.name
         name = "-".join(_SERVER_NAME.findall(stem)) or "server"

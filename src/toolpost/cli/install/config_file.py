@@ -23,6 +23,7 @@ from toolpost.cli.errors import CommandError
 from toolpost.cli.install import jsonc
 from toolpost.cli.install.hosts import MANAGED_KEYS
 from toolpost.cli.install.jsonc import ConfigSyntaxError
+from toolpost.json_schema import get_member
 from toolpost.types.base import JSON
 
 DIFF_CONTEXT_LINES: Final = 2  # lines around a change to show
@@ -49,7 +50,7 @@ class HostConfigFile:
 
     def get_entry(self, path: Sequence[str]) -> JSON:
         """Return the value at a path, or None."""
-        return _get_value(self._parse(), path)
+        return get_member(self._parse(), *path)
 
     def with_entry(self, path: Sequence[str], entry: Mapping[str, JSON]) -> str:
         """Return the text with this entry. Keeps members that a user added to an old entry."""
@@ -103,10 +104,8 @@ class HostConfigFile:
         try:
             return self._parse_text(self.text.removeprefix(_BOM))
         except ConfigSyntaxError as error:
-            hint = "fix the file; it was not changed"
-            raise CommandError(
-                f"invalid {self._format.upper()} in {self.path}: {error}", hint=hint
-            ) from error
+            text = f"invalid {self._format.upper()} in {self.path}: {error}"
+            raise CommandError(text, hint="fix the file; it was not changed") from error
 
     def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
         """Return the text after these changes. Verifies that nothing else changed."""
@@ -187,15 +186,9 @@ def _lock_folder(folder: Path) -> Generator[None]:
         os.close(handle)
 
 
-def _get_value(document: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        document = cast("Any", document).get(key) if isinstance(document, MutableMapping) else None
-    return document
-
-
 def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
     for *outer, key in gone:
-        holder = _get_value(value, outer)
+        holder = get_member(value, *outer)
         if isinstance(holder, dict):
             cast("dict[str, Any]", holder).pop(key, None)
     for (*outer, key), new in put.items():
@@ -288,7 +281,7 @@ def _set_key(holder: Any, key: str, value: JSON, *, inline: bool) -> None:
 
 def _drop_key(document: Any, path: tuple[str, ...]) -> str:
     """Drop a key. Returns the comments after it that no other table can hold."""
-    holder = _get_value(document, path[:-1])
+    holder = get_member(document, *path[:-1])
     if not isinstance(holder, MutableMapping):
         return ""
     comments = ""

@@ -49,10 +49,8 @@ def _summarize_log(params: types.LogParams) -> str:
 
 
 def _summarize_list(result: Any, member: str) -> str:
-    count = len(getattr(result, member))
-    return (
-        f"{count} item{'' if count == 1 else 's'}{'' if result.next_cursor is None else ', and more pages'}"
-    )
+    count, more = len(getattr(result, member)), "" if result.next_cursor is None else ", and more pages"
+    return f"{count} item{'' if count == 1 else 's'}{more}"
 
 
 def _summarize_client_requests(result: types.InputRequiredResult) -> str:
@@ -145,8 +143,7 @@ class MessageInspector:
             for message in messages
         ]
         if batch and not any(revision.batches for revision in self.seen_revisions.values()):
-            text = "batches are not allowed in the negotiated revision"
-            seen[0].violations.insert(0, text)
+            seen[0].violations.insert(0, "batches are not allowed in the negotiated revision")
         return seen
 
     def _inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
