@@ -58,7 +58,9 @@ RUNNING: Final = (
     "run serve_stdio serve_http asgi serve notify_resource_updated notify_subscribers complete_elicitation"
 )
 MEMBERS: Final = {
-    "Server": f"tool add_tool resource prompt on_notification broadcast on_broadcast select factory {RUNNING}",
+    "Server": (
+        f"tool add_tool resource prompt on_notification broadcast on_broadcast select factory {RUNNING}"
+    ),
     "Handler": (
         "list_tools call_tool list_resources list_resource_templates read_resource subscribe unsubscribe "
         "list_prompts get_prompt complete set_log_level init capabilities handle_notification forward_request"
