@@ -263,7 +263,7 @@ def _batch(values: list[Any]) -> list[Any]:
 
 
 def _message(value: Any, row: Row | None = None) -> Any:
-    """Recode a message. Members of the envelope that the definition lacks are added first and removed after."""
+    """Recode a message. Members that belong to the envelope are added first and removed afterwards."""
     envelope = {"jsonrpc": "2.0"}
     if "method" in value and (row.result is not None if row else "id" in value):
         envelope["id"] = "added"
