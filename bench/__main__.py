@@ -18,7 +18,7 @@ from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import GOALS, Goal, judge
 from bench.process import Failed, cores, frozen_source, open_files
 from bench.publish import PAGES, publish
-from bench.report import shown, write
+from bench.report import format_row, write
 from bench.wrk import best_load
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -41,7 +41,7 @@ LEGEND: Final = (
 )
 
 
-def chosen(words: list[str], *, quick: bool) -> list[Scenario]:
+def select(words: list[str], *, quick: bool) -> list[Scenario]:
     """Return the scenarios whose names begin with one of the words; in a quick run, those with a goal."""
     return [
         scenario
@@ -52,10 +52,10 @@ def chosen(words: list[str], *, quick: bool) -> list[Scenario]:
 
 def _unknown(words: list[str]) -> list[str]:
     """Return the words that match no scenario."""
-    return [word for word in words if not chosen([word], quick=False)]
+    return [word for word in words if not select([word], quick=False)]
 
 
-def _measured(scenario: Scenario, arena: Arena) -> list[Row]:
+def _measure(scenario: Scenario, arena: Arena) -> list[Row]:
     """Return the rows of a scenario; one without figures if the scenario failed."""
     try:
         return scenario.run(arena)
@@ -80,7 +80,7 @@ def main() -> int:
         "--only", nargs="+", default=[], metavar="WORD", help="only scenarios that begin with WORD"
     )
     given = parser.parse_args()
-    scenarios = chosen(given.only, quick=given.quick)
+    scenarios = select(given.only, quick=given.quick)
     if unknown := _unknown(given.only):
         known = ", ".join(scenario.key for scenario in SCENARIOS)
         parser.error(f"no scenario begins with {' or '.join(unknown)}; available: {known}")
@@ -109,9 +109,9 @@ def main() -> int:
             if scenario.key.partition("-")[0] != group:
                 arena.clear()
                 group = scenario.key.partition("-")[0]
-            for row in _measured(scenario, arena):
+            for row in _measure(scenario, arena):
                 rows[row.key] = row
-                print(shown(row), flush=True)
+                print(format_row(row), flush=True)
     for name, why in missing.items():
         print(f"missing: {name}: {why}")
     concerned = [goal for goal in GOALS if _concerns(goal, scenarios)]

@@ -13,12 +13,12 @@ from bench.figures import LIMIT, OFFICIAL, OURS, Row, Sample
 from bench.process import Failed, Target, core
 from bench.targets.ways import WAYS
 
-__all__ = ["SCENARIOS", "told"]
+__all__ = ["SCENARIOS", "run_turn"]
 
 SECONDS: Final = 0.5
 
 
-def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -> dict[str, float]:
+def run_turn(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -> dict[str, float]:
     """Run one turn and return its result.
 
     Raises:
@@ -31,7 +31,7 @@ def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -
         stdin.write(f"{way} {at_once} {seconds}\n".encode())
         stdin.flush()
     except BrokenPipeError:
-        pass  # its last output says more
+        pass  # its last output has the reason
     line = stdout.readline()
     if not line:
         raise Failed(f"the program ended: {target.complaint()}")
@@ -51,7 +51,7 @@ def _application(way: str, arena: Arena) -> list[Row]:
     def prepare(name: str) -> Turn:
         contender = CONTENDERS[name]
         target = arena.running(script(f"{contender.stem}_asgi", contender.environment))
-        told(target, way, seconds=0.2)
+        run_turn(target, way, seconds=0.2)
         return partial(_cpu_per_call, target, way)
 
     row = Row.of(f"asgi-{way}", WAYS[way].title, "µs of CPU per call", more=False)
@@ -60,7 +60,7 @@ def _application(way: str, arena: Arena) -> list[Row]:
 
 
 def _cpu_per_call(target: Target, way: str) -> Sample:
-    figures = told(target, way)
+    figures = run_turn(target, way)
     return Sample(figures["cpu"] / figures["calls"] * 1e6)
 
 
@@ -102,7 +102,7 @@ def _visit(visit: Visit, arena: Arena) -> list[Row]:
         contender = CONTENDERS[name]
         command = script(f"{contender.stem}_client", contender.environment, visit.way, *place())
         target = arena.running(command)
-        told(target, "call", visit.at_once, seconds=0.2)
+        run_turn(target, "call", visit.at_once, seconds=0.2)
         return partial(_rate, target, visit.at_once)
 
     row = Row.of(visit.key, visit.title)
@@ -111,7 +111,7 @@ def _visit(visit: Visit, arena: Arena) -> list[Row]:
 
 
 def _rate(target: Target, at_once: int) -> Sample:
-    figures = told(target, "call", at_once)
+    figures = run_turn(target, "call", at_once)
     calls = figures["calls"]
     return Sample(calls / figures["seconds"], calls / figures["cpu"], figures["p50"], figures["p99"])
 

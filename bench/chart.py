@@ -29,11 +29,11 @@ def times(row: dict, name: str) -> float | None:
 
 def main() -> None:
     """Draw the chart."""
-    told = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
-    rows = {row["key"]: row for row in told["rows"]}
+    results = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
+    rows = {row["key"]: row for row in results["rows"]}
     goals = [
         goal
-        for goal in told["goals"]
+        for goal in results["goals"]
         if goal["measure"].startswith("times") and times(rows.get(goal["key"], {"targets": {}}), "toolpost")
     ]
     figure, axes = plt.subplots(figsize=(10, 0.46 * len(goals) + 1.8), dpi=110)

@@ -12,7 +12,7 @@ from types import FrameType
 
 from bench.process import ROOT, Failed
 
-__all__ = ["exit_code", "python_shown"]
+__all__ = ["exit_code", "python_path"]
 
 
 def exit_code(main: Callable[[], int]) -> int:
@@ -40,7 +40,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     sys.exit(143)
 
 
-def python_shown() -> str:
+def python_path() -> str:
     """Return the path of this interpreter relative to the checkout."""
     python = Path(sys.executable)
     return str(python.relative_to(ROOT) if python.is_relative_to(ROOT) else python)

@@ -102,24 +102,24 @@ def prepare(names: list[str]) -> dict[str, str]:
     Raises:
         Missing: the environment of toolpost or of the reference library failed.
     """
-    wanted = {name: CONTENDERS[name].environment for name in names}
+    environments = {name: CONTENDERS[name].environment for name in names}
     broken = {
         name: why
-        for name, environment in wanted.items()
-        if environment is not None and (why := _made(environment))
+        for name, environment in environments.items()
+        if environment is not None and (why := _create_environment(environment))
     }
-    ours = _made(BARE)
-    _made(CHART)  # a failure shows up when the chart is drawn
+    ours = _create_environment(BARE)
+    _create_environment(CHART)  # a failure shows up when the chart is drawn
     for name, why in ((OFFICIAL, broken.get(OFFICIAL)), (BARE, ours)):
         if why:
             raise Missing(f"could not install {name}: {why}")
     return broken
 
 
-def _made(environment: str) -> str:
+def _create_environment(environment: str) -> str:
     """Create an environment if necessary. Returns the reason of a failure, or an empty string."""
     if not (HOME / environment / ".ready").is_file():
         print(f"creating the environment {environment} …", flush=True)
     command = [sys.executable, str(ROOT / "interop" / "environments.py"), environment]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
-    return "" if made.returncode == 0 else (made.stderr.strip() or "unknown reason")[-300:]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    return "" if ran.returncode == 0 else (ran.stderr.strip() or "unknown reason")[-300:]

@@ -57,9 +57,9 @@ class Figure(NamedTuple):
     def plain(self) -> dict[str, Any]:
         """Return the JSON form."""
         low, high = self.spread
-        told = {"median": self.median, "min": low, "max": high, "rounds": len(self.samples)}
+        summary = {"median": self.median, "min": low, "max": high, "rounds": len(self.samples)}
         others = {field: self.typical(field) for field in ("per_cpu", "p50", "p99")}
-        return told | {field: value for field, value in others.items() if value is not None}
+        return summary | {field: value for field, value in others.items() if value is not None}
 
 
 class Row(NamedTuple):
@@ -116,7 +116,7 @@ class Row(NamedTuple):
             | _known(vs_official=self.times(OFFICIAL, name), vs_limit=self.times(LIMIT, name))
             for name, figure in self.figures.items()
         }
-        told = {
+        summary = {
             "key": self.key,
             "title": self.title,
             "unit": self.unit,
@@ -124,9 +124,9 @@ class Row(NamedTuple):
             "targets": targets,
         }
         if self.disturbed:
-            told["disturbed"] = True
+            summary["disturbed"] = True
         # The reason is not stored: it may contain paths of this machine.
-        return told | ({"failed": sorted(self.failed)} if self.failed else {})
+        return summary | ({"failed": sorted(self.failed)} if self.failed else {})
 
 
 def _field(samples: Sequence[Sample], field: str) -> list[float]:

@@ -14,7 +14,7 @@ __all__ = ["EMPTY", "FULL", "GOALS", "Goal", "Verdict", "judge"]
 
 EMPTY: Final = "the empty server"
 FULL: Final = "the full server"
-"""Servers of toolpost: with one tool and no sessions, and with as many as the title of the row says."""
+"""Two servers of toolpost: one tool and no sessions, or the numbers in the title of the row."""
 
 Measure = Literal["times the official SDK", "% of the limit per CPU second", "% of the empty server", "value"]
 
@@ -104,7 +104,7 @@ class Verdict(NamedTuple):
 
     @property
     def figure(self) -> float | None:
-        """What counts."""
+        """The median of the rounds, which counts."""
         return median(self.figures) if self.figures else None
 
     @property
@@ -112,8 +112,8 @@ class Verdict(NamedTuple):
         """Whether the goal was reached."""
         if self.figure is None:
             return False
-        wanted = self.goal.figure
-        return self.figure >= wanted if self.goal.sense == "at least" else self.figure <= wanted
+        threshold = self.goal.figure
+        return self.figure >= threshold if self.goal.sense == "at least" else self.figure <= threshold
 
     def __str__(self) -> str:
         goal, shown = self.goal, f"none: {self.why}"

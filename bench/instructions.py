@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.command import exit_code, python_shown
+from bench.command import exit_code, python_path
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.over_stdio import Pipe
@@ -61,7 +61,7 @@ def serve_stdio() -> list[str]:
     python, *serve = CONTENDERS[OURS].stdio()
     if not Path(python).exists():
         name = Path(python).parent.parent.name
-        make = f"{python_shown()} interop/environments.py {name}"
+        make = f"{python_path()} interop/environments.py {name}"
         raise Failed(
             f"stdio requires the environment `{name}`, which does not exist; create it with `{make}`"
         )
@@ -88,7 +88,7 @@ def talk(target: Target, calls: int) -> int:
 # --------------------------------------------------------------------- counting
 
 
-def counted(way: str) -> list[tuple[int, int]]:
+def count_instructions(way: str) -> list[tuple[int, int]]:
     """Return for each run the number of calls and of instructions of the server.
 
     Raises:
@@ -110,24 +110,24 @@ def _instructions(way: str, calls: int, target: Target) -> tuple[int, int]:
     if way == "stdio":
         calls = talk(target, calls)
     code = target.process.wait()
-    told = re.search(r"Collected : (\d+)", target.output())
-    if code or told is None:
+    collected = re.search(r"Collected : (\d+)", target.output())
+    if code or collected is None:
         raise Failed(f"{way} ended with {code}: {target.output()[-300:]}")
-    return calls, int(told[1])
+    return calls, int(collected[1])
 
 
 def per_call(way: str) -> int:
     """Return the instructions of one call."""
-    (few, less), (many, more) = counted(way)
+    (few, less), (many, more) = count_instructions(way)
     return (more - less) // (many - few)
 
 
-def recorded() -> tuple[str, dict[str, int]]:
+def read_record() -> tuple[str, dict[str, int]]:
     """Return the recorded counts and their Python version."""
     if not RECORD.exists():
         return platform.python_version(), {}
-    told = json.loads(RECORD.read_text())
-    return told["python"], told["per_call"]
+    record = json.loads(RECORD.read_text())
+    return record["python"], record["per_call"]
 
 
 def main() -> int:
@@ -153,7 +153,7 @@ def main() -> int:
         return 2
     if "stdio" in given.ways:
         serve_stdio()  # fails early if the environment is missing
-    python, before = recorded()
+    python, before = read_record()
     now: dict[str, int] = {}
     print(f"Counting {FEW} and {MANY} calls under callgrind: about {SECONDS} seconds per line.\n")
     width = max(len(WAYS[way]) for way in given.ways)
@@ -167,8 +167,8 @@ def main() -> int:
     if python != platform.python_version():
         print(f"recorded with Python {python}: not comparable")
     if given.write:
-        kept = {"python": platform.python_version(), "per_call": {**before, **now}}
-        RECORD.write_text(json.dumps(kept, indent=1) + "\n")
+        record = {"python": platform.python_version(), "per_call": {**before, **now}}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -42,7 +42,7 @@ def post(port: int, data: bytes, headers: dict[str, str]) -> bytes:
     return f"POST /mcp HTTP/1.1\r\n{lines}\r\n".encode() + data
 
 
-async def answered(reader: asyncio.StreamReader) -> Answer:
+async def read_response(reader: asyncio.StreamReader) -> Answer:
     """Read one response."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
@@ -73,7 +73,7 @@ async def ask(port: int, request: bytes) -> Answer:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     try:
         writer.write(request)
-        return _fine(await answered(reader))
+        return _fine(await read_response(reader))
     finally:
         writer.close()
 
@@ -114,14 +114,14 @@ async def _open(
     number: int,
     headers: dict[str, str],
 ) -> str:
-    async def tell(session: str, **message: Any) -> Answer:
+    async def send(session: str, **message: Any) -> Answer:
         data = json.dumps({"jsonrpc": "2.0", **message}).encode()
         writer.write(post(port, data, wire.headers("", stateless=False, session=session) | headers))
-        return _fine(await answered(reader))
+        return _fine(await read_response(reader))
 
-    hello = await tell("", id=number, method="initialize", params=wire.HELLO)
+    hello = await send("", id=number, method="initialize", params=wire.HELLO)
     session = hello.headers.get("mcp-session-id", "")
-    await tell(session, method="notifications/initialized")
+    await send(session, method="notifications/initialized")
     return session
 
 
@@ -169,7 +169,7 @@ class Loader:
                     if times and start >= until:  # at least one: the machine may be busy
                         return
                     writer.write(request)
-                    _fine(await answered(reader))
+                    _fine(await read_response(reader))
                     times.append(time.perf_counter() - start)
             finally:
                 writer.close()

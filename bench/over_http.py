@@ -1,8 +1,8 @@
 """Scenarios over HTTP: calls, lists and reads of servers that listen on loopback.
 
-A table, and one function that runs a line of it. Requests are ordinary ones unless the title says otherwise:
-each has its own headers for tracing, its own id and its own progress token. Before the load, one response of
-each target is checked: a fast error is not a valid response.
+A table, and one function that runs a line of it. Unless the title has an exception, requests are
+ordinary ones: each has its own headers for tracing, its own id and its own progress token. Before the load,
+one response of each target is checked, because an error may be faster than a valid response.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ class Line(NamedTuple):
     Args:
         key: its name.
         title: its description.
-        asked: the request.
+        request: its name in `wire.ASKS`.
         era: stateless, or session.
         mode: the response format of targets with an option for it: json, or sse.
-        who: the targets.
+        targets: their names.
         connections: the number of connections.
         tools: the number of tools of the server; 0 for the minimum.
         goal: whether it has a goal.
@@ -52,10 +52,10 @@ class Line(NamedTuple):
 
     key: str
     title: str
-    asked: str
+    request: str
     era: str
     mode: str
-    who: tuple[str, ...]
+    targets: tuple[str, ...]
     connections: int = CONNECTIONS
     tools: int = 0
     goal: bool = False
@@ -68,7 +68,7 @@ _EVENTS: Final = "text/event-stream"
 
 
 def _kind(era: str) -> str:
-    """The content type of a response without notifications; optional in the stateless era."""
+    """Return the content type of a response without notifications; optional in the stateless era."""
     return "" if era == "stateless" else "application/json"
 
 
@@ -168,7 +168,7 @@ LINES: Final = (
 
 def _run(line: Line, arena: Arena) -> list[Row]:
     prepare: dict[str, Callable[[], Turn]] = {}
-    for name in line.who:
+    for name in line.targets:
         if line.era == "session" or CONTENDERS[name].stateless:
             prepare[name] = partial(_prepare, line, arena, name)
     rounds = ROUNDS if line.goal else FEWER
@@ -179,7 +179,7 @@ def _command(line: Line, name: str) -> list[str]:
     """Return the command of a target for a scenario. Scenarios with equal needs share a process."""
     http = CONTENDERS[name].http
     if name == LIMIT:  # has no tools, but needs the number of notifications
-        return http(line.mode, *([str(NOTIFICATIONS[line.asked])] if line.asked in NOTIFICATIONS else []))
+        return http(line.mode, *([str(NOTIFICATIONS[line.request])] if line.request in NOTIFICATIONS else []))
     if line.switch:
         return http(line.mode, str(line.tools), line.switch)
     return http(line.mode, *([str(line.tools)] if line.tools else []))
@@ -191,16 +191,16 @@ def _prepare(line: Line, arena: Arena, name: str) -> Turn:
     era = "stateless" if name == LIMIT else line.era
     headers = {"authorization": f"Bearer {wire.TOKEN}"} if line.switch == "token" else {}
     requests = asyncio.run(
-        requests_for(target, line.asked, era, line.connections, headers, ordinary=line.ordinary)
+        requests_for(target, line.request, era, line.connections, headers, ordinary=line.ordinary)
     )
-    check(line.asked, asyncio.run(ask(target.port, requests[0])), line.kind, line.tools)
+    check(line.request, asyncio.run(ask(target.port, requests[0])), line.kind, line.tools)
     Loader().run(target.port, target.pid, requests, line.connections, WARM)
     return partial(arena.load.run, target.port, target.pid, requests, line.connections, SECONDS)
 
 
 async def requests_for(
     target: Target,
-    asked: str,
+    request: str,
     era: str,
     clients: int,
     headers: dict[str, str] | None = None,
@@ -209,11 +209,11 @@ async def requests_for(
 ) -> list[bytes]:
     """Return the request templates; in the session era, one session per connection."""
     stateless = era == "stateless"
-    body = wire.body(asked, wire.NUMBER, stateless=stateless, ordinary=ordinary)
+    body = wire.body(request, wire.NUMBER, stateless=stateless, ordinary=ordinary)
     more = headers or {}
     sessions = [""] if stateless else (await open_sessions(target.port, clients, headers=more)).ids
-    told = [wire.headers(asked, stateless=stateless, session=one, ordinary=ordinary) for one in sessions]
-    return [post(target.port, body, one | more) for one in told]
+    each = [wire.headers(request, stateless=stateless, session=one, ordinary=ordinary) for one in sessions]
+    return [post(target.port, body, one | more) for one in each]
 
 
 # --------------------------------------------------------------------- checking responses
@@ -229,24 +229,24 @@ _RIGHT: Final[dict[str, Callable[[dict[str, Any], int], bool]]] = {
     "read": lambda result, _: len(result["contents"][0]["text"]) == LARGE,
 }
 NOTIFICATIONS: Final = {"one": 1, "ten": 10}
-"""Return the number of progress notifications before the response."""
+"""Request → number of progress notifications before its response."""
 
 
-def check(asked: str, answer: Answer, kind: str, tools: int = 0) -> None:
+def check(request: str, answer: Answer, kind: str, tools: int = 0) -> None:
     """Check a response.
 
     Raises:
         Failed: it is wrong; the message shows it.
     """
-    *notifications, last = wire.said(answer.body)
-    told = answer.headers.get("content-type", "")
+    *notifications, last = wire.parse_messages(answer.body)
+    found = answer.headers.get("content-type", "")
     shown = answer.body[:300].decode(errors="replace")
-    if "result" not in last or not _RIGHT[asked](last["result"], tools):
+    if "result" not in last or not _RIGHT[request](last["result"], tools):
         raise Failed(f"wrong response: {shown}")
-    if len(notifications) != NOTIFICATIONS.get(asked, 0):
+    if len(notifications) != NOTIFICATIONS.get(request, 0):
         raise Failed(f"{len(notifications)} notifications before the response: {shown}")
-    if kind and not told.startswith(kind):
-        raise Failed(f"the content type is {told}, not {kind}: {shown}")
+    if kind and not found.startswith(kind):
+        raise Failed(f"the content type is {found}, not {kind}: {shown}")
 
 
 SCENARIOS: Final = tuple(Scenario(line.key, line.goal, partial(_run, line)) for line in LINES)

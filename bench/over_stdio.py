@@ -47,14 +47,14 @@ class Pipe:
             raise Failed(f"no more output: {self._target.complaint()}")
         return data
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Write a message."""
         os.write(self._in, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return its result, with no other in flight."""
         self._number += 1
-        self.say({"id": self._number, "method": method, "params": params})
+        self.send({"id": self._number, "method": method, "params": params})
         while True:
             while b"\n" not in self._rest:
                 self._rest += self._read()
@@ -68,7 +68,7 @@ class Pipe:
     def greet(self) -> None:
         """Initialize the session."""
         self.ask("initialize", wire.HELLO)
-        self.say({"method": "notifications/initialized"})
+        self.send({"method": "notifications/initialized"})
 
     def load(self, at_once: int, seconds: float) -> Sample:
         """Call as fast as possible with this number of calls in flight."""

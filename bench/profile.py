@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.command import exit_code, python_shown
+from bench.command import exit_code, python_path
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.instructions import WAYS, serve_stdio, talk
@@ -174,20 +174,20 @@ def from_outside(way: str) -> int:
     """
     found = spy()
     if found is None:
-        print(f"py-spy is not installed: {python_shown()} -m pip install py-spy")
+        print(f"py-spy is not installed: {python_path()} -m pip install py-spy")
         return 2
-    asked = ways.WAYS[way]
+    line = ways.WAYS[way]
     print(
         f"{WAYS[way].replace('ASGI', 'HTTP')}: py-spy samples a server under load for {SECONDS} s …\n",
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        seen, log, said = (Path(folder) / name for name in ("stacks", "log", "said"))
-        serve = CONTENDERS[OURS].http(asked.mode, "0", asked.switch)
-        headers = {"authorization": f"Bearer {wire.TOKEN}"} if asked.switch == "token" else {}
+        seen, log, output = (Path(folder) / name for name in ("stacks", "log", "output"))
+        serve = CONTENDERS[OURS].http(line.mode, "0", line.switch)
+        headers = {"authorization": f"Bearer {wire.TOKEN}"} if line.switch == "token" else {}
         with started(serve, listens=True, log=log, patience=0) as target:
             requests = asyncio.run(
-                requests_for(target, asked.asked, asked.era, 16, headers, ordinary=asked.ordinary)
+                requests_for(target, line.request, line.era, 16, headers, ordinary=line.ordinary)
             )
             record = [
                 found,
@@ -201,7 +201,7 @@ def from_outside(way: str) -> int:
                 "-o",
                 str(seen),
             ]
-            with started(record, place="load", log=said, patience=0) as spying:
+            with started(record, place="load", log=output, patience=0) as spying:
                 Loader().run(target.port, target.pid, requests, 16, SECONDS + 1.0)
                 code = spying.process.wait()
         busy = leaves(seen.read_text() if seen.exists() else "")

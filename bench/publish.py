@@ -18,7 +18,7 @@ from bench.instructions import RECORD, WAYS
 from bench.process import ROOT, Failed
 from bench.report import SERIES, number
 
-__all__ = ["PAGES", "editions", "keep_first_edition", "publish", "published", "room", "sections"]
+__all__ = ["PAGES", "editions", "fill_page", "keep_first_edition", "publish", "room", "sections"]
 
 PAGES: Final = ("README.md", "docs/README.md", "docs/performance.md")
 HERE: Final = Path(__file__).resolve().parent
@@ -34,15 +34,15 @@ _BLOCK: Final = re.compile(r"(<!-- bench: (?!end)([^>]+) -->\n).*?(<!-- bench: e
 def sections() -> dict[str, str]:
     """Return the sections by name: the parts of `results.md`, and tables for the pages."""
     about, *parts = re.split(r"^## ", (HERE / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    told = {"The run": about.strip()}
+    texts = {"The run": about.strip()}
     for part in parts:
         title, _, body = part.partition("\n")
-        told[title] = body.strip()
+        texts[title] = body.strip()
     results = json.loads((HERE / "results.json").read_text(encoding="utf-8"))
-    told["Room"] = room(results)
-    told["Old and new"] = editions(json.loads(FIRST.read_text(encoding="utf-8")), results)
-    told["Instructions"] = _instructions(json.loads(RECORD.read_text(encoding="utf-8")))
-    return told
+    texts["Room"] = room(results)
+    texts["Old and new"] = editions(json.loads(FIRST.read_text(encoding="utf-8")), results)
+    texts["Instructions"] = _instructions(json.loads(RECORD.read_text(encoding="utf-8")))
+    return texts
 
 
 def room(results: Mapping[str, Any]) -> str:
@@ -82,8 +82,8 @@ def keep_first_edition(results: Mapping[str, Any]) -> None:
         if row["key"].partition("-")[0] in COMPARED
         and "vs_official" in (ours := row["targets"].get(OURS, {}))
     }
-    kept = {"python": results["facts"]["python"], "rows": rows}
-    FIRST.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    record = {"python": results["facts"]["python"], "rows": rows}
+    FIRST.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _instructions(record: Mapping[str, Any]) -> str:
@@ -94,23 +94,23 @@ def _instructions(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _under(name: str, told: Mapping[str, str]) -> Iterator[str]:
+def _find_sections(name: str, texts: Mapping[str, str]) -> Iterator[str]:
     """Yield the sections with this name or prefix; for a prefix, with their headings."""
-    if name in told:
-        yield told[name]
+    if name in texts:
+        yield texts[name]
         return
-    found = {title: body for title, body in told.items() if title.startswith(f"{name}: ")}
+    found = {title: body for title, body in texts.items() if title.startswith(f"{name}: ")}
     if not found and name in SERIES.values():
         yield "The last run has not measured it."
     elif not found:
-        raise KeyError(f"the results have nothing under {name!r}; available: {', '.join(told)}")
+        raise KeyError(f"the results have nothing under {name!r}; available: {', '.join(texts)}")
     for title, body in found.items():
         words = title.removeprefix(f"{name}: ")
         yield f"{words[0].upper()}{words[1:]}:"
         yield body
 
 
-def published(page: str, told: Mapping[str, str]) -> str:
+def fill_page(page: str, texts: Mapping[str, str]) -> str:
     """Return a page with the current results between its marks.
 
     Raises:
@@ -118,17 +118,17 @@ def published(page: str, told: Mapping[str, str]) -> str:
     """
 
     def filled(block: re.Match[str]) -> str:
-        return "\n\n".join([block[1].strip(), *_under(block[2], told), block[3]])
+        return "\n\n".join([block[1].strip(), *_find_sections(block[2], texts), block[3]])
 
     return _BLOCK.sub(filled, page)
 
 
 def publish() -> None:
     """Write the last results to all pages that show them."""
-    told = sections()
+    texts = sections()
     for page in PAGES:
         path = ROOT / page
-        path.write_text(published(path.read_text(encoding="utf-8"), told), encoding="utf-8")
+        path.write_text(fill_page(path.read_text(encoding="utf-8"), texts), encoding="utf-8")
 
 
 def main() -> int:

@@ -16,10 +16,10 @@ from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import Verdict
 from bench.process import cores
 
-__all__ = ["as_markdown", "number", "plain", "shown", "write"]
+__all__ = ["as_markdown", "format_row", "number", "plain", "write"]
 
 HERE: Final = Path(__file__).resolve().parent
-STOOD_ON: Final = ("msgspec", "uvicorn", "httptools", "uvloop", "aiohttp")
+DEPENDENCIES: Final = ("msgspec", "uvicorn", "httptools", "uvloop", "aiohttp")
 GROUPS: Final = {
     "http": "Servers over HTTP",
     "asgi": "The ASGI application alone, without a socket",
@@ -35,7 +35,7 @@ SERIES: Final = {"options": "What costs what", "growth": "Growth"}
 # --------------------------------------------------------------------- on a terminal
 
 
-def shown(row: Row) -> str:
+def format_row(row: Row) -> str:
     """Format a row for a terminal."""
     lines = [f"{row.key}: {row.title} [{row.unit}]"]
     for name, figure in row.figures.items():
@@ -93,7 +93,7 @@ def plain(
         "python": platform.python_version(),
         "cores": cores(),
         "load": load,
-        "versions": {name: version(name) for name in STOOD_ON},
+        "versions": {name: version(name) for name in DEPENDENCIES},
     }
     return {
         "facts": facts,
@@ -108,9 +108,9 @@ def plain(
 
 def as_markdown(rows: Mapping[str, Row], verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
     """Return the tables: goals, scenarios by group, and comparisons of toolpost with itself."""
-    stood_on = ", ".join(f"{name} {told}" for name, told in facts["versions"].items())
+    versions = ", ".join(f"{name} {release}" for name, release in facts["versions"].items())
     disturbed = [row.title for row in rows.values() if row.disturbed]
-    about = f"{facts['cores']} cores with Python {facts['python']}, {stood_on}; load: {facts['load']}"
+    about = f"{facts['cores']} cores with Python {facts['python']}, {versions}; load: {facts['load']}"
     parts = [
         f"Measured by `make bench` on {about}.",
         *([f"Disturbed by other processes: {', '.join(disturbed)}."] if disturbed else []),
@@ -214,10 +214,10 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def write(rows: Mapping[str, Row], verdicts: Sequence[Verdict], missing: Mapping[str, str], load: str) -> str:
     """Write the results. Returns the reason if there is no chart."""
-    told = plain(rows, verdicts, missing, load)
-    text = json.dumps(told, indent=1, ensure_ascii=False, default=str)
+    results = plain(rows, verdicts, missing, load)
+    text = json.dumps(results, indent=1, ensure_ascii=False, default=str)
     (HERE / "results.json").write_text(f"{text}\n", encoding="utf-8")
-    (HERE / "results.md").write_text(as_markdown(rows, verdicts, told["facts"]), encoding="utf-8")
+    (HERE / "results.md").write_text(as_markdown(rows, verdicts, results["facts"]), encoding="utf-8")
     command = [str(python_of(CHART)), str(HERE / "chart.py")]
     try:
         drawn = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -113,12 +113,12 @@ def _size(arena: Arena) -> list[Row]:
     row = Row.of("start-size", "installed size, toolpost for stdio", "MB", more=False)
     http = Row.of("start-size-http", "installed size, for HTTP", "MB", more=False)
 
-    def python(row: Row, name: str, environment_: str | None, *wanted: str) -> None:
-        command = script("size", environment_, *wanted)
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    def python(row: Row, name: str, environment_: str | None, *packages: str) -> None:
+        command = script("size", environment_, *packages)
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         # toolpost is not installed there, but imported from the checkout.
-        own = _bytes(ROOT / "src" / "toolpost") if wanted[0] == "toolpost" else 0
-        row.figures[name] = Figure((Sample((int(told) + own) / MB),))
+        own = _bytes(ROOT / "src" / "toolpost") if packages[0] == "toolpost" else 0
+        row.figures[name] = Figure((Sample((int(output) + own) / MB),))
 
     def node(name: str, environment_: str) -> None:
         row.figures[name] = Figure((Sample(_bytes(HOME / environment_ / "node_modules") / MB),))

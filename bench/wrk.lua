@@ -1,5 +1,5 @@
--- Sends the requests of a file in turn: each is told by its size, a line feed and its bytes. Prints what came of it.
--- They are templates: wherever the number MARK stands, each request has one of its own, counted from the number FIRST.
+-- Sends the requests of a file in turn, and prints the figures. An entry of the file is a size, a line feed and the bytes.
+-- Requests are templates: MARK is replaced by a new number each time, starting with FIRST.
 -- Arguments: the file, MARK, FIRST.
 
 local templates, at, number = {}, 0, 0

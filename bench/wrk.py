@@ -71,10 +71,10 @@ class Wrk:
             with keep_to("load"):
                 ran = subprocess.run(command, check=False, capture_output=True, text=True)
             burnt = cpu(pid) - used
-        told = [line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("figures ")]
-        if ran.returncode or not told:
+        lines = [line.split()[1:] for line in ran.stdout.splitlines() if line.startswith("figures ")]
+        if ran.returncode or not lines:
             raise Failed(f"wrk failed: {(ran.stderr or ran.stdout).strip()[-300:]}")
-        count, micros, p50, p99, refused, lost = map(int, told[0])
+        count, micros, p50, p99, refused, lost = map(int, lines[0])
         if refused or lost:
             raise Failed(f"of {count} requests, {refused} were rejected and {lost} were lost")
         if not count:

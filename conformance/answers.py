@@ -34,11 +34,11 @@ class Answer(NamedTuple):
     """A response in two parts, which are compared separately.
 
     Args:
-        said: status, kind and content.
+        content: status, kind and members.
         id: its id: the "same" as that of the request, "null", "absent", or another one.
     """
 
-    said: str
+    content: str
     id: str = "none"
 
 
@@ -62,8 +62,8 @@ def normal(reply: Reply, sent: bytes | None) -> Answer:
         return Answer(f"{reply.status} batch [{', '.join(sorted(_message(one) for one in many))}]")
     *before, last = messages
     notices = sorted({str(as_object(notice).get("method")) for notice in before})
-    told = f" after {', '.join(notices)}" if notices else ""
-    return Answer(f"{reply.status} {_message(last)}{told}", _id(as_object(last), sent))
+    before = f" after {', '.join(notices)}" if notices else ""
+    return Answer(f"{reply.status} {_message(last)}{before}", _id(as_object(last), sent))
 
 
 def _message(value: Any) -> str:
@@ -89,8 +89,8 @@ def _details(error: dict[str, Any]) -> str:
 
 def _members(result: dict[str, Any]) -> str:
     """Return the relevant members of a result."""
-    told = [_member(name, result[name]) for name in sorted(set(result) - FREE)]
-    return "{" + "; ".join(filter(None, told)) + "}"
+    members = [_member(name, result[name]) for name in sorted(set(result) - FREE)]
+    return "{" + "; ".join(filter(None, members)) + "}"
 
 
 def _member(name: str, value: Any) -> str:
@@ -102,7 +102,7 @@ def _member(name: str, value: Any) -> str:
     if name == "completion":
         return f"completion={as_object(value).get('values')}"
     if name == "inputRequests":
-        return f"asks {', '.join(str(as_object(asked).get('method')) for asked in value.values())}"
+        return f"asks {', '.join(str(as_object(request).get('method')) for request in value.values())}"
     if name == "structuredContent":
         shown = isinstance(value, dict) and set(as_object(value)) != WRAPPED
         return f"structuredContent={json.dumps(value, sort_keys=True)}" if shown else ""

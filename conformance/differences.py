@@ -22,7 +22,7 @@ TABLE: Final = Path(__file__).resolve().parent / "differences.toml"
 
 VERDICTS: Final = ("ours right", "theirs right", "free choice")
 
-USUAL: Final = ("part", "said")
+USUAL: Final = ("part", "content")
 """Marks omitted text."""
 
 WIDTH: Final = 106
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
         name: the request.
         revision: the revision of its client.
         peer: the peer with the other response.
-        part: the part of the response: "said" or "id".
+        part: the part of the response: "content" or "id".
         ours: our response.
         theirs: the peer's response.
     """
@@ -84,14 +84,14 @@ def differing(ours: Mapping[Key, Answer], theirs: Mapping[str, Mapping[Key, Answ
         for peer, answers in theirs.items()
         for key, answer in answers.items()
         for part, mine, other in zip(Answer._fields, ours[key], answer, strict=True)
-        # An error and a result may have different ids: `said` already shows that.
-        if mine != other and (part == "said" or _alike(ours[key].said, answer.said))
+        # An error and a result may have different ids: `content` already shows that.
+        if mine != other and (part == "content" or _alike(ours[key].content, answer.content))
     }
 
 
-def _alike(*said: str) -> bool:
+def _alike(*contents: str) -> bool:
     """Return whether all responses are of one kind."""
-    return len({one.split(" ")[1] for one in said}) == 1
+    return len({one.split(" ")[1] for one in contents}) == 1
 
 
 def entries(text: str, revisions: Mapping[str, Sequence[str]]) -> list[Entry]:
@@ -127,13 +127,13 @@ def judge(found: Iterable[Difference], known: Sequence[Entry]) -> Judged:
     faults: list[str] = []
     for entry in known:
         counts[entry.verdict] += len(entry.differences & found)
-        faults += [f"no longer differs: {_shown(one)}" for one in sorted(entry.differences - found)]
+        faults += [f"no longer differs: {_format(one)}" for one in sorted(entry.differences - found)]
         if entry.verdict == "theirs right":
             mended = sorted(entry.differences & found)
-            faults += [f"theirs is right ({entry.rule}): {_shown(one)}" for one in mended]
+            faults += [f"theirs is right ({entry.rule}): {_format(one)}" for one in mended]
         found -= entry.differences
     counts["not classified"] = len(found)
-    faults += [f"not classified: {_shown(one)}" for one in sorted(found)]
+    faults += [f"not classified: {_format(one)}" for one in sorted(found)]
     return Judged(counts, faults)
 
 
@@ -143,10 +143,10 @@ def drafted(found: Iterable[Difference], revisions: Mapping[str, Sequence[str]])
     for one in found:
         groups[one.peer, one.part, one.ours, one.theirs].add((one.name, one.revision))
     rows: list[str] = []
-    for told, keys in sorted(groups.items()):
-        row = dict(zip(("peer", "part", "ours", "theirs"), told, strict=True))
-        lines = [f"{name} = {_quoted(value)}" for name, value in row.items() if (name, value) != USUAL]
-        requests = ", ".join(_quoted(line).replace(" ", GLUE) for line in _lines(keys, revisions))
+    for values, keys in sorted(groups.items()):
+        row = dict(zip(("peer", "part", "ours", "theirs"), values, strict=True))
+        lines = [f"{name} = {_quote(value)}" for name, value in row.items() if (name, value) != USUAL]
+        requests = ", ".join(_quote(line).replace(" ", GLUE) for line in _lines(keys, revisions))
         lines += [
             "requests = [",
             textwrap.indent(
@@ -165,7 +165,7 @@ def _entry(row: Mapping[str, Any], revisions: Mapping[str, Sequence[str]]) -> En
     if rule == "none" and verdict != "free choice":
         raise ValueError(f"this verdict requires a rule: {why}")
     meant = [
-        Difference(*key, seen["peer"], seen.get("part", "said"), seen["ours"], seen["theirs"])
+        Difference(*key, seen["peer"], seen.get("part", "content"), seen["ours"], seen["theirs"])
         for seen in row["seen"]
         for line in seen["requests"]
         for key in _keys(line, revisions)
@@ -210,10 +210,10 @@ def _is_there(line: str, revisions: Mapping[str, Sequence[str]]) -> bool:
         return False
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a TOML literal without escapes: no name has both kinds of quotation marks."""
     return f"'{text}'" if "'" not in text else json.dumps(text)
 
 
-def _shown(one: Difference) -> str:
+def _format(one: Difference) -> str:
     return f"{one.name} @ {one.revision}, {one.peer}, {one.part}: ours {one.ours!r}, theirs {one.theirs!r}"

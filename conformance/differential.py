@@ -21,7 +21,7 @@ from probe import REVISIONS, Probe, Table, as_object
 from probes import probes
 from raw import Reply, exchange
 
-__all__ = ["asked", "filled"]
+__all__ = ["collect", "fill"]
 
 PEERS: Final = {
     "mcp-2.3.0": [
@@ -40,7 +40,7 @@ SILENT: Final = normal(Reply(), None)
 OURS: Final = [sys.executable, str(HERE / "kitchen.py"), "--http"]
 
 
-def filled(body: bytes, first: Reply) -> bytes:
+def fill(body: bytes, first: Reply) -> bytes:
     """Fill `{key}` and `{state}` from the first round into a body; omit the state if there is none."""
     results = [as_object(as_object(message).get("result")) for message in first.messages]
     result = results[-1] if results else {}
@@ -72,21 +72,21 @@ class Visit:
     async def all(self) -> dict[tuple[str, str], Answer]:
         """Return the responses by name and revision."""
         if not self._table.stateless:
-            self._shared = await self._opened()
-        return {(one.name, one.revision): await self._asked(one) for one in probes(self._table.revision)}
+            self._shared = await self._open()
+        return {(one.name, one.revision): await self._request(one) for one in probes(self._table.revision)}
 
-    async def _asked(self, probe: Probe) -> Answer:
+    async def _request(self, probe: Probe) -> Answer:
         session = self._shared
         if probe.session in {"own", "half"}:
-            session = await self._opened(whole=probe.session == "own")
+            session = await self._open(whole=probe.session == "own")
         body = probe.body
         if probe.first is not None and body is not None:
             first = await exchange(self._port, probe.first.wire(self._port, session, probe.first.body))
-            body = filled(body, first)
+            body = fill(body, first)
         reply = await exchange(self._port, probe.wire(self._port, session, body), until=probe.until)
         return normal(reply, body)
 
-    async def _opened(self, *, whole: bool = True) -> str:
+    async def _open(self, *, whole: bool = True) -> str:
         """Open a session, completely or half, and return its id."""
         opening = Table(self._table.revision)
         opening.add("initialize", opening.opening(), session="none")
@@ -101,7 +101,7 @@ class Visit:
         return session
 
 
-async def asked(port: int) -> dict[tuple[str, str], Answer]:
+async def collect(port: int) -> dict[tuple[str, str], Answer]:
     """Return all responses of a server on loopback, by name and revision of the request."""
     visits = await asyncio.gather(*(Visit(port, revision).all() for revision in REVISIONS))
     return dict(itertools.chain.from_iterable(visit.items() for visit in visits))
@@ -116,7 +116,7 @@ async def main(*, draft: bool) -> int:
         for peer, host in hosts.items():
             await stack.enter_async_context(listening(PEERS.get(peer, OURS), host))
         answers = dict(
-            zip(hosts, await asyncio.gather(*(asked(host.port) for host in hosts.values())), strict=True)
+            zip(hosts, await asyncio.gather(*(collect(host.port) for host in hosts.values())), strict=True)
         )
     ours = answers.pop("ours")
     found = differing(ours, answers)

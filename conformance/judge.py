@@ -16,7 +16,7 @@ from owed import EXTENSION, Owed
 from suite import Ran, install, run_client, run_server
 from verdict import faults
 
-__all__ = ["Row", "judge", "judged", "shown", "summary"]
+__all__ = ["Row", "format_leg", "judge", "judge_leg", "summary"]
 
 PARALLEL: Final = 2
 """Concurrent programs of the suite: some checks have a timeout of 0.5 s, and there may be only two cores."""
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     counts: bool = True
 
 
-def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]:
+def judge_leg(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]:
     """The result of a leg.
 
     Args:
@@ -60,29 +60,29 @@ def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]
 
 async def _carried_out(leg: Leg, turn: asyncio.Semaphore, owed: Owed) -> list[Row]:
     """Run a leg and return its result."""
-    if not leg.asked:
+    if not leg.arguments:
         ran = await asyncio.gather(*(_alone(run, turn, owed) for run in leg.runs))
-        return judged(leg, dict(zip(leg.runs, ran, strict=True)), "", owed)
+        return judge_leg(leg, dict(zip(leg.runs, ran, strict=True)), "", owed)
     async with turn:
-        by_name, trouble = await run_server(*leg.asked)
+        by_name, trouble = await run_server(*leg.arguments)
     side, wire, _ = leg.runs[0]
-    return judged(leg, {Run(side, wire, name): ran for name, ran in by_name.items()}, trouble, owed)
+    return judge_leg(leg, {Run(side, wire, name): ran for name, ran in by_name.items()}, trouble, owed)
 
 
 async def _alone(run: Run, turn: asyncio.Semaphore, owed: Owed) -> Ran:
     """Run one scenario and return its results."""
-    asked = ["--spec-version", run.wire] if run.wire != EXTENSION else []
-    if asked and owed.is_extension(run.side, run.scenario):
-        asked.append("--force")  # as it is run for a requirement set
+    arguments = ["--spec-version", run.wire] if run.wire != EXTENSION else []
+    if arguments and owed.is_extension(run.side, run.scenario):
+        arguments.append("--force")  # as it is run for a requirement set
     async with turn:
         if run.side == "client":
-            return await run_client(run.scenario, *asked)
-        by_name, trouble = await run_server("--scenario", run.scenario, *asked)
+            return await run_client(run.scenario, *arguments)
+        by_name, trouble = await run_server("--scenario", run.scenario, *arguments)
     ran = by_name.get(run.scenario, NOT_RUN)
     return ran._replace(trouble=trouble or ran.trouble)
 
 
-def shown(name: str, rows: Iterable[Row]) -> str:
+def format_leg(name: str, rows: Iterable[Row]) -> str:
     """Format the table of a leg."""
     lines = [f"\n{name}"]
     for row in rows:
@@ -91,11 +91,11 @@ def shown(name: str, rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def summary(told: dict[str, list[Row]]) -> str:
+def summary(results: dict[str, list[Row]]) -> str:
     """Format a line for each leg, and the total."""
     lines = [f"\n{'leg':34}{'passed':>8}{'failed':>8}{'waiting':>9}"]
     all_passed = all_failed = 0
-    for name, rows in told.items():
+    for name, rows in results.items():
         passed = sum(not row.faults for row in rows)
         failed = sum(bool(row.faults) and row.counts for row in rows)
         lines.append(f"{name:34}{passed:>8}{failed:>8}{len(rows) - passed - failed:>9}")
@@ -114,17 +114,17 @@ async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
     if unknown:
         print(f"unknown leg {unknown[0]!r}; available: {', '.join(leg.name for leg in legs)}")
         return 2
-    told = {"waiting.txt": [Row(why, ["fix the list"]) for why in waiting.faults(owed)]}
+    results = {"waiting.txt": [Row(why, ["fix the list"]) for why in waiting.faults(owed)]}
     turn = asyncio.Semaphore(PARALLEL)
     async with asyncio.TaskGroup() as group:
         jobs = {leg.name: group.create_task(_carried_out(leg, turn, owed)) for leg in chosen}
         for name, job in jobs.items():
-            told[name] = await job
-            print(shown(name, told[name]), flush=True)
-    if not told["waiting.txt"]:
-        del told["waiting.txt"]
-    print(summary(told))
-    return int(any(row.faults and row.counts for rows in told.values() for row in rows))
+            results[name] = await job
+            print(format_leg(name, results[name]), flush=True)
+    if not results["waiting.txt"]:
+        del results["waiting.txt"]
+    print(summary(results))
+    return int(any(row.faults and row.counts for rows in results.values() for row in rows))
 
 
 async def main() -> int:

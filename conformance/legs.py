@@ -37,12 +37,12 @@ class Leg(NamedTuple):
     Args:
         name: the name of the leg.
         runs: its scenarios.
-        asked: arguments of the suite to run all at once; otherwise each runs alone.
+        arguments: arguments of the suite to run all at once; otherwise each runs alone.
     """
 
     name: str
     runs: list[Run]
-    asked: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class Waiting:
@@ -93,8 +93,8 @@ def plan(owed: Owed, waiting: Iterable[Run]) -> list[Leg]:
             legs.append(Leg(f"{side}-{wire}", runs, _at_once(side, "--suite", "all", "--spec-version", wire)))
         for revision in SETS:
             runs = _runs(side, revision, owed.required(side, revision), later)
-            asked = _at_once(side, "--requirements", revision)
-            legs.append(Leg(f"{side}-requirements-{revision}", runs, asked))
+            arguments = _at_once(side, "--requirements", revision)
+            legs.append(Leg(f"{side}-requirements-{revision}", runs, arguments))
         legs.append(Leg(f"{side}-extensions", _runs(side, EXTENSION, owed.scenarios(side, EXTENSION), later)))
     about_auth = [run for run in later if run.scenario.startswith(AUTH)]
     others = [run for run in later if not run.scenario.startswith(AUTH)]
@@ -108,6 +108,6 @@ def _runs(side: str, wire: str, scenarios: list[str], later: list[Run]) -> list[
     return [Run(side, wire, scenario) for scenario in scenarios if scenario not in away]
 
 
-def _at_once(side: str, *asked: str) -> tuple[str, ...]:
+def _at_once(side: str, *arguments: str) -> tuple[str, ...]:
     """Return the arguments for all scenarios of servers: for many clients, the suite ignores exit codes."""
-    return asked if side == "server" else ()
+    return arguments if side == "server" else ()

@@ -1,4 +1,4 @@
-"""The requests of the differential, for one revision or for all: the parts of the table, put together."""
+"""All requests of the differential test, for one revision or for all."""
 
 from probe import REVISIONS, Probe, Table
 from probes_envelopes import envelopes

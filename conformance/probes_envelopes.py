@@ -1,4 +1,4 @@
-"""The probes of envelopes: JSON that is none, ids, versions, methods, notices, responses, batches."""
+"""Probes of envelopes: invalid JSON, ids, versions, methods, notifications, responses, batches."""
 
 import json
 from typing import Any, Final
@@ -8,7 +8,7 @@ from probe import Table
 __all__ = ["envelopes"]
 
 DEEP: Final = 20_000
-"""Levels that make a parser by recursion fall."""
+"""Nesting levels at which a recursive parser fails."""
 
 IDS: Final[dict[str, Any]] = {
     "null": None, "a float": 1.5, "a whole float": 7.0, "true": True, "false": False, "an object": {},
@@ -53,7 +53,7 @@ def envelopes(table: Table) -> None:
 
 
 def _json(table: Table) -> None:
-    """Bodies that are no JSON, or hardly."""
+    """Add bodies that are not JSON, or unusual JSON."""
     like = table.request("tools/list", {"sign": 0})
     text = _encoded(like)
     deep = b"[" * DEEP + b"]" * DEEP
@@ -93,7 +93,7 @@ def _json(table: Table) -> None:
 
 
 def _envelopes(table: Table) -> None:
-    """What stands around a request."""
+    """Add envelopes of requests."""
     proper = table.request("tools/list")
     for what, value in IDS.items():
         table.add(f"id: {what}", proper | {"id": value})
@@ -114,7 +114,7 @@ def _envelopes(table: Table) -> None:
 
 
 def _one_way(table: Table) -> None:
-    """Notices, and responses to what nobody has asked."""
+    """Add notifications, and responses without a request."""
     for method, params in NOTICES.items():
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         table.add(f"notice: {method}", message if params is None else message | {"params": params})
@@ -130,7 +130,7 @@ def _one_way(table: Table) -> None:
 
 
 def _batches(table: Table) -> None:
-    """Arrays of messages, which one revision knows."""
+    """Add batches, which one revision supports."""
     ping, listing = table.request("ping", id=1), table.request("tools/list", id=2)
     notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": 99, "result": {}}

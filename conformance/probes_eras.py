@@ -1,4 +1,4 @@
-"""The probes of what one era only has: handshakes, or the `_meta` of requests and answers to questions."""
+"""Probes for one era: handshakes, or the `_meta` of requests and answers to questions."""
 
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ METAS: Final[dict[str, Any]] = {
 
 
 def eras(table: Table) -> None:
-    """Add the probes of the revision's era; they come after those of `methods`."""
+    """Add the probes of the revision's era, after those of `methods`."""
     if table.stateless:
         _stateless(table)
         _answers(table)
@@ -48,7 +48,7 @@ def eras(table: Table) -> None:
 
 
 def _handshakes(table: Table) -> None:
-    """`initialize`, well-formed and odd."""
+    """Add `initialize` requests, valid and unusual."""
     opening = table.opening
     for what, changed in OPENINGS.items():
         table.add(f"initialize: {what}", opening(**changed), session="none")
@@ -63,8 +63,8 @@ def _handshakes(table: Table) -> None:
     table.add("initialize: a second time", opening(), session="own")
     named = {"Mcp-Session-Id": "nobody"}
     table.add("initialize: with an unknown session", opening(), session="none", headers=named)
-    told = {"MCP-Protocol-Version": table.revision}
-    table.add("initialize: with the header of its revision", opening(), session="none", headers=told)
+    headers = {"MCP-Protocol-Version": table.revision}
+    table.add("initialize: with the header of its revision", opening(), session="none", headers=headers)
     request = table.request("tools/list")
     table.add("tools/list: without a session", request, session="none")
     table.add("tools/list: before initialized", request, session="half")
@@ -73,7 +73,7 @@ def _handshakes(table: Table) -> None:
 
 
 def _stateless(table: Table) -> None:
-    """What only requests without a session have: `_meta`, and answers to questions."""
+    """Add requests of the stateless era: `_meta`, and answers to questions."""
     request, meta = table.request, table.meta
     call = {"name": "add", "arguments": {"a": 2, "b": 3}}
     for what, changed in METAS.items():
@@ -88,16 +88,16 @@ def _stateless(table: Table) -> None:
         message = request("tools/call", {"name": tool, "arguments": {}, "_meta": poor})
         table.add(f"_meta: the {what} cannot be asked", message)
     for what, level in {"no logs wanted": None, "logs wanted": "info", "few logs wanted": "warning"}.items():
-        asked = meta(logLevel=level) | {"progressToken": "p"}
-        params = {"name": "count", "arguments": {"to": 2}, "_meta": asked}
+        members = meta(logLevel=level) | {"progressToken": "p"}
+        params = {"name": "count", "arguments": {"to": 2}, "_meta": members}
         table.add(f"_meta: progress and {what}", request("tools/call", params))
     table.add("initialize: a method of another revision", request("initialize", table.opening()["params"]))
     table.add("notifications/initialized: as a request", request("notifications/initialized"))
 
 
 def _answers(table: Table) -> None:
-    """Requests that come back with what a server has asked for."""
-    asked: dict[str, Any] = {"name": "ask_user", "arguments": {}}
+    """Add retries with the requested input."""
+    call: dict[str, Any] = {"name": "ask_user", "arguments": {}}
     dish = {"action": "accept", "content": {"dish": "soup", "portions": 2}}
     first = "tools/call: a question to the user"
     rounds: dict[str, tuple[Any, Any]] = {
@@ -121,12 +121,12 @@ def _answers(table: Table) -> None:
         "with a state that is null": ({"{key}": dish}, None),
     }
     for what, (responses, state) in rounds.items():
-        again = table.request("tools/call", asked, id=8)
+        again = table.request("tools/call", call, id=8)
         again["params"] |= {"inputResponses": responses, "requestState": state}
         table.add(f"inputResponses: {what}", again, first=first)
     other = table.request("tools/call", {"name": "ask_roots", "arguments": {}}, id=8)
     other["params"] |= {"inputResponses": {"{key}": dish}, "requestState": "{state}"}
     table.add("inputResponses: for another request", other, first=first)
-    message = table.request("tools/call", asked)
+    message = table.request("tools/call", call)
     message["params"] |= {"inputResponses": {"{key}": dish}}
     table.add("inputResponses: nobody asked before", message)

@@ -1,4 +1,4 @@
-"""The probes of HTTP: headers, those that repeat the body, sites, verbs and sessions."""
+"""Probes of HTTP: headers, mirrored headers, hosts and origins, HTTP methods, sessions."""
 
 import base64
 from typing import Any, Final
@@ -34,7 +34,7 @@ def http(table: Table) -> None:
 
 
 def _headers(table: Table) -> None:
-    """Headers that every revision has."""
+    """Add headers that every revision has."""
     proper = table.request("tools/list")
     for what, value in ACCEPTS.items():
         table.add(f"Accept: {what}", proper, headers={"Accept": value})
@@ -58,7 +58,7 @@ def _headers(table: Table) -> None:
 
 
 def _sites(table: Table) -> None:
-    """Who calls, and whom."""
+    """Add `Host` and `Origin` headers."""
     proper = table.request("tools/list")
     for what, origin in {
         "foreign": "http://evil.example", "null": "null", "nonsense": "not an origin",
@@ -74,7 +74,7 @@ def _sites(table: Table) -> None:
 
 
 def _verbs(table: Table) -> None:
-    """Everything but POST."""
+    """Add all HTTP methods except POST."""
     for verb in ("PUT", "PATCH", "OPTIONS", "HEAD", "BREW"):
         table.add(f"{verb}", verb=verb)
     table.add("GET", verb="GET", session="own", until="head")
@@ -92,7 +92,7 @@ def _verbs(table: Table) -> None:
 
 
 def _sessions(table: Table) -> None:
-    """The header that names a session."""
+    """Add session ids."""
     proper = table.request("tools/list")
     for what, value in {
         "unknown": "nobody",
@@ -105,7 +105,7 @@ def _sessions(table: Table) -> None:
 
 
 def _mirrors(table: Table) -> None:
-    """The headers that repeat what is in the body."""
+    """Add headers that mirror the body."""
     for method, params in {
         "tools/call": {"name": "order", "arguments": {"dish": "soup"}},
         "resources/read": {"uri": "config://app"},
@@ -136,7 +136,7 @@ def _mirrors(table: Table) -> None:
 
 
 def _params(table: Table) -> None:
-    """The headers that repeat arguments."""
+    """Add headers that mirror arguments."""
     proper = {"Mcp-Param-Place": "Bern", "Mcp-Param-Floor": "3", "Mcp-Param-Fragile": "true"}
     arguments = {"place": "Bern", "floor": 3, "fragile": True}
     message = table.request("tools/call", {"name": "deliver", "arguments": arguments})

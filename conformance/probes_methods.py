@@ -1,4 +1,4 @@
-"""The probes of methods: each method of each revision, well-formed and with odd parameters."""
+"""Probes of methods: each method of each revision, with valid and unusual parameters."""
 
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ STATELESS_ONLY: Final[dict[str, dict[str, Any]]] = {
 }
 
 TASKS: Final = ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel")
-"""Methods of one revision that no kitchen offers."""
+"""Methods of one revision that no kitchen supports."""
 
 ODD_PARAMS: Final = {"null": None, "an array": ["x"], "a text": "x", "a number": 3, "false": False}
 
@@ -129,7 +129,7 @@ ODD: Final[dict[str, list[tuple[str, Any]]]] = {
         ("a flag that is a text", {"notifications": {"toolsListChanged": "yes"}}),
     ],
 }  # fmt: skip
-"""Parameters that are odd for one method only."""
+"""Unusual parameters of single methods."""
 
 CURSORS: Final = {"unknown": "bm9wZQ==", "empty": "", "a number": 3, "null": None}
 
@@ -138,11 +138,11 @@ def methods(table: Table) -> None:
     """Add the probes of methods."""
     offered = BOTH | (STATELESS_ONLY if table.stateless else SESSION_ONLY)
     for method, params in offered.items():
-        # What is answered by a stream that stays is read up to what it says first.
+        # Of a stream that stays open, only the first message is read.
         until = "message" if method == "subscriptions/listen" else "answer"
         _each(table, method, params, until)
         for what, odd in ODD.get(method, []):
-            # A question to a client waits for its answer: it gets a session that nobody else needs.
+            # A question waits for the answer of the client, so it gets its own session.
             session = "own" if what.startswith("a question") else "shared"
             table.add(f"{method}: {what}", table.request(method, odd), until=until, session=session)
     for method in (method for method in offered if method.endswith("/list")):
@@ -156,7 +156,7 @@ def methods(table: Table) -> None:
 
 
 def _each(table: Table, method: str, params: dict[str, Any], until: str) -> None:
-    """What can be odd about any request."""
+    """Add unusual members that any request can have."""
     request = table.request
     table.add(f"{method}: well-formed", request(method, params), until=until)
     bare = {"jsonrpc": "2.0", "id": 7, "method": method}

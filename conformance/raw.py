@@ -42,9 +42,9 @@ class Reply:
     def messages(self) -> list[Any]:
         """Return the JSON values in the body; an empty list if there are none."""
         if self.kind == "text/event-stream":
-            told = (_data(event) for event in self.body.replace(b"\r\n", b"\n").split(b"\n\n")[:-1])
-            return [value for data in told if data for value in _parsed(data)]
-        return _parsed(self.body)
+            events = (_data(event) for event in self.body.replace(b"\r\n", b"\n").split(b"\n\n")[:-1])
+            return [value for data in events if data for value in _parse(data)]
+        return _parse(self.body)
 
 
 async def exchange(port: int, request: bytes, *, until: str = "answer") -> Reply:
@@ -119,7 +119,7 @@ def _data(event: bytes) -> bytes:
     return b"\n".join(lines)
 
 
-def _parsed(data: bytes) -> list[Any]:
+def _parse(data: bytes) -> list[Any]:
     try:
         return [json.loads(data)]
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The server that the official conformance suite talks to: every tool, resource and prompt that it asks for.
+"""The server for the official conformance suite, with all tools, resources and prompts that it requires.
 
-One URL serves all revisions, and nothing here knows which one a client speaks. What the suite expects of each
-function is what the function does; the names are the suite's. Run as `python conformance/server.py [port]`.
+One URL serves all revisions, and the code does not depend on them. The suite defines the names and the effect
+of each function. Run as `python conformance/server.py [port]`.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ PIXEL: Final = Image(
     )
 )
 SILENCE: Final = Audio(b64decode("UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA="))
-"""Headers of a sound, and no samples."""
+"""A sound: headers without samples."""
 
 PAUSE: Final = 0.05
-"""Seconds between two steps of the tools that take their time."""
+"""Seconds between two steps of slow tools."""
 
 server = Server("toolpost-conformance", version="1.0")
 
@@ -34,7 +34,7 @@ def embedded(uri: str, mime_type: str, text: str) -> EmbeddedResource:
     return EmbeddedResource(ResourceContents(uri=uri, mime_type=mime_type, text=text))
 
 
-# --------------------------------------------------------------------- tools: what they give
+# --------------------------------------------------------------------- tools: results
 
 
 @server.tool
@@ -76,16 +76,16 @@ def test_error_handling() -> str:
 
 @server.tool
 def test_x_mcp_header(region: Annotated[str | None, Header("Region")] = None) -> str:
-    """Say a region that a header of the call has to name as well.
+    """Return a region, which a header of the call mirrors.
 
     Args:
-        region: to say.
+        region: the region.
     """
     return f"The region is {region}."
 
 
 def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
-    """Take what only a schema by hand can describe."""
+    """Accept arguments that only a custom schema can describe."""
     return f"Called with {', '.join(sorted(arguments)) or 'nothing'}."
 
 
@@ -115,18 +115,18 @@ server.add_tool(
             "else": {"required": ["email"]},
             "additionalProperties": False,
         },
-        description="Take what only a schema by hand can describe.",
+        description="Accept arguments that only a custom schema can describe.",
     ),
     json_schema_2020_12_tool,
 )
 
 
-# --------------------------------------------------------------------- tools: what they tell meanwhile
+# --------------------------------------------------------------------- tools: notifications
 
 
 @server.tool
 async def test_tool_with_progress(ctx: Context) -> str:
-    """Tell how far the work has come."""
+    """Report progress."""
     for done in (0, 50, 100):
         await ctx.progress(done, 100)
         await asyncio.sleep(PAUSE)
@@ -146,14 +146,14 @@ async def test_tool_with_logging(ctx: Context) -> str:
 
 @server.tool
 async def test_logging_tool(ctx: Context) -> str:
-    """Write to the log of a client that may not want it."""
+    """Write to the log of a client that may not have requested it."""
     await ctx.info("This is for those who asked for a log.")
     return "A line was logged."
 
 
 @server.tool
 async def test_reconnection(ctx: Context) -> str:
-    """Send the client away, and answer when it is back."""
+    """Close the stream, and respond when the client is back."""
     await ctx.close_stream()
     await asyncio.sleep(PAUSE)
     return "Welcome back."
@@ -161,24 +161,24 @@ async def test_reconnection(ctx: Context) -> str:
 
 @server.tool
 def test_trigger_tool_change() -> str:
-    """Let a tool come and go."""
+    """Add and remove a tool."""
     server.tool(name="test_passing_tool", description="Gone already.")(lambda: "gone").remove()
     return "The list of tools has changed."
 
 
 @server.tool
 def test_trigger_prompt_change() -> str:
-    """Let a prompt come and go."""
+    """Add and remove a prompt."""
     server.prompt(name="test_passing_prompt", description="Gone already.")(lambda: "gone").remove()
     return "The list of prompts has changed."
 
 
-# --------------------------------------------------------------------- tools: what they ask
+# --------------------------------------------------------------------- tools: questions
 
 
 @dataclass
 class Person:
-    """Who somebody is."""
+    """A person."""
 
     username: Annotated[str, "User's response"]
     email: Annotated[str, "User's email address"]
@@ -186,7 +186,7 @@ class Person:
 
 @dataclass
 class Profile:
-    """Somebody that we know already."""
+    """A known person, as defaults."""
 
     name: str = "John Doe"
     age: int = 30
@@ -201,7 +201,7 @@ Titled: TypeAlias = Annotated[Literal["value1", "value2", "value3"], TITLES]
 
 @dataclass
 class Choices:
-    """All kinds of choice that a form can offer."""
+    """All kinds of choices in a form."""
 
     untitledSingle: Literal["option1", "option2", "option3"]  # noqa: N815 - the suite looks for these names
     titledSingle: Titled  # noqa: N815 - as above
@@ -215,7 +215,7 @@ class Choices:
 
 @dataclass
 class Name:
-    """How somebody is called."""
+    """A name."""
 
     name: str
 
@@ -229,14 +229,14 @@ class Colour:
 
 @dataclass
 class Confirmation:
-    """Whether it is all right."""
+    """A confirmation."""
 
     ok: bool
 
 
 @dataclass
 class Background:
-    """What a prompt is about."""
+    """The topic of a prompt."""
 
     context: str
 
@@ -263,7 +263,7 @@ async def test_elicitation(message: str, ctx: Context) -> str:
 
 @server.tool
 async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
-    """Ask with a form that is filled in already."""
+    """Ask with a form that has defaults."""
     return f"Elicitation completed: {await ctx.elicit('Is this you?', Profile)}"
 
 
@@ -275,7 +275,7 @@ async def test_elicitation_sep1330_enums(ctx: Context) -> str:
 
 @server.tool
 async def test_missing_capability(ctx: Context) -> str:
-    """Ask a model, also where there may be none."""
+    """Ask a model, even if there may be none."""
     return (await ctx.sample("Is anybody there?", max_tokens=100)).text
 
 
@@ -306,7 +306,7 @@ async def test_input_required_result_list_roots(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_request_state(ctx: Context) -> str:
-    """Ask, and do not forget what went before."""
+    """Ask twice, and keep the first answer."""
     before = await ctx.step("begin", lambda: "state-ok")
     await ctx.elicit("Please confirm", Confirmation, key="confirm")
     return before
@@ -314,7 +314,7 @@ async def test_input_required_result_request_state(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
-    """Ask three things at once."""
+    """Ask three questions at once."""
     name, greeting, roots = await asyncio.gather(
         ctx.elicit("What is your name?", Name, key="user_name"),
         ctx.sample("Generate a greeting", max_tokens=50, key="greeting"),
@@ -325,7 +325,7 @@ async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_multi_round(ctx: Context) -> str:
-    """Ask one thing after the other."""
+    """Ask one question after the other."""
     name = await ctx.elicit("Step 1: What is your name?", Name, key="step1")
     colour = await ctx.elicit("Step 2: What is your favorite color?", Colour, key="step2")
     return f"{name} likes {colour}."
@@ -333,13 +333,13 @@ async def test_input_required_result_multi_round(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_tampered_state(ctx: Context) -> str:
-    """Ask, and trust only what was sealed here."""
+    """Ask, and trust only the sealed state."""
     return f"The answer is {await ctx.elicit('Please confirm', Confirmation, key='confirm')}."
 
 
 @server.tool
 async def test_input_required_result_capabilities(ctx: Context) -> str:
-    """Ask whomever the client has."""
+    """Ask the user or the model, depending on the client."""
     if ctx.client.capabilities.elicitation is not None:
         return f"The user says {await ctx.elicit('Who are you?', Name, key='user_name')}."
     return f"The model says {(await ctx.sample('Who are you?', max_tokens=100, key='model_name')).text}."
@@ -362,7 +362,7 @@ def static_binary() -> bytes:
 
 @server.resource("test://watched-resource", mime_type="text/plain")
 def watched_resource() -> str:
-    """Something to be watched."""
+    """A resource to subscribe to."""
     return "This is worth watching."
 
 
@@ -394,7 +394,7 @@ def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
 
 @test_prompt_with_arguments.complete("arg1")
 def first_arguments(typed: str) -> list[str]:
-    """What the first argument may be."""
+    """Complete the first argument."""
     return [value for value in ("test", "testing", "tested") if value.startswith(typed)]
 
 

@@ -59,7 +59,7 @@ class Ran(NamedTuple):
 class _Ended(NamedTuple):
     """A run of the suite's program."""
 
-    said: str
+    output: str
     trouble: str
 
 
@@ -83,43 +83,51 @@ async def install() -> None:
     npm = str(NODE.with_name("npm"))
     ended = await _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], at=PLACE, within=LEG)
     if ended.trouble:
-        raise Broken(f"npm ci: {ended.trouble}: {ended.said[-800:]}")
+        raise Broken(f"npm ci: {ended.trouble}: {ended.output[-800:]}")
     stamp.write_text(digest)
 
 
-async def run_server(*asked: str) -> tuple[dict[str, Ran], str]:
+async def run_server(*arguments: str) -> tuple[dict[str, Ran], str]:
     """Run scenarios against our server. Returns the results by name, and a failure of the whole leg.
 
     Args:
-        asked: the suite's arguments that select scenarios.
+        arguments: the suite's arguments that select scenarios.
     """
     ours = Host()
     with tempfile.TemporaryDirectory(prefix="conformance-") as place:
         try:
             async with listening([sys.executable, str(HERE / "server.py")], ours):
                 url = f"http://127.0.0.1:{ours.port}/mcp"
-                ended = await _suite("server", "--url", url, *asked, "-o", place, within=LEG)
+                ended = await _suite("server", "--url", url, *arguments, "-o", place, within=LEG)
         except NotStarted as error:
             return {}, f"our server did not start: {error}"
         ran = {named[1]: Ran(_read(folder)) for folder, named in _folders(Path(place))}
     return ran, ours.complaint or ended.trouble
 
 
-async def run_client(scenario: str, *asked: str) -> Ran:
+async def run_client(scenario: str, *arguments: str) -> Ran:
     """Run one scenario with our client and return its results.
 
     Args:
         scenario: its name.
-        asked: the suite's arguments that select the revision.
+        arguments: the suite's arguments that select the revision.
     """
     with tempfile.TemporaryDirectory(prefix="conformance-") as place:
         command = '"$CONFORMANCE_PYTHON" conformance/client.py'
         ended = await _suite(
-            "client", "--command", command, "--scenario", scenario, *asked, "-o", place, within=2.0 * SCENARIO
+            "client",
+            "--command",
+            command,
+            "--scenario",
+            scenario,
+            *arguments,
+            "-o",
+            place,
+            within=2.0 * SCENARIO,
         )
-        forgiven = _TROUBLE.search(ended.said)
+        forgiven = _TROUBLE.search(ended.output)
         trouble = forgiven[0] if forgiven else ended.trouble
-        if not trouble and not _said(Path(place)).endswith(f"{DONE}\n"):
+        if not trouble and not _read_output(Path(place)).endswith(f"{DONE}\n"):
             trouble = "our client did not finish"
         return Ran(_read(Path(place)), trouble)
 
@@ -129,7 +137,7 @@ async def sets(revision: str) -> dict[str, list[str]]:
     ended = await _suite("list", "--requirements", revision, within=SCENARIO)
     found: dict[str, list[str]] = {"server": [], "client": []}
     side = ""
-    for line in ended.said.splitlines():
+    for line in ended.output.splitlines():
         heading = re.match(r"(Server|Client) scenarios", line)
         side = heading[1].lower() if heading else side
         if named := re.match(r"\s+- (\S+)(?: \[(\w+)\])?$", line):
@@ -142,7 +150,7 @@ def _folders(place: Path) -> list[tuple[Path, re.Match[str]]]:
     return [(folder, named) for folder in place.iterdir() if (named := _STAMP.match(folder.name))]
 
 
-def _said(folder: Path) -> str:
+def _read_output(folder: Path) -> str:
     """Return the output of our client."""
     return "".join(path.read_text() for path in folder.rglob("stdout.txt"))
 
@@ -162,22 +170,22 @@ async def _suite(*arguments: str, within: float) -> _Ended:
 
 async def _run(command: list[str], *, at: Path, within: float) -> _Ended:
     """Run a program, and end its child processes with it."""
-    async with _started(command, at) as process:
+    async with _start(command, at) as process:
         assert process.stdout is not None
-        said = bytearray()
+        output = bytearray()
         try:
             async with asyncio.timeout(within):
                 while data := await process.stdout.read(65536):
-                    said += data
+                    output += data
                 code = await process.wait()
             trouble = f"exit code {code}" if code else ""
         except TimeoutError:
             trouble = f"timed out after {within:g} s"
-    return _Ended(said.decode(errors="replace"), trouble)
+    return _Ended(output.decode(errors="replace"), trouble)
 
 
 @asynccontextmanager
-async def _started(command: list[str], at: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def _start(command: list[str], at: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
     path = f"{NODE.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -40,9 +40,9 @@ def _complaints(owed: Mapping[str, str], checks: Sequence[Mapping[str, Any]]) ->
 
 def _missing(owed: Mapping[str, str], checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Return the required checks that did not run."""
-    made = {name for check in checks for name in _names(check)}
+    present = {name for check in checks for name in _names(check)}
     for name, least in owed.items():
-        if least == "SUCCESS" and name not in made:
+        if least == "SUCCESS" and name not in present:
             yield f"missing {name}"
 
 

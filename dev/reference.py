@@ -58,10 +58,12 @@ RUNNING: Final = (
     "run serve_stdio serve_http asgi serve notify_resource_updated notify_subscribers complete_elicitation"
 )
 MEMBERS: Final = {
-    "Server": f"tool add_tool resource prompt on_notification select factory {RUNNING}",
+    "Server": (
+        f"tool add_tool resource prompt on_notification broadcast on_broadcast select factory {RUNNING}"
+    ),
     "Handler": (
         "list_tools call_tool list_resources list_resource_templates read_resource subscribe unsubscribe "
-        "list_prompts get_prompt complete set_log_level init handle_notification forward_request"
+        "list_prompts get_prompt complete set_log_level init capabilities handle_notification forward_request"
     ),
     "Context": (
         "progress debug info warning error log elicit elicit_url url_required sample roots step require "
@@ -70,7 +72,7 @@ MEMBERS: Final = {
     ),
     "Channel": "receive send close",
     "Extension": "find_settings require method result listen_filter",
-    "ProxyEntry": "enable disable remove",
+    "ProxyEntry": "enable disable enabled remove",
 }
 """The public members of classes that have internal ones, too."""
 

@@ -293,7 +293,7 @@ async def main(seconds: float, seed: int) -> int:
     ledger = Ledger()
     for name in ("asyncio", "toolpost"):
         logging.getLogger(name).addHandler(_Complaints(ledger))
-    sys.unraisablehook = lambda told: ledger.blame("unraisable", f"{told.exc_value!r} in {told.object!r}")
+    sys.unraisablehook = lambda hook: ledger.blame("unraisable", f"{hook.exc_value!r} in {hook.object!r}")
     print(f"soak: {seconds:g} s, SOAK_SEED={seed}", flush=True)
     await Soak(random.Random(seed), ledger).run(seconds)  # noqa: S311 - not for secrets
     print(ledger.report())

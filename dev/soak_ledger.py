@@ -23,7 +23,7 @@ MORE_BYTES: Final = 5 * MEGABYTE
 MORE_DESCRIPTORS: Final = 20
 """Allowed growth in descriptors: connections come and go."""
 
-MAX_TOLD: Final = 20
+MAX_DETAILS: Final = 20
 """Unexpected errors to print in full; the others are counted."""
 
 
@@ -58,7 +58,7 @@ class Ledger:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.expected: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.unexpected: Counter[str] = Counter()
-        self.told: list[str] = []
+        self.details: list[str] = []
         self.faults: Counter[str] = Counter()
         self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
 
@@ -69,9 +69,9 @@ class Ledger:
     def blame(self, what: str, words: str) -> None:
         """Record an unexpected error."""
         self.unexpected[what] += 1
-        if len(self.told) < MAX_TOLD:
+        if len(self.details) < MAX_DETAILS:
             short = " ".join(words.split())[-MAX_WORDS:]
-            self.told.append(f"{time.monotonic() - self.began:.1f} s: {what}: {short}")
+            self.details.append(f"{time.monotonic() - self.began:.1f} s: {what}: {short}")
 
     def sample(self, role: str, pids: Iterable[int]) -> None:
         """Record the average resources of the processes of a role."""
@@ -86,14 +86,14 @@ class Ledger:
 
     def grown(self) -> list[str]:
         """Return a line for each resource that has grown too much."""
-        said: list[str] = []
+        lines: list[str] = []
         for role, samples in self.samples.items():
             early, late = _fifth(samples, 1), _fifth(samples, 4)
             if late.memory > early.memory * (1 + GROWTH) + MORE_BYTES:
-                said.append(f"memory of {role}: {_mb(early.memory)} → {_mb(late.memory)}")
+                lines.append(f"memory of {role}: {_mb(early.memory)} → {_mb(late.memory)}")
             if late.descriptors > early.descriptors * (1 + GROWTH) + MORE_DESCRIPTORS:
-                said.append(f"descriptors of {role}: {early.descriptors} → {late.descriptors}")
-        return said
+                lines.append(f"descriptors of {role}: {early.descriptors} → {late.descriptors}")
+        return lines
 
     @property
     def good(self) -> bool:
@@ -125,7 +125,7 @@ class Ledger:
             descriptors = " | ".join(str(each.descriptors) for each in moments)
             lines.append(f"| {role} | {memory} | {descriptors} |")
         lines += ["", f"Unexpected errors: {_counted(self.unexpected)}"]
-        lines += [f"- {each}" for each in self.told]
+        lines += [f"- {each}" for each in self.details]
         lines += [f"Grown: {'; '.join(self.grown()) or 'nothing'}"]
         return "\n".join(lines)
 

@@ -74,7 +74,7 @@ async def ask(ctx: Context) -> str:
 async def news() -> str:
     """Notify clients of a change."""
     server.notify_resource_updated("soak://page")
-    return "told"
+    return "sent"
 
 
 @server.resource("soak://page")

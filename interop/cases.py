@@ -103,11 +103,11 @@ async def attempt(action: Awaitable[object], seconds: float = CASE_SECONDS) -> s
         async with limit:
             await action
     except Exception as error:  # noqa: BLE001 - any exception is a finding
-        return f"timed out after {seconds:g} s" if limit.expired() else _told(error)
+        return f"timed out after {seconds:g} s" if limit.expired() else _describe(error)
     return ""
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     place = ""
     trace = error.__traceback__
     while trace is not None:

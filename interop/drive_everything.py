@@ -153,31 +153,31 @@ async def progress(guest: Guest) -> None:
 @EVERYTHING.case("sampling")
 async def sampling(guest: Guest) -> None:
     await _ready(guest)
-    guest.asked.clear()
+    guest.questions.clear()
     result = await guest.client.call_tool("trigger-sampling-request", {"prompt": "soup?", "maxTokens": 50})
     assert "the soup" in result.text
-    assert isinstance(guest.asked[0], CreateMessageParams)
-    assert guest.asked[0].max_tokens == 50
+    assert isinstance(guest.questions[0], CreateMessageParams)
+    assert guest.questions[0].max_tokens == 50
 
 
 @EVERYTHING.case("elicitation by form", since="2025-06-18")
 async def elicitation(guest: Guest) -> None:
     await _ready(guest)
-    guest.asked.clear()
+    guest.questions.clear()
     result = await guest.client.call_tool("trigger-elicitation-request")
     assert "Ann" in result.text
     # A missing value is the default of the form.
     assert "Favorite Integer: 42" in result.text
-    assert isinstance(guest.asked[0], ElicitParams)
+    assert isinstance(guest.questions[0], ElicitParams)
 
 
 @EVERYTHING.case("elicitation by URL", since="2025-11-25")
 async def url(guest: Guest) -> None:
     await _ready(guest)
-    guest.asked.clear()
+    guest.questions.clear()
     arguments = {"url": "https://example.com/pay", "message": "Pay"}
     assert "completed" in (await guest.client.call_tool("trigger-url-elicitation", arguments)).text
-    assert guest.asked[0].url == "https://example.com/pay"
+    assert guest.questions[0].url == "https://example.com/pay"
     refused = await _refusal(
         guest.client.call_tool("trigger-url-elicitation", {**arguments, "errorPath": True})
     )

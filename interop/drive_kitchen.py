@@ -196,21 +196,21 @@ async def log_level(guest: Guest) -> None:
 
 @KITCHEN.case("sampling")
 async def sampling(guest: Guest) -> None:
-    guest.asked.clear()
+    guest.questions.clear()
     assert (await guest.client.call_tool("ask_model")).text == "the soup"
-    (asked,) = guest.asked
-    assert isinstance(asked, CreateMessageParams)
-    assert asked.max_tokens == 100
-    assert asked.system_prompt == "Be brief."
+    (question,) = guest.questions
+    assert isinstance(question, CreateMessageParams)
+    assert question.max_tokens == 100
+    assert question.system_prompt == "Be brief."
 
 
 @KITCHEN.case("elicitation", since="2025-06-18")
 async def elicitation(guest: Guest) -> None:
-    guest.asked.clear()
+    guest.questions.clear()
     assert (await guest.client.call_tool("ask_user")).text == "2 x soup"
-    (asked,) = guest.asked
-    assert isinstance(asked, ElicitParams)
-    assert set((asked.requested_schema or {})["properties"]) == {"dish", "portions"}
+    (question,) = guest.questions
+    assert isinstance(question, ElicitParams)
+    assert set((question.requested_schema or {})["properties"]) == {"dish", "portions"}
 
 
 @KITCHEN.case("roots")

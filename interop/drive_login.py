@@ -35,7 +35,7 @@ WANTED: Final = {
 async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
     """Run their client, with its own OAuth, against our server."""
     ours = Host()
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     try:
         async with listening([sys.executable, str(HERE / "guarded_kitchen.py")], ours):
             process = await asyncio.create_subprocess_exec(
@@ -49,23 +49,23 @@ async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
             )
             try:
                 async with asyncio.timeout(PATIENCE):
-                    said, complaint = await process.communicate()
+                    output, complaint = await process.communicate()
             except TimeoutError:
                 process.kill()
-                said, complaint = b"", b"it timed out"
+                output, complaint = b"", b"it timed out"
             why = complaint.decode(errors="replace")[-400:].replace("\n", " ")
-            told = json.loads(said) if said else {}
+            found = json.loads(output) if output else {}
     except NotStarted as error:
         yield Outcome(PEER, "our server", "http", mode, "our server starts", str(error))
         return
-    yield Outcome(PEER, "our server", "http", mode, "speaks", _differs(told.get("revision", why), revision))
+    yield Outcome(PEER, "our server", "http", mode, "speaks", _differs(found.get("revision", why), revision))
     for name, (what, wanted) in WANTED.items():
-        yield Outcome(PEER, "our server", "http", mode, what, _differs(told.get(name, "nothing"), wanted))
+        yield Outcome(PEER, "our server", "http", mode, what, _differs(found.get(name, "nothing"), wanted))
     yield Outcome(PEER, "our server", "http", mode, "our server ends in order", ours.complaint)
 
 
-def _differs(told: object, wanted: object) -> str:
-    return "" if told == wanted else f"{told!r} instead of {wanted!r}"
+def _differs(found: object, wanted: object) -> str:
+    return "" if found == wanted else f"{found!r} instead of {wanted!r}"
 
 
 async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
@@ -96,8 +96,8 @@ async def _used(url: str, revision: str | None) -> str:
     auth = OAuth(open_url=_visit, storage=MemoryTokens())
     try:
         async with asyncio.timeout(PATIENCE), Client(url, auth=auth, revision=revision) as mcp:
-            told = (await mcp.call_tool("whoami")).text
-            return _differs((told, mcp.revision), ("alice: read", revision or DATES[-1]))
+            found = (await mcp.call_tool("whoami")).text
+            return _differs((found, mcp.revision), ("alice: read", revision or DATES[-1]))
     except Exception as error:  # noqa: BLE001 - any exception is the outcome
         return f"{type(error).__name__}: {error}"
 

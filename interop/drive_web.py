@@ -118,13 +118,13 @@ async def mirrored(guest: Guest) -> None:
         assert (await guest.client.call_tool("deliver", arguments)).text == f"{place} 3"
 
 
-@WEB.case("a session that has ended is made anew", era="session", over=("http",))
+@WEB.case("a session that has ended is opened again", era="session", over=("http",))
 async def renewed(guest: Guest) -> None:
     relay = _relay(guest)
     before = relay.handshakes  # the client may notice and reconnect first
     for session in tuple(relay.sessions):
         await relay.end(session)
-    # Not a call: a 404 does not prove that it was not made, so only requests that may be repeated are.
+    # Not a call: a 404 does not prove that it did not run, so only safe requests are repeated.
     assert (await guest.client.read_resource("config://app")).contents
     await _add(guest.client)
     assert relay.handshakes == before + 1, relay.handshakes - before
@@ -213,7 +213,7 @@ async def cut_everything(guest: Guest) -> None:
 
 
 @EVERYTHING_WEB.case(
-    "what was said while all connections were cut is replayed", since="2025-11-25", over=("http",)
+    "messages sent while all connections were cut are replayed", since="2025-11-25", over=("http",)
 )
 async def replayed(guest: Guest) -> None:
     # Later messages do not arrive: the store of this peer names an event instead of a stream, so that a

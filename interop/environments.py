@@ -120,9 +120,9 @@ async def _run(*command: str, at: Path | None = None) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     if process.returncode:
-        raise Broken(f"{Path(command[0]).name} failed: {told.decode(errors='replace')[-800:]}")
+        raise Broken(f"{Path(command[0]).name} failed: {output.decode(errors='replace')[-800:]}")
 
 
 if __name__ == "__main__":

@@ -11,19 +11,19 @@ from toolpost.testing import AuthorizationServer
 
 
 def kitchen(issuer: str, url: str) -> Server:
-    """A kitchen that asks who comes in."""
+    """A kitchen that requires a token."""
     server = Server("guarded", version="1", auth=Auth(issuer, resource=url, scopes=["read"]))
 
     @server.tool
     async def whoami(ctx: Context) -> str:
-        """Who speaks, and what they may."""
+        """Return the user and the scopes."""
         who = ctx.principal
         assert who is not None
         return f"{who.subject}: {' '.join(sorted(who.scopes))}"
 
     @server.tool(scopes=["write"])
     def cook(dish: str) -> str:
-        """Cook, if that is allowed."""
+        """Cook, if the scope allows it."""
         return f"{dish} is ready"
 
     return server

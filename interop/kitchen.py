@@ -167,8 +167,8 @@ async def ask_user(ctx: Context) -> str:
 @server.tool
 async def ask_model(ctx: Context) -> str:
     """Ask the client's model."""
-    said: CreateMessageResult = await ctx.sample("What is good today?", max_tokens=100, system="Be brief.")
-    content = said.content
+    answer: CreateMessageResult = await ctx.sample("What is good today?", max_tokens=100, system="Be brief.")
+    content = answer.content
     return content.text if isinstance(content, TextContent) else "no text"
 
 

@@ -47,7 +47,7 @@ class Guest:
     """Creates another client of the same server."""
     logs: list[Any] = field(default_factory=list[Any])
     notices: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
-    asked: list[Any] = field(default_factory=list[Any])
+    questions: list[Any] = field(default_factory=list[Any])
 
     @property
     def stateless(self) -> bool:
@@ -112,13 +112,13 @@ async def visit(trip: Trip, suite: Suite[Guest]) -> AsyncIterator[Outcome]:
     """Run a suite against a server, and yield the outcomes."""
 
     def sample(params: CreateMessageParams) -> CreateMessageResult:
-        guest.asked.append(params)
+        guest.questions.append(params)
         return CreateMessageResult(
             role="assistant", content=TextContent("the soup"), model="cook-1", stop_reason="endTurn"
         )
 
     def elicit(params: ElicitParams) -> Mapping[str, Any] | bool:
-        guest.asked.append(params)
+        guest.questions.append(params)
         return _reply(params)
 
     def log(message: LogParams) -> None:

@@ -33,7 +33,7 @@ class _Line:
     """A connection of a client, and its connection to the server."""
 
     ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
-    asked: float = 0
+    last_request: float = 0
 
 
 class Relay:
@@ -69,7 +69,7 @@ class Relay:
     def _abort(self) -> None:
         # All at once, the latest request last: a client that notices continues, and must not find an idle
         # connection that still looks open.
-        for line in sorted(self._lines, key=lambda line: line.asked):
+        for line in sorted(self._lines, key=lambda line: line.last_request):
             for writer in line.ends:
                 with contextlib.suppress(OSError):  # already closed
                     writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
@@ -110,12 +110,12 @@ class Relay:
         line = _Line((writer, far_writer))
         self._lines.append(line)
 
-        def asked(data: bytes) -> None:
-            line.asked = self._loop.time()
+        def on_request(data: bytes) -> None:
+            line.last_request = self._loop.time()
             self._asked(data)
 
         ways = [
-            asyncio.create_task(_pump(reader, far_writer, asked)),
+            asyncio.create_task(_pump(reader, far_writer, on_request)),
             asyncio.create_task(_pump(far_reader, writer, self._answered)),
         ]
         try:

@@ -335,11 +335,11 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
 
 def _failures() -> list[str]:
     """Collect errors logged in this process; hide warnings."""
-    told: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger().addHandler(handler)
-    return told
+    return messages
 
 
 async def main() -> int:

@@ -141,15 +141,15 @@ async def _converse(stay: Stay, target: list[str], relay: Relay | None) -> Async
                 line = await process.stdout.readline()
             if not line:
                 break
-            told: dict[str, Any] = json.loads(line)
-            if "plan" in told:
-                left += told["plan"]
-            elif "cut" in told:
+            report: dict[str, Any] = json.loads(line)
+            if "plan" in report:
+                left += report["plan"]
+            elif "cut" in report:
                 assert relay is not None
                 relay.cut()
             else:
-                left.remove(told["what"])
-                yield stay.outcome(told["what"], told["why"])
+                left.remove(report["what"])
+                yield stay.outcome(report["what"], report["why"])
         async with asyncio.timeout(SILENCE):
             code = await process.wait()
         yield stay.outcome("leave", "" if code == 0 and not left else f"exit code {code}")
@@ -157,7 +157,7 @@ async def _converse(stay: Stay, target: list[str], relay: Relay | None) -> Async
         pass  # reported below
     finally:
         tell(process, signal.SIGKILL)
-    said = (await grumble).decode(errors="replace")[-300:].replace("\n", " ")
+    stderr = (await grumble).decode(errors="replace")[-300:].replace("\n", " ")
     await process.wait()
     for what in left:
-        yield stay.outcome(what, f"the client never got there: {said}")
+        yield stay.outcome(what, f"the client never got there: {stderr}")

@@ -205,7 +205,7 @@ def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[N
 _HEARD_ELSEWHERE = {
     receive.__name__,  # where the revision is known
     Connection.__module__,
-    "toolpost.transports.http_request",  # which sends nothing: it passes on what it has received
+    "toolpost.transports.http_request",  # sends nothing: it passes on received messages
 }
 
 
@@ -234,7 +234,7 @@ def _on_take(
     elif isinstance(message, JSONRPCResponse) and isinstance(event, ResponseReceived):
         row, revision = event.request.row, event.request.revision
         if row.name == "initialize":
-            revision = connection.revision  # the one that it agrees upon
+            revision = connection.revision  # the negotiated one
         note(_received(connection, revision, "result", message, message.result, row.name))
     elif isinstance(message, JSONRPCErrorResponse) and isinstance(event, ErrorReceived):
         error = {"code": message.code, "message": message.message}
@@ -385,9 +385,9 @@ WAIVED = [
         "a `Tool` made by hand holds any schema; a `Server` refuses it when it is registered",
     ),
 ]
-"""What the schema is not asked about."""
+"""Errors that the check ignores."""
 
-# Errors whose data has a shape of its own.
+# Errors with their own shape of data.
 _SHAPED = {
     -32020: "HeaderMismatchError",
     -32021: "MissingRequiredClientCapabilityError",
@@ -397,7 +397,7 @@ _SHAPED = {
 
 
 class Judge:
-    """The official schemas, asked about messages.
+    """Validates messages against the official schemas.
 
     Args:
         schemas: the files by revision, decoded.
@@ -407,7 +407,7 @@ class Judge:
         self._officials = {date: Official(date, schema) for date, schema in schemas.items()}
 
     def complaints(self, said: Said) -> list[str]:
-        """What is wrong with a message and not excused."""
+        """Return the errors of a message, without the excused ones."""
         official = self._officials[said.date]
         message = _whole(said)
         strange = self._strange(official, said)
@@ -418,17 +418,17 @@ class Judge:
         return [each for each in wrong if not _excused(said, each)]
 
     def _strange(self, official: Official, said: Said) -> str | None:
-        """That the protocol has this method, but not for this sender."""
+        """Return an error if the protocol defines this method only for the other sender."""
         if said.kind not in {"request", "notice"}:
             return None
         unions = {by: f"{by.capitalize()}{_UNION[said.kind]}" for by in ("client", "server")}
         senders = {by for by, union in unions.items() if said.method in official.methods(union)}
         if not senders or said.by in senders:
-            return None  # one of an extension, or all is well
+            return None  # a message of an extension, or valid
         return f"{said.date} {unions[said.by]}: {said.method!r} is not one of them at ['method']"
 
     def _names(self, official: Official, said: Said, message: Any) -> Iterator[str]:
-        """The definitions that a message has to fit."""
+        """Yield the definitions that a message must match."""
         known = official.definitions
         if said.kind == "error":
             yield official.failure
@@ -483,7 +483,7 @@ def _excused(said: Said, complaint: str) -> bool:
     )
 
 
-# --------------------------------------------------------------------- the tests that said it
+# --------------------------------------------------------------------- the tests that sent a message
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -497,7 +497,7 @@ def _judge() -> Iterator[Judge | None]:
             patch.setattr(owner, name, _listening(getattr(owner, name), listener))
         judge = Judge({path.stem: json.loads(path.read_bytes()) for path in files})
         yield judge
-    late = list(_verdicts(judge))  # said by a fixture that outlived the last test
+    late = list(_verdicts(judge))  # from a fixture that outlived the last test
     if late:
         pytest.fail("messages that the official schema does not allow:\n" + "\n".join(late), pytrace=False)
 
@@ -509,18 +509,18 @@ def _verdicts(judge: Judge) -> Iterator[str]:
         digest, said = pending.popitem()
         wrong = judge.complaints(said)
         if wrong:
-            yield _told(said, wrong)
+            yield _describe(said, wrong)
         else:
             _valid.add(digest)
 
 
-def _told(said: Said, wrong: list[str]) -> str:
+def _describe(said: Said, wrong: list[str]) -> str:
     words = " ".join(filter(None, (said.way, "by the", said.by, "in", said.date, said.kind, said.method)))
     return "\n  ".join([words, *wrong, jsonrpc.shorten(said.body.decode(errors="replace"), SHOWN)])
 
 
 SHOWN = 2000
-"""How much of a message a failure shows."""
+"""Maximum length of a message in a failure."""
 
 
 @pytest.fixture(autouse=True)

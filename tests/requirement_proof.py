@@ -1,8 +1,8 @@
-"""A pytest plugin: which rules of the specification do the tests prove?
+"""A pytest plugin: reports which rules of the specification the tests prove.
 
 A test names the rules that it proves with `@pytest.mark.requirement("MSG-5", ...)`. A rule is proven when at
-least one test that names it passed and none that names it failed. The plugin refuses ids that do not exist
-and prints what is proven at the end of the run; it does not judge how well a test proves its rule.
+least one test that names it passed and none that names it failed. An id that does not exist is an
+error. The run ends with a list of proven rules. The plugin does not judge how well a test proves its rule.
 """
 
 from collections.abc import Generator, Iterator
@@ -55,12 +55,12 @@ def _sections(config: pytest.Config, known: list[str]) -> list[str]:
 
 
 class Proof:
-    """The rules, and what the tests said about them so far.
+    """The rules, and the results of the tests that name them.
 
     Args:
         rules: all ids by section; empty when the specification is missing.
         sections: the sections to print.
-        absence: why the specification is missing, where it is.
+        absence: the reason if the specification is missing.
     """
 
     def __init__(self, rules: dict[str, list[str]], sections: list[str], absence: str | None) -> None:
@@ -81,7 +81,7 @@ class Proof:
         return report
 
     def _claim(self, item: pytest.Item) -> Iterator[str]:
-        """Note on a test which rules it names; yield what is wrong about that."""
+        """Record the rules that a test names; yield the errors in them."""
         marks = list(item.iter_markers("requirement"))
         path, line, name = item.location
         where = f"{path}:{(line or 0) + 1}: {name}"
@@ -101,7 +101,7 @@ class Proof:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-        yield  # first the list of skips and failures, which may be long: what is to be done stands last
+        yield  # after the skips and failures, which may be many: the last lines show what to do
         if not self.sections or terminalreporter.config.getoption("collectonly"):
             return
         if self.absence:

@@ -1,7 +1,7 @@
-"""Where the specification lies, and how it names its rules.
+"""Finds the specification, and reads the ids of its rules.
 
-Schemas, example messages and REQUIREMENTS.md are data of their own, kept beside the repository and not in it.
-This module finds them and reads the ids of the rules; it knows nothing of tests and of what they prove.
+Schemas, example messages and REQUIREMENTS.md are in a folder next to the repository. Independent of tests and
+of the rules that they prove.
 """
 
 import os
@@ -18,13 +18,13 @@ _ROW = re.compile(r"\| ([A-Z]+)-(\d+) \|")
 
 
 def folder() -> Path:
-    """The folder of the specification, whether it is there or not."""
+    """Return the folder of the specification, which may not exist."""
     place = os.environ.get(PLACE)
     return Path(place) if place else _BESIDE
 
 
 def absence() -> str | None:
-    """What is missing and what to do about it; None when the specification is there."""
+    """Return a message about a missing specification, or None."""
     rulebook = folder() / "REQUIREMENTS.md"
     if rulebook.is_file():
         return None
@@ -32,12 +32,12 @@ def absence() -> str | None:
 
 
 def demanded() -> bool:
-    """Return whether a missing specification is a failure: in CI, and where its place was given."""
+    """Return whether a missing specification is a failure: in CI, or if its folder is configured."""
     return os.environ.get("CI") == "true" or bool(os.environ.get(PLACE))
 
 
 def rules() -> dict[str, list[str]]:
-    """The ids of all rules by section, both in the order of REQUIREMENTS.md."""
+    """Return the ids of all rules by section, in the order of REQUIREMENTS.md."""
     sections: dict[str, list[str]] = {}
     for line in (folder() / "REQUIREMENTS.md").read_text(encoding="utf-8").splitlines():
         if row := _ROW.match(line):

@@ -1,7 +1,7 @@
-"""The steps of a `tools/call`, one by one and all together, each as a function that takes it many times.
+"""The steps of a `tools/call`, one by one and all together, each as a function that runs it many times.
 
-A table of makers: what a step needs is made before it is measured. Bare msgspec and the json module stand
-beside the whole way: what any library on them has to pay, without anything of the protocol.
+A table of factories, which prepare what a step needs before it is measured. The rows for bare msgspec and the
+json module show the minimum cost of any library that uses them, without the protocol.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from toolpost.types import (
 __all__ = ["STEPS", "Many", "bare_msgspec"]
 
 Many = Callable[[int], None]
-"""Takes a step so many times."""
+"""Runs a step this number of times."""
 
 DATA: Final = wire.body("add", 1, stateless=True)
 HEADERS: Final = {"host": "127.0.0.1:8000", **wire.headers("add", stateless=True)}
@@ -88,44 +88,44 @@ def _params() -> CallToolParams:
 
 
 def decode_envelope() -> Many:
-    """The envelope, with raw params."""
+    """Decode the envelope, with raw params."""
     return _many(lambda: jsonrpc.decode(DATA))
 
 
 def decode_params() -> Many:
-    """The params, with raw arguments."""
+    """Decode the params, with raw arguments."""
     read, params = _reader(), _request().params
     return _many(lambda: read(params))
 
 
 def classify_request() -> Many:
-    """Where a POST goes, by its headers and `_meta`."""
+    """Classify a POST by its headers and `_meta`."""
     request, party = _request(), _connection().local_peer
     raw = {name.encode(): value.encode() for name, value in HEADERS.items()}
     return _many(lambda: classify(raw, request, party))
 
 
 def bind_arguments() -> Many:
-    """The arguments, as the signature wants them."""
+    """Convert the arguments to the types of the signature."""
     bound, arguments = BoundFunction(add), _params().arguments
     return _many(lambda: bound.read(arguments))
 
 
 def call_function() -> Many:
-    """The function itself, awaited."""
+    """Call and await the function itself."""
     bound = BoundFunction(add)
     arguments = bound.read(_params().arguments)
     return _many(lambda: _run(bound.call(arguments)))
 
 
 def convert_value() -> Many:
-    """The value of the function, as a result that was checked."""
+    """Convert and check the return value."""
     returns = ResultConverter.for_function(add)
     return _many(lambda: returns.convert(3))
 
 
 def encode_result() -> Many:
-    """The result, as bytes."""
+    """Encode the result."""
     result = _answer()
     return _many(lambda: jsonrpc.encode_response(1, result))
 
@@ -134,7 +134,7 @@ def encode_result() -> Many:
 
 
 def whole_connection() -> Many:
-    """From bytes to bytes through a connection: checks, `_meta`, ids, stamps; nothing is called."""
+    """Go from bytes to bytes through a connection, with all checks, without calling the function."""
     connection, result = _connection(), _answer()
 
     def step() -> None:
@@ -146,7 +146,7 @@ def whole_connection() -> Many:
 
 
 def whole_application() -> Many:
-    """From scope to response through the ASGI application, the function included."""
+    """Go from scope to response through the ASGI application, with the function."""
     server = Server("adder", version="1")
     server.tool(add)
     raw = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -199,7 +199,7 @@ class _Reply(msgspec.Struct):
 
 
 def bare_msgspec() -> Many:
-    """Whole request and answer as one struct each, nothing of the protocol checked."""
+    """Decode and encode one struct each, without any check of the protocol."""
     read, write = msgspec.json.Decoder(_Call).decode, msgspec.json.Encoder().encode
 
     def step() -> None:
@@ -212,7 +212,7 @@ def bare_msgspec() -> Many:
 
 
 def json_module() -> Many:
-    """`json.loads` and `json.dumps`, nothing typed and nothing checked."""
+    """Use `json.loads` and `json.dumps`, without types and checks."""
 
     def step() -> None:
         call = json.loads(DATA)

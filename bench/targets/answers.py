@@ -1,7 +1,7 @@
-"""What the limits say to each method: prepared bytes around the id of the request.
+"""The responses of the limits to each method: prepared bytes around the id of the request.
 
-So small that nothing a server could do less is left, and enough for any client: the limits are also the fixed
-fast servers that clients are measured against.
+No server can do less work, and the responses suffice for any client: clients are measured against the limits,
+too.
 """
 
 import json
@@ -41,26 +41,26 @@ NO_ID: Final = msgspec.Raw(b"")
 
 
 class Call(msgspec.Struct):
-    """As much of a request as has to be known."""
+    """The necessary members of a request."""
 
     method: str
     id: msgspec.Raw = NO_ID
 
 
 class Meta(msgspec.Struct):
-    """What a request says besides."""
+    """The `_meta` of a request."""
 
     token: msgspec.Raw = msgspec.field(name="progressToken")
 
 
 class Params(msgspec.Struct):
-    """As much of the parameters as progress takes."""
+    """The parameters that progress notifications need."""
 
     meta: Meta = msgspec.field(name="_meta")
 
 
 class ProgressCall(Call, kw_only=True):
-    """A request that hears of progress."""
+    """A request for progress notifications."""
 
     params: Params
 
@@ -70,7 +70,7 @@ _read_progress: Final = msgspec.json.Decoder(ProgressCall).decode
 
 
 def reply(data: bytes) -> bytes:
-    """The bytes that answer a message; none if it is a notice."""
+    """Return the response to a message; empty for a notification."""
     call = _read(data)
     if call.id is NO_ID:
         return b""
@@ -78,10 +78,10 @@ def reply(data: bytes) -> bytes:
 
 
 def events(data: bytes, notifications: int) -> list[bytes]:
-    """The events that answer a call: so many notifications of progress, then the result."""
+    """Return the events of a call: this number of progress notifications, then the result."""
     token = _read_progress(data).params.meta.token
     notification = (
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b,"progress":%d}}'
     )
-    said = [notification % (token, number) for number in range(1, notifications + 1)]
-    return [b"data: %b\n\n" % message for message in (*said, reply(data))]
+    progress = [notification % (token, number) for number in range(1, notifications + 1)]
+    return [b"data: %b\n\n" % message for message in (*progress, reply(data))]

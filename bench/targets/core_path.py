@@ -1,6 +1,6 @@
-"""A fixed number of calls of toolpost without a socket, to be counted: `core_path.py WAY CALLS [PROFILE]`.
+"""Makes a fixed number of calls of toolpost without a socket: `core_path.py WAY CALLS [PROFILE]`.
 
-WAY is one of `ways.py`. With PROFILE, a profile of the calls alone goes to that file.
+WAY is one of `ways.py`. With PROFILE, writes a profile of the calls alone to that file.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from toolpost_server import make_server
 from ways import WAYS
 
 PREPARED = 1000
-"""Requests that are made in any case, so that runs which are compared differ in their calls alone."""
+"""Minimum number of requests to create, so that compared runs differ only in the number of calls."""
 
 
 async def main(way: str, calls: str, profile: str = "") -> None:
-    """Call."""
+    """Open a caller and make the calls."""
     app = make_server(URL, WAYS[way].switch).asgi()
     async with app.lifespan():
         caller = await Caller(app, WAYS[way]).open()

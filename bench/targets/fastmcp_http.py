@@ -1,4 +1,4 @@
-"""FastMCP over HTTP, as its documentation says: `fastmcp_http.py PORT json|sse [TOOLS]`."""
+"""FastMCP over HTTP, as its documentation recommends: `fastmcp_http.py PORT json|sse [TOOLS]`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""FastMCP over stdio, as its documentation says."""
+"""FastMCP over stdio, as its documentation recommends."""
 
 from fastmcp import FastMCP
 

@@ -1,7 +1,7 @@
-"""An ASGI application, called in its own process without a socket: scope, body and answer by hand.
+"""Calls an ASGI application in its own process, without a socket.
 
-Requests are made in batches, and what that takes does not count. Each answer is looked at, though briefly,
-since that is measured as well. Stands alone, because programs in the environments of others import it.
+Creates requests in batches, outside the measured time. Checks each response briefly, because the check is
+measured too. Imports no other package, because programs in the environments of other libraries import it.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 HOST: Final = "127.0.0.1:8000"
 URL: Final = f"http://{HOST}/mcp"
-"""Where the application would be, if it had a socket."""
+"""The URL of the application, if it had a socket."""
 
 BATCH: Final = 64
-"""Requests that are made at once: few enough for the caches, so many that the clock is seldom read."""
+"""Requests per batch: few enough for the caches, and enough to read the clock rarely."""
 
 NOTIFICATIONS: Final = {"one": 1, "ten": 10}
 
@@ -36,11 +36,11 @@ class Request(NamedTuple):
 
 
 class Caller:
-    """A client of an application that asks in one way.
+    """A client of an application that sends requests of one kind.
 
     Args:
         app: the application.
-        way: how it is asked.
+        way: the kind of request.
     """
 
     def __init__(self, app: App, way: Way) -> None:
@@ -49,53 +49,53 @@ class Caller:
         self._sends = {"authorization": f"Bearer {wire.TOKEN}"} if way.switch == "token" else {}
         self._numbers = count(wire.first_number())
         self._headers: list[tuple[bytes, bytes]] = []
-        self._body = wire.body(way.asked, wire.NUMBER, stateless=way.stateless, ordinary=way.ordinary)
-        self._notifications = NOTIFICATIONS.get(way.asked, 0)
+        self._body = wire.body(way.request, wire.NUMBER, stateless=way.stateless, ordinary=way.ordinary)
+        self._notifications = NOTIFICATIONS.get(way.request, 0)
 
     async def open(self) -> "Caller":
-        """Open a session where the era has them, and look at one answer; return the caller."""
+        """Open a session if the era has them, check one response, and return the caller."""
         session = "" if self._way.stateless else await self._open_session()
-        told = wire.headers(
-            self._way.asked, stateless=self._way.stateless, session=session, ordinary=self._way.ordinary
+        headers = wire.headers(
+            self._way.request, stateless=self._way.stateless, session=session, ordinary=self._way.ordinary
         )
-        self._headers = _raw(told | self._sends, self._body)
+        self._headers = _raw(headers | self._sends, self._body)
         _, answer = await _ask(self._app, *self.requests(1)[0])
-        *_, last = wire.said(answer)
+        *_, last = wire.parse_messages(answer)
         if last.get("result", {}).get("structuredContent") not in (3, {"result": 3}):
-            raise RuntimeError(f"a wrong answer: {answer[:300]}")
+            raise RuntimeError(f"wrong response: {answer[:300]}")
         return self
 
     async def _open_session(self) -> str:
-        async def tell(session: str, **message: Any) -> dict[bytes, bytes]:
+        async def post(session: str, **message: Any) -> dict[bytes, bytes]:
             data = json.dumps({"jsonrpc": "2.0", **message}).encode()
-            told = wire.headers("", stateless=False, session=session) | self._sends
-            headers, _ = await _ask(self._app, _scope(_raw(told, data)), data)
-            return headers
+            headers = wire.headers("", stateless=False, session=session) | self._sends
+            response, _ = await _ask(self._app, _scope(_raw(headers, data)), data)
+            return response
 
-        hello = await tell("", id=0, method="initialize", params=wire.HELLO)
+        hello = await post("", id=0, method="initialize", params=wire.HELLO)
         session = hello[b"mcp-session-id"].decode()
-        await tell(session, method="notifications/initialized")
+        await post(session, method="notifications/initialized")
         return session
 
     def requests(self, amount: int) -> list[Request]:
-        """So many requests, each with numbers of its own."""
-        made: list[Request] = []
+        """Return this number of requests, each with its own numbers."""
+        requests: list[Request] = []
         for _ in range(amount):
             number = next(self._numbers)
             headers = [(name, wire.numbered(value, number)) for name, value in self._headers]
-            made.append(Request(_scope(headers), wire.numbered(self._body, number)))
-        return made
+            requests.append(Request(_scope(headers), wire.numbered(self._body, number)))
+        return requests
 
     async def call(self, request: Request) -> None:
-        """Send a request, and look whether the answer is one."""
+        """Send a request and check the response briefly."""
         _, answer = await _ask(self._app, *request)
         if b'"structuredContent"' not in answer:
-            raise RuntimeError(f"a wrong answer: {answer[:300]}")
+            raise RuntimeError(f"wrong response: {answer[:300]}")
         if self._notifications and answer.count(b'"notifications/progress"') != self._notifications:
-            raise RuntimeError(f"not {self._notifications} notifications before the answer: {answer[:300]}")
+            raise RuntimeError(f"not {self._notifications} notifications before the response: {answer[:300]}")
 
     async def turn(self, _at_once: int, seconds: float) -> dict[str, float]:
-        """Ask for so many seconds, one request after the other; the CPU is that of the calls alone."""
+        """Call for this number of seconds, one request after the other. `cpu` is that of the calls alone."""
         until = time.perf_counter() + seconds
         calls, burnt = 0, 0.0
         while time.perf_counter() < until:
@@ -109,20 +109,20 @@ class Caller:
 
 
 async def callers(app: Callable[[Way], App]) -> dict[str, Caller]:
-    """A caller for each way, by its name; `app` says which application serves it."""
+    """Return a caller for each way, by its name; `app` returns the application for a way."""
     return {name: await Caller(app(way), way).open() for name, way in WAYS.items()}
 
 
 async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes, bytes], bytes]:
-    """The headers and the body of the response."""
+    """Return the headers and the body of the response."""
     inbox = [{"type": "http.request", "body": body, "more_body": False}]
     outbox: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         if inbox:
             return inbox.pop()
-        await asyncio.Event().wait()  # a client that stays
-        raise AssertionError("nobody sets it")
+        await asyncio.Event().wait()  # the client stays connected
+        raise AssertionError("the event is never set")
 
     async def send(message: Any) -> None:
         outbox.append(message)
@@ -135,7 +135,7 @@ async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes
 
 
 def _raw(headers: dict[str, str], body: bytes) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them, with those that HTTP wants."""
+    """Return headers in the form of ASGI, with those that HTTP requires."""
     sent = {"host": HOST, "content-length": str(len(body)), **headers}
     return [(name.encode(), value.encode()) for name, value in sent.items()]
 

@@ -1,7 +1,7 @@
 """The limit over HTTP: the smallest ASGI application, on uvicorn as toolpost sets it up.
 
-`limit_http.py PORT [NOTIFICATIONS]`. It decodes as much of the body as it takes to answer the right bytes: as
-JSON, or as an event stream with so many notifications of progress before the result.
+`limit_http.py PORT [NOTIFICATIONS]`. Decodes only the members that the response depends on. Responds with
+JSON, or with an event stream that has this number of progress notifications before the result.
 """
 
 import sys
@@ -16,7 +16,7 @@ NOTIFICATIONS = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 
 
 async def read(receive: Any) -> bytes:
-    """The body of a request."""
+    """Read the body of a request."""
     message = await receive()
     data = message["body"]
     while message["more_body"]:
@@ -26,7 +26,7 @@ async def read(receive: Any) -> bytes:
 
 
 async def answer(_scope: Any, receive: Any, send: Any) -> None:
-    """Answer the right bytes."""
+    """Send the right bytes."""
     body = reply(await read(receive))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200 if body else 202, "headers": headers})
@@ -34,11 +34,11 @@ async def answer(_scope: Any, receive: Any, send: Any) -> None:
 
 
 async def stream(_scope: Any, receive: Any, send: Any) -> None:
-    """Answer the right bytes, event by event."""
-    *said, last = events(await read(receive), NOTIFICATIONS)
+    """Send the right bytes, event by event."""
+    *progress, last = events(await read(receive), NOTIFICATIONS)
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for event in said:
+    for event in progress:
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": last})
 

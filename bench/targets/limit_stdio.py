@@ -5,7 +5,7 @@ import sys
 
 from answers import reply
 
-if len(sys.argv) > 1:  # a client that starts us would have us on its own core
+if len(sys.argv) > 1:  # otherwise it would share the core of the client that starts it
     os.sched_setaffinity(0, {int(sys.argv[1])})
 rest = b""
 while data := os.read(0, 1 << 16):

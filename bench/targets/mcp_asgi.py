@@ -10,7 +10,7 @@ from ways import WAYS
 
 
 async def main() -> None:
-    """Take turns."""
+    """Open the applications and take turns."""
     kinds = {(way.mode, way.switch) for way in WAYS.values()}
     async with AsyncExitStack() as stack:
         # Each application needs a server of its own.
@@ -20,8 +20,8 @@ async def main() -> None:
         }
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))
-        asked = await callers(lambda way: apps[way.mode, way.switch])
-        await take_turns({name: caller.turn for name, caller in asked.items()})
+        by_way = await callers(lambda way: apps[way.mode, way.switch])
+        await take_turns({name: caller.turn for name, caller in by_way.items()})
 
 
 asyncio.run(main())

@@ -18,7 +18,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def main(way: str, *given: str) -> None:
-    """Connect, and take turns."""
+    """Connect and take turns."""
     if way == "stdio":
         target = StdioServerParameters(command=given[0], args=list(given[1:]))
     else:

@@ -1,4 +1,4 @@
-"""PyPI's `mcp` over HTTP, as its documentation says: `mcp_http.py PORT json|sse [TOOLS] [WITH]`."""
+"""PyPI's `mcp` over HTTP, as its documentation recommends: `mcp_http.py PORT json|sse [TOOLS] [WITH]`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The server of PyPI's `mcp` that is called with and without a socket, as its documentation says."""
+"""The server of PyPI's `mcp` for calls with and without a socket, as its documentation recommends."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ async def pass_on(ctx: Any, call_next: Any) -> Any:
 
 
 class Verifier:
-    """Knows whose token it is."""
+    """Accepts the token of the bench."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Verify a bearer token."""
@@ -30,8 +30,8 @@ class Verifier:
         )
 
 
-def switched_on(switch: str, url: str) -> dict[str, Any]:
-    """The arguments that switch something on."""
+def option_arguments(switch: str, url: str) -> dict[str, Any]:
+    """Return the keyword arguments that enable an option."""
     if switch == "middleware":
         return {"middleware": [pass_on]}
     if switch == "token":
@@ -67,7 +67,7 @@ async def ten(a: int, b: int, ctx: Context) -> int:
 
 
 async def large() -> str:
-    """One MiB of text."""
+    """Return 1 MiB of text."""
     return LARGE
 
 
@@ -75,8 +75,8 @@ TOOLS = (add, wait, one, ten)
 
 
 def make_server(url: str, switch: str = "", tools: int = 0) -> MCPServer:
-    """A server at a URL, with one thing switched on, and with so many tools; four at least."""
-    server = MCPServer("bench", version="1", log_level="ERROR", **switched_on(switch, url))
+    """Create a server at a URL, with one option and this number of tools, but at least four."""
+    server = MCPServer("bench", version="1", log_level="ERROR", **option_arguments(switch, url))
     for function in TOOLS:
         server.add_tool(function)
     for number in range(len(TOOLS), tools):

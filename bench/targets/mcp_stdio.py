@@ -1,4 +1,4 @@
-"""PyPI's `mcp` over stdio, as its documentation says."""
+"""PyPI's `mcp` over stdio, as its documentation recommends."""
 
 from mcp.server.mcpserver import MCPServer
 

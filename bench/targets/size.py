@@ -1,7 +1,7 @@
-"""Bytes that installing something brings, all that it needs included: `size.py NAME [EXTRA]`.
+"""Prints the installed size of a package with its dependencies, in bytes: `size.py NAME [EXTRA]`.
 
-Counts the files of the packages as their metadata list them, without bytecode. Runs in the environment that
-is looked at, with nothing but the standard library.
+Counts the files that the metadata list, without bytecode. Runs in the measured environment, with the standard
+library alone.
 """
 
 import re
@@ -14,12 +14,12 @@ NAME = re.compile(r"([\w.-]+)(?:\[([\w,-]+)\])?")
 
 
 def _needed(package: Distribution, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-    """What a package requires; who is not installed here was not required here."""
+    """Return the requirements of a package. Some may not be installed, because they do not apply here."""
     found: list[tuple[str, frozenset[str]]] = []
     for requirement in package.requires or ():
-        told, _, marker = requirement.partition(";")
+        name, _, marker = requirement.partition(";")
         wanted = EXTRA.search(marker)
-        named = NAME.match(told)
+        named = NAME.match(name)
         if named and (wanted is None or wanted[1] in extras):
             found.append((named[1], frozenset((named[2] or "").split(",")) - {""}))
     return found
@@ -31,7 +31,7 @@ def _size(package: Distribution) -> int:
 
 
 def main(name: str, *extras: str) -> int:
-    """The sum."""
+    """Return the total size."""
     waiting, seen, total = [(name, frozenset(extras))], set[tuple[str, frozenset[str]]](), 0
     counted: set[str] = set()
     while waiting:

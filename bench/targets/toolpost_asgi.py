@@ -9,13 +9,13 @@ from turns import take_turns
 
 
 async def main() -> None:
-    """Take turns."""
+    """Open the applications and take turns."""
     async with AsyncExitStack() as stack:
         apps = {switch: make_server(URL, switch).asgi() for switch in ("", "token", "middleware")}
         for app in apps.values():
             await stack.enter_async_context(app.lifespan())
-        asked = await callers(lambda way: apps[way.switch])
-        await take_turns({name: caller.turn for name, caller in asked.items()})
+        by_way = await callers(lambda way: apps[way.switch])
+        await take_turns({name: caller.turn for name, caller in by_way.items()})
 
 
 asyncio.run(main())

@@ -19,7 +19,7 @@ async def add(a: int, b: int) -> int:
 
 
 async def main(way: str, *given: str) -> None:
-    """Connect, and take turns."""
+    """Connect and take turns."""
     target: Any = {"stdio": list(given), "http": "".join(given), "memory": server}[way]
     async with Client(target) as mcp:
 

@@ -1,6 +1,6 @@
-"""toolpost over HTTP, as docs/http.md says: `toolpost_http.py PORT [TOOLS] [WITH]`.
+"""toolpost over HTTP, as docs/http.md recommends: `toolpost_http.py PORT [TOOLS] [WITH]`.
 
-WITH names something that may be switched on, so that its cost can be seen.
+WITH names the option to enable, so that its cost can be measured.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The toolpost server that is called with and without a socket, as docs/server.md and docs/auth.md say."""
+"""The toolpost server for calls with and without a socket, as docs/server.md and docs/auth.md recommend."""
 
 import asyncio
 import logging
@@ -21,17 +21,17 @@ async def pass_on(call: Call, next: Next) -> Any:  # noqa: A002 - the word for i
 
 
 async def verify(token: str) -> str | None:
-    """Whose token it is."""
+    """Return the subject of a token."""
     return "ann" if token == wire.TOKEN else None
 
 
 def verify_in_thread(token: str) -> str | None:
-    """Whose token it is, from a function that may block."""
+    """Return the subject of a token, in a function that may block."""
     return "ann" if token == wire.TOKEN else None
 
 
 def accept_signed(url: str) -> Auth:
-    """Tokens that their issuer has signed; one of them is printed."""
+    """Accept signed tokens, and print one."""
     from toolpost import Jwt  # noqa: PLC0415 - needs packages that the others do without
     from toolpost.testing import AuthorizationServer  # noqa: PLC0415 - as above
 
@@ -51,7 +51,7 @@ SWITCHES: dict[str, Any] = {
     "token, in a thread": lambda url: {"auth": Auth(ISSUER, resource=url, verifier=verify_in_thread)},
     "token, signed": lambda url: {"auth": accept_signed(url)},
 }
-"""What may be switched on, as a user would write it; the server's URL is given."""
+"""Option → function of the server's URL that returns the keyword arguments, as a user would write them."""
 
 
 async def add(a: int, b: int) -> int:
@@ -79,7 +79,7 @@ async def ten(a: int, b: int, ctx: Context) -> int:
 
 
 async def large() -> str:
-    """One MiB of text."""
+    """Return 1 MiB of text."""
     return LARGE
 
 
@@ -87,7 +87,7 @@ TOOLS = (add, wait, one, ten)
 
 
 def make_server(url: str, switch: str = "", tools: int = 0) -> Server:
-    """A server at a URL, with one thing switched on, and with so many tools; 0 for as few as there are."""
+    """Create a server at a URL, with one option and this number of tools; 0 for the minimum."""
     server = Server("bench", version="1", **SWITCHES[switch](url))
     for function in TOOLS[: tools or len(TOOLS)]:
         server.tool(function)

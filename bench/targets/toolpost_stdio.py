@@ -1,4 +1,4 @@
-"""toolpost over stdio, as docs/server.md says."""
+"""toolpost over stdio, as docs/running.md recommends."""
 
 from toolpost import Server
 

@@ -1,7 +1,7 @@
-"""Turns that a program takes when it is told to: `WAY AT_ONCE SECONDS` on stdin, the figures on stdout.
+"""Runs measurements on command: `WAY AT_ONCE SECONDS` on stdin, the figures as JSON on stdout.
 
-So programs that are no servers are measured round by round as well. Stands alone, because programs in the
-environments of others import it.
+So programs that are not servers can take turns, too. Imports no other package, because programs in the
+environments of other libraries import it.
 """
 
 import asyncio
@@ -14,30 +14,30 @@ from typing import Any
 __all__ = ["repeat", "take_turns"]
 
 Turn = Callable[[int, float], Awaitable[dict[str, float]]]
-"""Asks with so many calls in flight for so many seconds; what came of it."""
+"""Keeps a number of calls in flight for a number of seconds, and returns the figures."""
 
 
 async def take_turns(ways: dict[str, Turn]) -> None:
-    """Take turns until stdin ends; a turn raises if an answer is wrong."""
+    """Take turns until stdin ends. A turn raises if a response is wrong."""
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         way, at_once, seconds = line.split()
         try:
-            told = await ways[way](int(at_once), float(seconds))
-        except Exception as error:  # noqa: BLE001 - whoever told us wants to know
-            told = {"failed": f"{type(error).__name__}: {error}"}
-        print(json.dumps(told), flush=True)
+            figures = await ways[way](int(at_once), float(seconds))
+        except Exception as error:  # noqa: BLE001 - the bench reports it
+            figures = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(figures), flush=True)
 
 
 async def repeat(call: Callable[[], Awaitable[Any]], at_once: int, seconds: float) -> dict[str, float]:
-    """A turn that consists of one call again and again."""
+    """Repeat one call, and return the figures."""
     clock = time.perf_counter
     times: list[float] = []
 
     async def caller() -> None:
-        while (begun := clock()) < until:
+        while (start_of_call := clock()) < until:
             await call()
-            times.append(clock() - begun)
+            times.append(clock() - start_of_call)
 
     await call()
     used, start = time.process_time(), clock()

@@ -1,7 +1,7 @@
-"""The ways to ask an ASGI application without a socket: what is called, in which era, and of which server.
+"""The ways to call an ASGI application without a socket: request, era and options of the server.
 
-A table that the bench and the programs in `targets` share. Stands alone, because programs in the environments
-of others import it.
+A table that the bench and the programs in `targets` share. Imports no other package, because programs in the
+environments of other libraries import it.
 """
 
 from typing import Final, NamedTuple
@@ -13,16 +13,16 @@ class Way(NamedTuple):
     """One way.
 
     Args:
-        title: what it is, for a reader.
-        asked: the request, by its name in `wire.ASKS`.
+        title: its description.
+        request: its name in `wire.ASKS`.
         era: stateless, or session.
-        mode: how a server that has to be told answers: json, or sse.
-        switch: what the server has switched on: nothing, "token" or "middleware".
-        ordinary: whether each request has headers and a progress token of its own, as those of clients have.
+        mode: the response format of a server with an option for it: json, or sse.
+        switch: the option of the server: none, "token" or "middleware".
+        ordinary: whether each request has its own headers and progress token, as those of clients have.
     """
 
     title: str
-    asked: str
+    request: str
     era: str
     mode: str = "json"
     switch: str = ""
@@ -30,12 +30,12 @@ class Way(NamedTuple):
 
     @property
     def stateless(self) -> bool:
-        """Whether it is of the stateless era."""
+        """Whether it is in the stateless era."""
         return self.era == "stateless"
 
 
 def _ways(era: str) -> dict[str, Way]:
-    """The ways that both eras have, but for the tool without a context."""
+    """Return the ways of one era, except for the tool without a context."""
     awaits = f"{era}, tool with context that awaits once"
     return {
         f"{era}-context": Way(awaits, "wait", era),

@@ -1,8 +1,8 @@
-"""What is said to every target, and which headers go with it over HTTP.
+"""The requests for every target, and their HTTP headers.
 
-The same for all of them, byte for byte, so that nobody is asked more than another. A request is a template:
-`NUMBER` stands in it wherever a number has to be new each time. Knows no target. Stands alone, because
-programs in the environments of others import it too.
+All targets get the same bytes. A request is a template: `NUMBER` is replaced by a new number each time.
+Independent of targets. Imports no other package, because programs in the environments of other libraries
+import it.
 """
 
 import json
@@ -22,7 +22,7 @@ __all__ = [
     "headers",
     "message",
     "numbered",
-    "said",
+    "parse_messages",
 ]
 
 LATEST: Final = "2026-07-28"
@@ -37,21 +37,21 @@ META: Final = {
 HELLO: Final = {"protocolVersion": SESSION, "capabilities": {}, "clientInfo": CLIENT}
 
 NUMBER: Final = 1_000_000_000
-"""Stands in a template for a number; all of them have ten digits, so that the length stays the same."""
+"""The placeholder of a template. All numbers have ten digits, so that the length is constant."""
 
 _MARK: Final = b"%d" % NUMBER
 _VARYING: Final = {
     "x-request-id": f"6f9619ff-8b86-4d01-b42d-00{NUMBER}",
     "traceparent": f"00-4bf92f3577b34da6a3ce92{NUMBER}-00f067{NUMBER}-01",
 }
-"""The headers of an ordinary request that are new each time: from a proxy, and from tracing."""
+"""The headers of an ordinary request that differ each time: from a proxy, and from tracing."""
 
 TOKEN: Final = "bench-token"  # noqa: S105 - not a secret
-"""The bearer token that targets accept where they ask for one."""
+"""The bearer token for targets that require one."""
 
 
 class Ask(NamedTuple):
-    """A request: its method, its parameters, what it is about, whether it wants to hear of progress."""
+    """A request: method, parameters, `Mcp-Name` header, and whether it requests progress."""
 
     method: str
     params: dict[str, Any]
@@ -74,7 +74,7 @@ ASKS: Final = {
 
 
 def message(name: str, number: int, *, stateless: bool, ordinary: bool = False) -> dict[str, Any]:
-    """A request with an id; an ordinary one has a progress token, whether it hears of progress or not."""
+    """Return a request with an id. An ordinary one always has a progress token."""
     ask = ASKS[name]
     token = {"progressToken": number} if ordinary or ask.progress else {}
     meta = {**(META if stateless else {}), **token}
@@ -83,35 +83,35 @@ def message(name: str, number: int, *, stateless: bool, ordinary: bool = False) 
 
 
 def body(name: str, number: int, *, stateless: bool, ordinary: bool = False) -> bytes:
-    """The bytes of a request with an id."""
-    made = message(name, number, stateless=stateless, ordinary=ordinary)
-    return json.dumps(made, separators=(",", ":")).encode()
+    """Return the bytes of a request with an id."""
+    request = message(name, number, stateless=stateless, ordinary=ordinary)
+    return json.dumps(request, separators=(",", ":")).encode()
 
 
 def headers(name: str, *, stateless: bool, session: str = "", ordinary: bool = False) -> dict[str, str]:
-    """The headers that go with a request, but for those that HTTP itself wants."""
-    told = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    told |= _VARYING if ordinary else {}
+    """Return the headers of a request, except those that HTTP itself requires."""
+    common = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    common |= _VARYING if ordinary else {}
     if not stateless:
         known = {"mcp-protocol-version": SESSION, "mcp-session-id": session}
-        return told | (known if session else {})
+        return common | (known if session else {})
     ask = ASKS[name]
     named = {"mcp-name": ask.about} if ask.about else {}
-    return told | {"mcp-protocol-version": LATEST, "mcp-method": ask.method} | named
+    return common | {"mcp-protocol-version": LATEST, "mcp-method": ask.method} | named
 
 
 def first_number() -> int:
-    """A number from which a load counts: it is beyond those of any load before, which was not that fast."""
+    """Return the first number of a load, which is larger than all numbers of earlier loads."""
     return NUMBER + time.time_ns() // 1000 % (8 * NUMBER)
 
 
 def numbered(template: bytes, number: int) -> bytes:
-    """A template with this number in it."""
+    """Fill a number into a template."""
     return template.replace(_MARK, b"%d" % number)
 
 
-def said(data: bytes) -> list[dict[str, Any]]:
-    """The messages of a response, which is JSON or an event stream."""
+def parse_messages(data: bytes) -> list[dict[str, Any]]:
+    """Return the messages of a response, which is JSON or an event stream."""
     if data.lstrip().startswith(b"{"):
         return [json.loads(data)]
     events = (line[5:] for line in data.splitlines() if line.startswith(b"data:") and line[5:].strip())

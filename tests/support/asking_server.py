@@ -1,4 +1,4 @@
-"""A server of the stateless era that says one thing after the other, and remembers what it was sent."""
+"""A scripted server of the stateless era, which records its requests."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ DONE = CallToolResult(content=[TextContent("done")])
 
 
 class Script:
-    """A server that says one thing after the other, and remembers what it was sent."""
+    """Returns scripted results in turn, and records the requests."""
 
     def __init__(self, *results: Result, takes: float = 0.0) -> None:
         self.results = list(results)

@@ -1,4 +1,4 @@
-"""A server of ours as it is served to others, with functions that repeat their input."""
+"""Our server as attackers reach it, with functions that repeat their input."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ __all__ = ["Victim", "attacked", "calls"]
 
 
 class Victim(Server):
-    """Notes what it was made to do."""
+    """Records the calls of its functions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__("victim", **options)
@@ -61,7 +61,7 @@ class Victim(Server):
 
 @asynccontextmanager
 async def attacked(server: Server | None = None, **web: Any) -> AsyncGenerator[Site]:
-    """The server behind our own protocol for uvicorn, as `server.run(http=…)` serves it."""
+    """Serve with our own protocol for uvicorn, as `server.run(http=…)` does."""
     log = logging.getLogger("uvicorn.error")
     log.addFilter(_is_our_fault)
     try:
@@ -72,12 +72,12 @@ async def attacked(server: Server | None = None, **web: Any) -> AsyncGenerator[S
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
-    """Return whether a line of the log reports more than a peer that does not use HTTP."""
+    """Return whether a log line reports anything except a peer that does not speak HTTP."""
     return record.getMessage() != "Invalid HTTP request received."
 
 
 async def calls(site: Site, session: str | None = None, text: str = "fine") -> bool:
-    """Return whether another client is served."""
+    """Return whether the server still serves another client."""
     params = call("mark", text=text)
     asked = (
         modern("tools/call", params)

@@ -1,7 +1,7 @@
-"""A server that says, byte by byte, what a call of the tool `say` asks for. As a program it speaks stdio.
+"""A server that sends the exact bytes that a call of the tool `say` contains. As a program it uses stdio.
 
-It imports nothing of ours: whatever is wrong with what it says was meant to be wrong. The tool `good` is
-answered as it should be, and `do`, only over stdio, runs a piece of Python first.
+Imports nothing of toolpost, so every error in its output is on purpose. The tool `good` gets a valid
+response, and `do`, over stdio only, runs a piece of Python first.
 """
 
 import base64
@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["ID", "NAME", "answers", "said"]
 
 ID = b"@ID@"
-"""Stands in what is to be said for the id of the call."""
+"""The placeholder for the id of the call."""
 
 NAME = {"name": "hostile", "version": "1"}
 CAPABLE = {"tools": {"listChanged": True}, "resources": {"subscribe": True}, "logging": {}}
@@ -34,12 +34,12 @@ TOOLS = [
 
 
 def said(*messages: bytes | str | dict[str, Any]) -> dict[str, list[str]]:
-    """The arguments of a call of `say` that has these messages said."""
+    """Return the arguments of a call of `say` that sends these messages."""
     return {"say": [base64.b64encode(_bytes(each)).decode() for each in messages]}
 
 
 def answers(message: dict[str, Any], *, stateless: bool) -> list[bytes]:
-    """What the server says to a message."""
+    """Return the responses to a message."""
     method, key = message.get("method"), message.get("id")
     if key is None or method is None:
         return []
@@ -82,7 +82,7 @@ def _bytes(message: bytes | str | dict[str, Any]) -> bytes:
 
 
 def write(data: bytes) -> None:
-    """Write all of it, or stop when the reader closes."""
+    """Write all data, or stop if the reader closes the pipe."""
     while data:
         data = data[os.write(1, data) :]
 

@@ -1,4 +1,4 @@
-"""A server that can do a little of everything, for the tests of the kit."""
+"""A small server with tools, resources and questions, for the tests of `toolpost.testing`."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One suite for every revision and transport: a case is an async function that takes a `link`.
+"""Runs one suite over every revision and transport. A case is an async function that takes a `link`.
 
 The loop and the clients that cases share last as long as a module.
 """
@@ -17,14 +17,14 @@ from revision_dates import DATES
 
 @pytest.fixture(autouse=True, scope="module")
 def runner():
-    """The loop of a module: clients that are shared live in it."""
+    """The event loop of a module, for shared clients."""
     with asyncio.Runner() as runner, leak_check.lasting(runner):
         yield runner
 
 
 @pytest.fixture(scope="module")
 def shared(runner):
-    """The clients that the cases of a module share."""
+    """The shared clients of a module."""
     shared = Shared()
     yield shared
     runner.run(shared.stack.aclose())
@@ -32,19 +32,19 @@ def shared(runner):
 
 @pytest.fixture(params=DATES)
 def revision(request):
-    """What is spoken, in every revision."""
+    """The protocol revision."""
     return request.param
 
 
 @pytest.fixture(params=TRANSPORTS)
 def transport(request):
-    """What lies between: memory, pipes, HTTP on a socket or in this process, HTTP+SSE."""
+    """The transport: memory, pipes, HTTP on a socket or in this process, HTTP+SSE."""
     return request.param
 
 
 @pytest.fixture
 def link(runner, shared, held, revision, transport):
-    """Makes clients, and ends those that are not shared."""
+    """Creates clients, and closes those that are not shared."""
     links = Links(shared, held, revision, transport)
     yield links
     runner.run(links.stack.aclose())
@@ -52,7 +52,7 @@ def link(runner, shared, held, revision, transport):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make no case for a transport and a revision that do not go together."""
+    """Leave out combinations of transport and revision that do not exist."""
     items[:] = [item for item in items if _goes_together(getattr(item, "callspec", None))]
 
 
@@ -64,7 +64,7 @@ def _goes_together(callspec: Any) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function):
-    """Run a case that is a coroutine in the loop of its module."""
+    """Run an async case in the loop of its module."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -1,4 +1,4 @@
-"""What tests of a client have in common: revisions, answers, and a server whose tools have schemas."""
+"""Shared parts of client tests: revisions, responses, and a server with tool schemas."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def said(_: Asked) -> Result:
 
 
 class Schooled(RawServer):
-    """A server whose tool breaks its own schema."""
+    """A server with a tool that breaks its own schema."""
 
     def __init__(self, schema: dict[str, Any], **options: Any) -> None:
         super().__init__({"tools/list": self.tools, "tools/call": said}, **options)
@@ -41,8 +41,8 @@ class Schooled(RawServer):
 WRONG = {"type": "object", "properties": {"n": {"type": "string"}}}
 
 
-# --------------------------------------------------------------------- what the server asks
+# --------------------------------------------------------------------- questions of the server
 
 
 ids: list[Any] = []
-"""The ids of the calls that `asking` has seen."""
+"""The ids of the calls that `asking` received."""

@@ -1,4 +1,4 @@
-"""The command line in this process, where no program has to be started: the group that `toolpost` runs."""
+"""The click group of `toolpost`, to run commands in this process."""
 
 from toolpost.cli.group import toolpost as command_group
 

@@ -1,4 +1,4 @@
-"""The command line as a stranger uses it: a real process, in a pipe or on a terminal of its own."""
+"""Runs the command line as a user does: in a real process, with pipes or a terminal."""
 
 import json
 import os
@@ -32,7 +32,7 @@ TALKER = ("--", sys.executable, str(PROGRAMS / "talker.py"))
 
 
 class Said(NamedTuple):
-    """What came of a command."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -40,18 +40,18 @@ class Said(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What it printed, which is one JSON document."""
+        """The output, which is one JSON document."""
         return json.loads(self.out)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of a process: ours, without those that decide about colours."""
+    """Return our environment variables, without those that affect colours."""
     ours = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
     return {**ours, "TERM": "xterm-256color", **more}
 
 
 def toolpost(*words: str, given: str = "", cwd: Path | None = None, **env: str) -> Said:
-    """What a command says when it is run in a pipe."""
+    """Run a command with pipes and return its result."""
     done = subprocess.run(
         [*TOOLPOST, *words],
         input=given,
@@ -69,7 +69,7 @@ def toolpost(*words: str, given: str = "", cwd: Path | None = None, **env: str) 
 
 @contextmanager
 def serving() -> Generator[str]:
-    """The URL of the shop, served over HTTP: a command that need not start it is done in half the time."""
+    """The URL of the shop over HTTP. A command that does not have to start a server takes half the time."""
     command = [*TOOLPOST, "run", SHOP[-1], "--http", "127.0.0.1:0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
@@ -83,7 +83,7 @@ def serving() -> Generator[str]:
 
 @contextmanager
 def on_terminal(*words: str, cwd: Path | None = None, **env: str) -> Generator[Any]:
-    """A command on a terminal of its own; it has ended when the block does, and its `exitstatus` is known."""
+    """Run a command on its own terminal. At the end of the block it has ended, and `exitstatus` is set."""
     child = pexpect.spawn(
         TOOLPOST[0],
         [*TOOLPOST[1:], *words],

@@ -1,6 +1,6 @@
 """Connected clients for the cases: over any transport, in one revision, shared where state allows.
 
-A shared client lives as long as its module, with all that belongs to it: that is held `on_purpose`, so that
+A shared client lives as long as its module, with all that belongs to it: it is held `on_purpose`, so that
 everything else is reported as a leak. `features` describes how a case is chosen.
 """
 
@@ -40,7 +40,7 @@ PATIENCE = 20.0
 
 
 async def until(condition) -> None:
-    """Return as soon as the condition holds."""
+    """Wait until the condition is true."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.001)
@@ -58,12 +58,12 @@ def server_of(program: str) -> Handler:
 
 
 def listeners(server: Handler) -> int:
-    """How many clients hear of changes at the moment."""
+    """Return the number of clients that receive changes."""
     return len(server.broadcaster._subscribers)
 
 
 def stdio(program: str, *arguments: str, **options: Any) -> Stdio:
-    """How to start a program."""
+    """Return the command of a program."""
     handed_on = [name for name in os.environ if name.startswith("COV")]
     command = [str(PROGRAMS / f"{program}.py"), *arguments]
     return Stdio(sys.executable, command, inherit_env=handed_on, name=program, **options)
@@ -71,7 +71,7 @@ def stdio(program: str, *arguments: str, **options: Any) -> Stdio:
 
 @asynccontextmanager
 async def served(server: Handler, transport: str) -> AsyncGenerator[dict[str, Any]]:
-    """What a client of a server in this process is given: its target, and how to get there."""
+    """Return the target and options of a client of a server in this process."""
     if transport == "memory":
         yield {"target": server}
     elif transport == "asgi":
@@ -84,7 +84,7 @@ async def served(server: Handler, transport: str) -> AsyncGenerator[dict[str, An
 
 @asynccontextmanager
 async def hosted(server: Handler) -> AsyncGenerator[str]:
-    """The origin of a server on a socket."""
+    """Run a server on a socket; yield its origin."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         app = server.asgi()
         await app.start()
@@ -100,7 +100,7 @@ async def hosted(server: Handler) -> AsyncGenerator[str]:
 
 
 class Desk:
-    """What a shared client's user, model and log do in the test of the moment."""
+    """The callbacks of a shared client in the current test."""
 
     def __init__(self) -> None:
         self.clear()
@@ -150,7 +150,7 @@ class Desk:
 
 
 class Shared:
-    """The clients that tests share, by program, revision and transport."""
+    """The shared clients, by program, revision and transport."""
 
     def __init__(self) -> None:
         self.stack = AsyncExitStack()
@@ -158,7 +158,7 @@ class Shared:
         self.servers: dict[tuple[str, str], tuple[Handler, dict[str, Any]]] = {}
 
     async def get(self, program: str, revision: str, transport: str) -> tuple[Client, Desk]:
-        """The client, connected."""
+        """Return the client, connected."""
         key = (program, revision, transport)
         if key not in self.clients:
             way = {"target": stdio(program)} if transport == "stdio" else await self.way(program, transport)
@@ -171,7 +171,7 @@ class Shared:
         return client, desk
 
     async def way(self, program: str, transport: str) -> dict[str, Any]:
-        """What leads to a server in this process, which all revisions share."""
+        """Return the target of a server in this process, which all revisions share."""
         key = (program, transport)
         if key not in self.servers:
             server = server_of(program)
@@ -179,7 +179,7 @@ class Shared:
         return self.servers[key][1]
 
     def rest(self) -> None:
-        """Let the threads of shared clients and servers end: they belong to the case that needed them."""
+        """End the threads of shared clients and servers: they belong to the case that needed them."""
         for server, _ in self.servers.values():
             server.worker_threads.close()
         for client, _ in self.clients.values():
@@ -187,7 +187,7 @@ class Shared:
 
 
 class Links:
-    """Makes the clients of one case."""
+    """Creates the clients of one case."""
 
     def __init__(self, shared: Shared, held: Holdings, revision: str, transport: str) -> None:
         self.revision = revision
@@ -198,7 +198,7 @@ class Links:
         self._held = held
 
     async def __call__(self, program: str = "kitchen") -> Client:
-        """A client of a shared server, shared itself where that can be; its desk is ours for the case."""
+        """Return a client of a shared server, shared if possible, with the callbacks of this case."""
         with self._held.on_purpose():
             if self.transport in {"memory", "stdio"}:
                 client, self.desk = await self._shared.get(program, self.revision, self.transport)
@@ -209,17 +209,17 @@ class Links:
         return await self.stack.enter_async_context(client)
 
     async def fresh(self, program: str | Handler, *arguments: str, **options: Any) -> Client:
-        """A client of its own, with a server of its own."""
+        """Return a new client with its own server."""
         options.setdefault("timeout", PATIENCE)
         way = await self.way(program, *arguments)
         return await self.stack.enter_async_context(Client(revision=self.revision, **way, **options))
 
     async def attended(self, program: str | Handler, *arguments: str) -> Client:
-        """A client of its own, with the callbacks of our desk."""
+        """Return a new client with the callbacks of this case."""
         return await self.fresh(program, *arguments, **self.desk.options())
 
     async def way(self, program: str | Handler, *arguments: str) -> dict[str, Any]:
-        """What a client is given to get to a server of its own."""
+        """Return the target and options of a new server."""
         if self.transport == "stdio":
             assert isinstance(program, str), "only a program can be started over stdio"
             return {"target": stdio(program, *arguments)}

@@ -1,4 +1,4 @@
-"""What `toolpost doctor` reports, read from its JSON."""
+"""The JSON report of `toolpost doctor`."""
 
 import sys
 from pathlib import Path
@@ -9,16 +9,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Report:
-    """What a doctor has said.
+    """The report of `toolpost doctor`.
 
     Attributes:
-        code: how it ended.
-        checks: by name; of several with one name the one that is worst.
+        code: the exit code.
+        checks: by name; of several with the same name, the worst.
     """
 
-    def __init__(self, code, told):
+    def __init__(self, code, report):
         self.code = code
-        self.checks = {each["name"]: each for each in sorted(told["checks"], key=_is_failure)}
+        self.checks = {each["name"]: each for each in sorted(report["checks"], key=_is_failure)}
 
     def verdicts(self):
         return {name: check["verdict"] for name, check in self.checks.items()}

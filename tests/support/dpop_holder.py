@@ -1,4 +1,4 @@
-"""A client with a key, a token that is bound to it, and proofs of it, good and bad."""
+"""A client with a key, a token bound to it, and valid and invalid proofs."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ def b64(data: bytes) -> str:
 
 
 class Holder:
-    """A client with a key, and a token that is bound to it."""
+    """A client with a key, and a token bound to it."""
 
     def __init__(self, mint: TokenIssuer, key: Any = None, **token: Any) -> None:
         self.key = ECKey.generate_key("P-256") if key is None else key
@@ -42,7 +42,7 @@ class Holder:
         without: str = "",
         **claims: Any,
     ) -> str:
-        said = {
+        claims = {
             "jti": secrets.token_hex(8),
             "htm": method,
             "htu": url,
@@ -50,14 +50,14 @@ class Holder:
             "ath": b64(sha256(self.token.encode()).digest()),
             **claims,
         }
-        said.pop(without, None)
+        claims.pop(without, None)
         head: dict[str, Any] = {
             "typ": "dpop+jwt",
             "alg": self.algorithm,
             "jwk": self.key.as_dict(private=False),
         }
         head = {**head, **(header or {})}
-        return serialize_compact(head, json.dumps(said), key or self.key, [head["alg"]])
+        return serialize_compact(head, json.dumps(claims), key or self.key, [head["alg"]])
 
     def sent(self, proof: str | None = None, scheme: str = "DPoP") -> dict[str, str]:
         return {"Authorization": f"{scheme} {self.token}", "DPoP": self.proof() if proof is None else proof}

@@ -1,4 +1,4 @@
-"""The fake authorization site with tokens that are bound to a key, and a nonce that it may ask for."""
+"""The fake authorization site with tokens bound to a key, and an optional nonce."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ __all__ = ["bound", "jwk_of"]
 
 
 def bound(sites: AuthSites, *, nonces: bool = False) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Make a sites that binds tokens, and looks at the proofs: where, header, claims."""
+    """Create sites that bind tokens and record the proofs: place, header, claims."""
     seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     sites.challenge = 'DPoP algs="ES256"'
     sites.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}

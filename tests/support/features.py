@@ -1,7 +1,7 @@
-"""What a revision must have for a case to apply: the record says it, and a case names it.
+"""Selects the revisions of a case by features, which come from the record of each revision.
 
 `needs` narrows a case to the revisions that have a feature, `on` to some transports. Nothing is skipped: a
-case that does not apply is never made.
+case that does not apply is not created.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SPOKEN: dict[str, tuple[str, ...]] = {
     "asgi": DATES[1:],
     "sse": DATES[:1],
 }
-"""What is spoken over each transport: Streamable HTTP came with the second revision, in place of HTTP+SSE."""
+"""The revisions of each transport: since the second revision, Streamable HTTP replaces HTTP+SSE."""
 
 TRANSPORTS = tuple(SPOKEN)
 

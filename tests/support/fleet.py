@@ -1,7 +1,7 @@
 """Several endpoints in one loop that share one store: a fleet of workers, without processes.
 
-`FleetStore` counts the messages between workers, and can let one die: the others see what they would see of a
-process that was killed, while its own tasks stay where they are.
+`FleetStore` counts the messages between workers, and can kill one: to the others it looks like a killed
+process, while its own tasks continue.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class FleetStore(_Recording, MemoryStore):
 
 
 class RedisFleetStore(_Recording, RedisStore):
-    """A store on Redis, with names of its own."""
+    """A store on Redis, with its own names."""
 
     def __init__(self, server: RedisServer) -> None:
         self.prefix = f"{uuid4().hex}:"
@@ -84,7 +84,7 @@ class RedisFleetStore(_Recording, RedisStore):
         self.server = server
 
     def list_lasting(self) -> list[str]:
-        """Return the keys that never expire, but for those that are meant to."""
+        """Return the keys that never expire, except for the intended ones."""
         keys = re.findall(f"{self.prefix}[^\r]*", self.server.run("keys", f"{self.prefix}*"))
         meant = {f"{self.prefix}news", f"{self.prefix}r:keys/states"}
         return [key for key in keys if key not in meant and self.server.run("ttl", key) == ":-1\r\n"]

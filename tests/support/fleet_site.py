@@ -1,4 +1,4 @@
-"""Three server processes that share a store, behind a proxy: each request has a connection of its own."""
+"""Three server processes that share a store, behind a proxy. Each request uses its own connection."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -90,7 +90,7 @@ async def answer_question(site: Site, session: str, number: int, revision: str =
 
 
 async def resume_stream(site: Site, session: str, number: int, revision: str = OLD) -> None:
-    """Cut a stream after its first event, and continue it at any worker, without loss or double."""
+    """Cut a stream after its first event, and resume it at any worker, without lost or repeated events."""
     async with wired(site.port) as wire:
         call = tool("steps", number, token=number, count=5)
         await wire.ask("POST", "/mcp", legacy(session, revision), call)

@@ -14,7 +14,7 @@ PACKAGE = Path(toolpost.__file__).parent
 
 
 def loaded(*modules: str, then: str = "") -> set[str]:
-    """The modules of a fresh interpreter that has imported these; the site's start-up files are left out."""
+    """Return the modules that a new interpreter has after these imports, without start-up files."""
     return set(fresh(*(f"import {module}" for module in modules), then, "print(*sys.modules)").split())
 
 
@@ -31,5 +31,5 @@ def fresh(*lines: str, stdin: str = "") -> str:
 def foreign(modules: set[str]) -> set[str]:
     """Return the third-party packages."""
     names = {module.partition(".")[0] for module in modules}
-    # msgspec takes typing_extensions where it is installed, and does without it elsewhere.
+    # msgspec imports typing_extensions if it is installed.
     return names - sys.stdlib_module_names - {"__main__", "toolpost", "typing_extensions"}

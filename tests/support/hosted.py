@@ -1,6 +1,6 @@
-"""A server of ours on a real uvicorn, in the loop of the test, and the messages to send to it.
+"""Our server on a real uvicorn, in the loop of the test, and messages to send to it.
 
-What uvicorn or the loop complains about fails the test; so does anything that stays in the store.
+Errors of uvicorn or the loop fail the test, and so do records that stay in the store.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def message(method: str | None = None, params: Any = None, id: Any = None, **mor
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """The parameters of a tool call."""
+    """Return the parameters of a tool call."""
     return {"name": name, "arguments": arguments}
 
 
@@ -87,7 +87,7 @@ def modern(
     meta: Any = None,
     capabilities: Any = None,
 ) -> tuple[dict[str, str], bytes]:
-    """The headers and the body of a stateless request."""
+    """Return the headers and the body of a stateless request."""
     params = params or {}
     about = {PROTOCOL_VERSION: NEW, CLIENT_CAPABILITIES: capabilities or {}, **(meta or {})}
     headers = {
@@ -103,7 +103,7 @@ def modern(
 
 
 def legacy(session: str | None = None, revision: str | None = OLD) -> dict[str, str]:
-    """The headers of a POST of the session era."""
+    """Return the headers of a POST of the session era."""
     headers = {"Content-Type": "application/json", "Accept": BOTH}
     if revision is not None:
         headers["MCP-Protocol-Version"] = revision
@@ -113,7 +113,7 @@ def legacy(session: str | None = None, revision: str | None = OLD) -> dict[str, 
 
 
 def opening(revision: str = OLD, capabilities: Any = None, id: Any = 0) -> bytes:  # noqa: A002 - as above
-    """An `initialize`."""
+    """Return an `initialize` request."""
     about = {"name": "raw", "version": "1"}
     params = {"protocolVersion": revision, "capabilities": capabilities or {}, "clientInfo": about}
     return message("initialize", params, id)
@@ -259,7 +259,7 @@ def _speaking(server: Server, stage: Stage) -> None:
 
 
 class Site:
-    """A server that is served."""
+    """A running server."""
 
     def __init__(self, app: Any, port: int, stack: AsyncExitStack | None = None) -> None:
         self.app = app
@@ -268,31 +268,31 @@ class Site:
 
     async def wire(self) -> Wire:
         """Open a connection, which is closed with the server at the latest."""
-        assert self._stack is not None, "somebody has to close it"
+        assert self._stack is not None, "use it as a context manager"
         return await self._stack.enter_async_context(wired(self.port))
 
     async def ask(
         self, method: str, target: str, headers: Any = (), body: bytes | None = None, **more: Any
     ) -> Answer:
-        """The whole response to one request, on a connection of its own."""
+        """Send one request on a new connection, and return the whole response."""
         async with wired(self.port) as wire:
             await wire.ask(method, target, headers, body, **more)
             return await wire.answer(head=method == "HEAD")
 
     async def post(self, headers: Any, body: bytes, target: str = "/mcp") -> Answer:
-        """The whole response to a POST."""
+        """POST, and return the whole response."""
         return await self.ask("POST", target, headers, body)
 
     async def begin(
         self, method: str, headers: Any, body: bytes | None = None, target: str = "/mcp"
     ) -> tuple[Wire, Answer]:
-        """A request whose response is an event stream: its connection, and how it begins."""
+        """Send a request that gets an event stream. Returns the connection and the head of the response."""
         wire = await self.wire()
         await wire.ask(method, target, headers, body)
         return wire, await wire.head()
 
     async def open(self, revision: str = OLD, capabilities: Any = None, headers: Any = None) -> str:
-        """The id of a session whose handshake is done."""
+        """Complete a handshake, and return the id of the session."""
         more = headers or {}
         answer = await self.post({**legacy(revision=None), **more}, opening(revision, capabilities))
         assert answer.status == 200, answer
@@ -331,7 +331,7 @@ async def serving(app: Any, *, lifespan: str = "on", **config: Any):
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        # As `server.run` does it: asyncio lets the second half of a response wait for 40 ms otherwise.
+        # As in `server.run`: otherwise asyncio delays the second half of a response by 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await server.startup(sockets=[listening])
         try:
@@ -352,7 +352,7 @@ async def serving(app: Any, *, lifespan: str = "on", **config: Any):
 
 @asynccontextmanager
 async def hosted(server: Server, **web: Any):
-    """Serve a server of ours at /mcp; nothing stays in its store."""
+    """Serve at /mcp, and check that nothing stays in the store."""
     app = server.asgi(**web)
     async with serving(app) as site:
         yield site
@@ -363,6 +363,6 @@ def kept(store: Any) -> list[str]:
     """Return the records of an in-memory store that would never expire."""
     assert isinstance(store, MemoryStore)
     held: Any = store
-    # The key that seals request states and sessions is made once, for good.
+    # The key that seals request states and sessions is created once and kept.
     records = [key for key, item in held.records._values._items.items() if item.expires == inf]
     return [key for key in records if key != "keys/states"] + [str(each) for each in held._workers]

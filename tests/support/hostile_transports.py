@@ -1,4 +1,4 @@
-"""The server of `byte_server` over each transport, for our client."""
+"""Serves `byte_server` over each transport, for our client."""
 
 import asyncio
 import json
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 LIMIT = 256 * 1024
-"""Bytes of the largest answer that the clients here read."""
+"""Bytes of the largest response that the clients here read."""
 
 SHORT = 0.4
-"""Seconds that the clients here wait for an answer."""
+"""Seconds that the clients here wait for a response."""
 
 PROGRAM = str(Path(__file__).with_name("byte_server.py"))
 REVISIONS = {"session": "2025-11-25", "stateless": "2026-07-28"}
@@ -45,7 +45,7 @@ WAYS = [
     "stream stateless",
     "sse session",
 ]
-"""A transport, or how a response over HTTP is given, and an era."""
+"""A transport, or the form of an HTTP response, and an era."""
 
 
 def run(main: Callable[[], Awaitable[object]], seconds: float = 20) -> None:
@@ -65,16 +65,16 @@ def child(era: str = "session", **options: Any) -> Stdio:
 
 
 def events(*messages: bytes) -> bytes:
-    """These messages as events."""
+    """Encode messages as events."""
     return b"".join(event(b"\ndata: ".join(each.split(b"\n")), event="message") for each in messages)
 
 
 def serve(way: str, special: Callable[[Heard, dict[str, Any]], Awaitable[object]] | None = None) -> Any:
-    """The server as a script for HTTP.
+    """Create the server as a script for HTTP.
 
     Args:
         way: one of `WAYS`.
-        special: sees every request first; True if it has answered.
+        special: gets every request first; returns True if it has responded.
     """
     form, era = way.split(" ")
     streams: list[Heard] = []
@@ -111,7 +111,7 @@ def serve(way: str, special: Callable[[Heard, dict[str, Any]], Awaitable[object]
 async def meeting(
     way: str, special: Callable[[Heard, dict[str, Any]], Awaitable[object]] | None = None, **options: Any
 ) -> AsyncGenerator[Client]:
-    """A client that has connected to the server."""
+    """Return a connected client."""
     form, era = way.split(" ")
     options = {"timeout": SHORT, "revision": REVISIONS[era], **options}
     if form == "stdio":

@@ -27,7 +27,7 @@ server.run(http="127.0.0.1:0")
 
 @contextlib.contextmanager
 def our_site() -> Generator[str]:
-    """A server of ours, on all revisions; its URL."""
+    """Run our server, with all revisions; yield its URL."""
     with subprocess.Popen([sys.executable, "-c", KITCHEN], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -37,7 +37,7 @@ def our_site() -> Generator[str]:
 
 
 class Asked(NamedTuple):
-    """A request that came."""
+    """A received request."""
 
     verb: str
     path: str
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What to answer; of several pieces each is sent at once, without a length."""
+    """A response. Several pieces are sent one by one, without a length."""
 
     status: int = 200
     body: bytes | Iterable[bytes] = b""
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the names that the base class looks for
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that it has there
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Site(ThreadingHTTPServer):
@@ -95,7 +95,7 @@ class _Site(ThreadingHTTPServer):
         self._context = context
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients that leave are part of the test."""
+        """Ignore errors: clients that disconnect are part of the test."""
 
     def get_request(self) -> Any:
         connection, address = super().get_request()

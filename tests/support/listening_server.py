@@ -23,7 +23,7 @@ LISTS = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, r
 
 
 class Listened(RawServer):
-    """A server that keeps its listens, so that a test can speak on them."""
+    """A server that keeps its subscription streams, so that a test can send on them."""
 
     def __init__(self, refuse: tuple[str, ...] = (), **options: Any) -> None:
         super().__init__({"subscriptions/listen": self.listen}, **options)

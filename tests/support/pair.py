@@ -60,7 +60,7 @@ SERVER = LocalPeer(
 
 @dataclass
 class Pair:
-    """Both ends, and what they said while they opened the conversation."""
+    """Both ends, and the messages of the handshake."""
 
     client: Connection
     server: Connection
@@ -72,25 +72,25 @@ class Pair:
         return self.client.revision
 
     def ask(self, method: str, params: Any = None, **options: Any) -> tuple[OutboundRequest, InboundRequest]:
-        """A request of the client, and what arrives at the server."""
+        """Send a request of the client, and return the event at the server."""
         outgoing = self.client.request(method, params, **options)
         return outgoing, arrived(self.server.receive(outgoing.data))
 
     def ask_back(self, method: str, params: Any = None) -> tuple[OutboundRequest, InboundRequest]:
-        """A request of the server, and what arrives at the client."""
+        """Send a request of the server, and return the event at the client."""
         outgoing = self.server.request(method, params)
         return outgoing, arrived(self.client.receive(outgoing.data))
 
 
 def arrived(events: list[ConnectionEvent]) -> InboundRequest:
-    """The one request in what was received."""
+    """Return the only received request."""
     [event] = events
     assert isinstance(event, InboundRequest), event
     return event
 
 
 def open_pair(date: str, client: LocalPeer = CLIENT, server: LocalPeer = SERVER) -> Pair:
-    """Two ends that have found each other: by handshake, or by discovery."""
+    """Connect two ends by handshake or discovery."""
     ours, theirs = Connection(client, revision=REVISIONS[date]), Connection(server)
     outgoing = ERAS[ours.revision.era].open(ours)
     incoming = arrived(theirs.receive(outgoing.data))

@@ -14,7 +14,7 @@ RESOURCE = "http://127.0.0.1/mcp"
 
 
 def kitchen(auth: Any, **options: Any) -> Server:
-    """A server with something for each scope."""
+    """Create a server with a tool for each scope."""
     server = Server("kitchen", auth=auth, **options)
 
     @server.tool
@@ -80,7 +80,7 @@ class Guarded(NamedTuple):
 
 @asynccontextmanager
 async def guarded(*, scopes: Any = ("read",), web: Any = None, options: Any = None, **auth: Any):
-    """Serve the kitchen; its issuer has keys that are known, so that nothing is fetched."""
+    """Serve the kitchen with the keys of its issuer, so that nothing is fetched."""
     web = {} if web is None else web
     mint = TokenIssuer("https://login.example.com")
     verifier = auth.pop("verifier", None) or Jwt(mint.issuer, keys=mint.jwks)
@@ -95,13 +95,13 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def listing(token: str | None = None) -> tuple[dict[str, str], bytes]:
-    """A request that every good token may send."""
+    """Return a request that every valid token allows."""
     headers, body = modern("tools/list")
     return {**headers, **({} if token is None else bearer(token))}, body
 
 
 class _Later:
-    """An application that is known only when its port is."""
+    """An application that is created when its port is known."""
 
     app: Any = None
 

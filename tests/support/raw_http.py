@@ -1,7 +1,7 @@
-"""HTTP/1.1 as bytes: the request is sent as given, and the response is returned unchanged.
+"""HTTP/1.1 as bytes: sends a request as given, and returns the response unchanged.
 
-It uses neither our client nor a library that would correct mistakes: a test may send what no client
-would, and sees what is really there.
+Uses neither our client nor a library that would correct mistakes, so a test can send invalid requests and
+sees the exact response.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ __all__ = ["Answer", "Event", "Wire", "wired"]
 
 
 class Answer(NamedTuple):
-    """A response; of an event stream only how it begins."""
+    """A response; of an event stream, only the head."""
 
     status: int
     fields: list[tuple[str, str]]
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The last value of each header, by its name in lower case."""
+        """The last value of each header, by name in lower case."""
         return dict(self.fields)
 
     @property
@@ -93,8 +93,8 @@ class Wire:
             method: the verb.
             target: path and query.
             headers: pairs, or a mapping.
-            body: what it brings.
-            host: another value of Host; None for no such header.
+            body: the body.
+            host: another value of Host; None leaves the header out.
             length: whether to send the length of the body.
         """
         pairs = list(headers.items() if isinstance(headers, dict) else headers)
@@ -126,7 +126,7 @@ class Wire:
     # ----------------------------------------------------------------- in
 
     async def head(self) -> Answer:
-        """How a response begins; its body or its events are still to be read."""
+        """Read the head of a response, without its body or events."""
         status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
         fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
         answer = Answer(int(status.split(" ", 2)[1]), fields)
@@ -136,10 +136,10 @@ class Wire:
         return answer
 
     async def answer(self, *, head: bool = False) -> Answer:
-        """A whole response.
+        """Read a whole response.
 
         Args:
-            head: whether it answers HEAD, and so has no body.
+            head: whether the request was HEAD, so that there is no body.
         """
         begun = await self.head()
         if begun.status == 204 or head:
@@ -147,7 +147,7 @@ class Wire:
         return begun._replace(body=await self.rest())
 
     async def rest(self) -> bytes:
-        """The body, or what is left of it."""
+        """Read the rest of the body."""
         if self._left is not None:
             return await self.reader.readexactly(self._left)
         parts: list[bytes] = []
@@ -162,13 +162,13 @@ class Wire:
         return data
 
     async def event(self) -> Any:
-        """The next event of a stream, None at its end. Comments are counted."""
+        """Return the next event of a stream, or None at its end. Comments are counted."""
         while (event := await self.block()) is not None and event.comment:
             self.comments += 1
         return event
 
     async def block(self) -> Event | None:
-        """The next event or comment of a stream, None at its end."""
+        """Return the next event or comment of a stream, or None at its end."""
         while b"\n\n" not in self._text:
             part = b"" if self._over else await self._chunk()
             if not part:
@@ -214,7 +214,7 @@ def _event(block: str) -> Event:
 
 @asynccontextmanager
 async def wired(port: int):
-    """A connection to a server on this machine."""
+    """Open a connection to a server on this machine."""
     wire = Wire(*await asyncio.open_connection("127.0.0.1", port), f"127.0.0.1:{port}")
     try:
         yield wire

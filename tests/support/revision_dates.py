@@ -1,4 +1,4 @@
-"""The revisions of the protocol by date, oldest first, and those that tests name most."""
+"""The dates of the protocol revisions, oldest first, and names for the most used ones."""
 
 from toolpost.testing import REVISIONS
 

@@ -1,4 +1,4 @@
-"""A proxy that spreads connections over servers in turn, as a load balancer without sticky sessions does."""
+"""A proxy that distributes connections in turn, like a load balancer without sticky sessions."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ __all__ = ["RoundRobin", "round_robin"]
 
 
 class RoundRobin:
-    """A proxy on 127.0.0.1: each connection goes to the next server, byte by byte."""
+    """A proxy on 127.0.0.1. Each connection goes to the next server, and its bytes are not changed."""
 
     def __init__(self, ports: list[int]) -> None:
         self.ports = ports
@@ -38,7 +38,7 @@ class RoundRobin:
             self._connections.discard(task)
 
     async def end(self) -> None:
-        """Wait until all connections are closed, which their clients have to do."""
+        """Wait until the clients have closed all connections."""
         while self._connections:
             await asyncio.wait(self._connections)
 
@@ -61,7 +61,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def round_robin(*ports: int) -> AsyncGenerator[RoundRobin]:
-    """A proxy in front of these servers."""
+    """Run a proxy in front of these servers."""
     proxy = RoundRobin(list(ports))
     server = await asyncio.start_server(proxy.connect, "127.0.0.1", 0)
     async with server:

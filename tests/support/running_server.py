@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
 
 
 def started(*words: str, **options: Any) -> Stdio:
-    """How a client starts it, over stdio."""
+    """Return the target of a client that starts it over stdio."""
     covered = [name for name in os.environ if name.startswith("COV")]
     return Stdio(RUN[0], [*RUN[1:], *words], inherit_env=covered, **options)
 
@@ -48,25 +48,25 @@ class Running:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.said = ""
+        self.output = ""
         self.url = ""
 
     async def hears(self, words: str) -> str:
         """Wait for these words, and return the output since the last call."""
         assert self.process.stderr is not None
-        said = ""
-        while words not in said:
+        output = ""
+        while words not in output:
             line = (await self.process.stderr.readline()).decode()
-            assert line, f"it has ended, and said only: {self.said}"
-            said += line
-            self.said += line
-        return said
+            assert line, f"the process ended; its output: {self.output}"
+            output += line
+            self.output += line
+        return output
 
     async def end(self, number: int = signal.SIGTERM) -> int:
         """Stop the process and return its exit code."""
         assert self.process.stderr is not None
         self.process.send_signal(number)
-        self.said += (await self.process.stderr.read()).decode()
+        self.output += (await self.process.stderr.read()).decode()
         return await self.process.wait()
 
 

@@ -1,6 +1,6 @@
-"""Where each definition of the official schemas lives in our code, and how JSON is read and written there.
+"""Maps each definition of the official schemas to our code, which reads and writes its JSON.
 
-One table for all five revisions: a definition that is not in it has no home, and a test says so.
+One table for all five revisions. A test fails for a definition that is missing here.
 """
 
 import json
@@ -24,10 +24,10 @@ __all__ = ["ENVELOPE", "HOMES", "REQUESTS", "ROW", "STEMS", "round_trip", "text"
 ROW = {row.name: row for row in ROWS}
 
 ENVELOPE = object()
-"""A home: the envelope itself, whose params and result are not looked into."""
+"""The envelope alone, without params and result."""
 
 ANY_ROW = object()
-"""A home: whichever row the method names."""
+"""The row of the method in the message."""
 
 REQUESTS = {
     "CallTool": "tools/call",
@@ -53,7 +53,7 @@ REQUESTS = {
     "SubscriptionsListen": "subscriptions/listen",
     "Unsubscribe": "resources/unsubscribe",
 }
-"""How the schemas name a request, in front of Request, RequestParams, Result and ResultResponse."""
+"""The prefix of a request in the schemas, before Request, RequestParams, Result and ResultResponse."""
 
 NOTICES = {
     "Cancelled": "notifications/cancelled",
@@ -228,12 +228,12 @@ HOMES: dict[str, Any] = {
 
 
 def text(value: Any) -> str:
-    """JSON to compare: Python takes 1, 1.0 and True for equal."""
+    """Return JSON text to compare, because 1, 1.0 and True are equal in Python."""
     return json.dumps(value, sort_keys=True)
 
 
 def round_trip(name: str, value: Any) -> Any:
-    """The JSON that comes out when a value of a definition is read by its home and written again."""
+    """Decode a value of a definition with our code, encode it again, and return the JSON."""
     home = HOMES[name]
     if home is ENVELOPE:
         return _batch(value) if isinstance(value, list) else _message(value)
@@ -257,13 +257,13 @@ def _again(value: Any) -> Any:
 
 
 def _batch(values: list[Any]) -> list[Any]:
-    """A batch, of which an empty one is not allowed and not in question here."""
+    """A batch. An empty one is not allowed, and not tested here."""
     messages = jsonrpc.decode_batch(_bytes(values)) if values else []
     return json.loads(jsonrpc.encode_batch([_written(message) for message in messages]))
 
 
 def _message(value: Any, row: Row | None = None) -> Any:
-    """A message; what the definition leaves to the envelope is added before and taken away behind."""
+    """Recode a message. Members that belong to the envelope are added first and removed afterwards."""
     envelope = {"jsonrpc": "2.0"}
     if "method" in value and (row.result is not None if row else "id" in value):
         envelope["id"] = "added"
@@ -273,7 +273,7 @@ def _message(value: Any, row: Row | None = None) -> Any:
 
 
 def _written(message: Any, row: Row | None = None) -> bytes:
-    """A message written again, its params and result read by the row where there is one."""
+    """Recode a message, with params and result if it has a row."""
     match message:
         case JSONRPCRequest(id=request_id, method=method, params=params):
             return jsonrpc.encode_request(request_id, method, _params(params, row))
@@ -298,7 +298,7 @@ def _result(result: Raw, row: Row | None) -> Any:
 
 
 def _error(value: Any, home: type[RPCError]) -> Any:
-    """An error, whole or only the member `error` of one."""
+    """Recode an error: a whole message, or only its member `error`."""
     whole = value if "error" in value else {"jsonrpc": "2.0", "error": value}
     message = jsonrpc.decode(_bytes(whole))
     assert isinstance(message, JSONRPCErrorResponse)

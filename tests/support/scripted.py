@@ -11,7 +11,7 @@ END = b"0\r\n\r\n"
 def answer(
     status: int = 200, body: bytes = b"", kind: str | None = "application/json", **headers: str
 ) -> bytes:
-    """A whole response; underscores in names of headers stand for hyphens."""
+    """Return a whole response. Underscores in header names become hyphens."""
     lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}"]
     if kind is not None:
         lines.append(f"Content-Type: {kind}")
@@ -20,7 +20,7 @@ def answer(
 
 
 def stream(*parts: bytes, end: bool = True, **headers: str) -> bytes:
-    """A response that is a stream of events, with as much of the body as there is yet."""
+    """Return the beginning of a response with an event stream."""
     fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return STREAM + fields.encode() + b"\r\n" + b"".join(map(chunk, parts)) + (END if end else b"")
 
@@ -48,7 +48,7 @@ class Heard:
         await self._writer.drain()
 
     def close(self) -> None:
-        """Close the connection when everything is written."""
+        """Close the connection when all data is written."""
         self._writer.close()
 
     def cut(self) -> None:
@@ -124,7 +124,7 @@ class Server:
 
 @asynccontextmanager
 async def scripted(script: Script, path: str = "/mcp") -> AsyncGenerator[Server]:
-    """A server whose every request goes to the script. What the script raises, the test raises."""
+    """Run a server that passes each request to a script. The test raises what the script raises."""
     server = Server(script)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}{path}"

@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 PATIENCE = 100.0
-"""Seconds after which a test has failed: far more than any of them takes on a busy machine."""
+"""Seconds after which a test fails: far more than any test takes on a busy machine."""
 
 LOOKS, LOOK = 12, 0.02
-"""Looks at a process, all alike, after which it counts as waiting, and the seconds between two of them."""
+"""Number of equal samples after which a process counts as idle, and the seconds between two samples."""
 
 SLACK = {"descriptors": 1}
-"""What a look may find more than another: the connection of the look itself may not be closed yet."""
+"""Tolerance between samples: the connection of the sample itself may not be closed yet."""
 
 PROGRAMS = Path(__file__).parent / "programs"
 FIRST, NEW, OLD = DATES[0], LATEST.date, LATEST_SESSION.date
@@ -88,12 +88,12 @@ def gone(pid: int) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal."""
+    """Return whether a signal has stopped a process."""
     return _stat(pid)[0] == "T"
 
 
 async def still(pid: int) -> None:
-    """Wait until a process waits, and has used no time for several looks."""
+    """Wait until a process is idle: it used no CPU time for several samples."""
     looks: list[tuple[str, ...]] = []
     while len(looks) < LOOKS or len(set(looks[-LOOKS:])) > 1 or looks[-1][0] != "S":
         state, *fields = _stat(pid)
@@ -110,12 +110,12 @@ def _stat(pid: int) -> list[str]:
 
 
 class Process:
-    """A process of ours."""
+    """A child process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.pid = process.pid
-        self.said = ""
+        self.output = ""
 
     def tell(self, number: int) -> None:
         """Send it a signal."""
@@ -127,9 +127,9 @@ class Process:
         await until(lambda: stopped(self.pid))
 
     async def ends(self) -> int:
-        """The code that it ends with; what it said is in `said`."""
-        out, said = await self.process.communicate()
-        self.said = ((out or b"") + (said or b"")).decode()
+        """Wait for the process, and return its exit code. Its output is in `output`."""
+        out, err = await self.process.communicate()
+        self.output = ((out or b"") + (err or b"")).decode()
         assert self.process.returncode is not None
         return self.process.returncode
 
@@ -142,7 +142,7 @@ class Victim(Process):
         self.port = port
 
     def entry(self, way: str = "stateless") -> dict[str, str]:
-        """Return its entry in a configuration."""
+        """Return its entry for a configuration file."""
         sse = WAYS[way][1]
         return {
             "url": f"http://127.0.0.1:{self.port}/{'sse' if sse else 'mcp'}",
@@ -150,7 +150,7 @@ class Victim(Process):
         }
 
     def client(self, way: str = "stateless", **options: Any) -> Client:
-        """A client of it."""
+        """Return a client of it."""
         return Client(self.entry(way), revision=WAYS[way][0], **options)
 
     async def ask(self, tool: str, **arguments: Any) -> str:
@@ -160,12 +160,12 @@ class Victim(Process):
             return (await wire.answer()).json["result"]["content"][0]["text"]
 
     async def holdings(self) -> dict[str, int]:
-        """Its own figures, and its descriptors when no client is connected."""
-        told = json.loads(await self.ask("holdings"))
-        return {**told, "descriptors": descriptors(self.pid)}
+        """Return its own counters, and its descriptors when no client is connected."""
+        counters = json.loads(await self.ask("holdings"))
+        return {**counters, "descriptors": descriptors(self.pid)}
 
     async def settled(self, wanted: dict[str, int]) -> None:
-        """Wait until it holds no more resources than that."""
+        """Wait until it uses at most these resources."""
         while True:
             held = await self.holdings()
             if all(held[name] <= most + SLACK.get(name, 0) for name, most in wanted.items()):
@@ -205,12 +205,12 @@ async def piped(**settings: Any) -> AsyncGenerator[Process]:
 
 @asynccontextmanager
 async def caller(target: object, revision: str, calls: int = 1, **more: Any) -> AsyncGenerator[Process]:
-    """A client in a process of its own; `said` is the number of its server, once it is busy there."""
+    """Run a client in its own process; `output` is the number of its server once the call runs there."""
     settings = {"target": target, "revision": revision, "calls": calls, **more}
     async with _process("caller.py", settings, stdout=asyncio.subprocess.PIPE) as child:
         process = Process(child)
-        process.said = (await child.stdout.readline()).decode().strip()
-        assert process.said, "it has said nothing"
+        process.output = (await child.stdout.readline()).decode().strip()
+        assert process.output, "no output"
         yield process
 
 

@@ -20,7 +20,7 @@ ELICITS = {"elicitation": {}}
 
 
 def tool(name: str, id: Any, *, token: Any = None, **arguments: Any) -> bytes:  # noqa: A002 - the protocol's word
-    """A tool call; with a token its progress is reported."""
+    """Return a tool call; with a token, it requests progress."""
     meta = {} if token is None else {"_meta": {"progressToken": token}}
     return message("tools/call", {**call(name, **arguments), **meta}, id)
 

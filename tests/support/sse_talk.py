@@ -16,7 +16,7 @@ READY = message("notifications/initialized")
 
 
 class Talk:
-    """A client: its stream, and where it posts to."""
+    """A client: its stream, and the path for its messages."""
 
     def __init__(self, site: Any, wire: Any, endpoint: str) -> None:
         self.site = site

@@ -1,4 +1,4 @@
-"""Calls of the stateless era, and clients that answer what they are asked."""
+"""Calls of the stateless era, and clients that answer questions."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ NEW = DATES[-1]
 
 
 def answering(**given: Any) -> dict[str, Any]:
-    """Callbacks of a client: the user says this, the model that."""
+    """Return callbacks of a client with the answers of user and model."""
     seen: list[str] = []
 
     async def elicit(params):
@@ -35,7 +35,7 @@ def answering(**given: Any) -> dict[str, Any]:
 
 
 def called(server: Handler, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
-    """What a tool says to a client, and what the client was asked."""
+    """Call a tool. Returns the result, and the questions to the client."""
     host = answering(**(said or {}))
 
     async def main():

@@ -10,13 +10,13 @@ __all__ = ["close_pipes", "eventually", "list_children", "list_descriptors", "un
 
 
 def close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close what asyncio keeps open of a process that has ended until it is collected."""
+    """Close the pipes that asyncio keeps open after a process has ended."""
     transport: asyncio.SubprocessTransport = process._transport  # pyright: ignore[reportAttributeAccessIssue] - asyncio has no public way
     transport.close()
 
 
 def eventually(condition, what: str) -> None:
-    """Return as soon as the condition holds; fail with these words if it never does."""
+    """Wait until the condition is true. Fails with this message if it never is."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
@@ -24,6 +24,6 @@ def eventually(condition, what: str) -> None:
 
 
 async def until(condition) -> None:
-    """The same for a test in an event loop, which has a time limit of its own."""
+    """Do the same in an event loop; the test has its own timeout."""
     while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Files with servers in them, for `toolpost run` to serve."""
+"""Server files for `toolpost run`."""
 
 __all__ = ["NEIGHBOUR", "WEATHER"]
 

@@ -1,4 +1,4 @@
-"""A server at the other end of a channel that a test has made."""
+"""A server at the other end of a channel of a test."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ ANSWER = {
 
 
 class Wire:
-    """A backend of HTTP that answers JSON, and remembers what it was sent."""
+    """An HTTP backend that responds with JSON and records the requests."""
 
     def __init__(self, *refuse: str) -> None:
         self.refuse = refuse

@@ -86,7 +86,7 @@ ATTACKS = [
         (
             f"{MESSAGES}a_client_cannot_act_in_another_session",
             f"{SESSIONS}an_answer_of_another_session_is_ignored",
-            "contract/auth/test_client_attacks.py::test_stored_credentials_stay_where_they_are_from",
+            "contract/auth/test_client_attacks.py::test_stored_credentials_are_sent_only_to_their_issuer",
         ),
     ),
     Attack(
@@ -338,7 +338,7 @@ ATTACKS = [
         (
             f"{HTTP}a_response_without_end_is_not_read_to_its_end",
             f"{HTTP}an_endless_response_ends_with_the_timeout",
-            f"{PROCESS}an_endless_line_fills_no_memory",
+            f"{PROCESS}an_endless_line_does_not_fill_the_memory",
             f"{PROCESS}a_line_over_the_limit_fails_its_call_and_the_next_is_read",
             f"{PROCESS}a_line_over_the_limit_fails_its_call_before_it_ends",
             f"{SERVER}the_limit_is_small_enough_to_be_met",
@@ -373,19 +373,19 @@ ATTACKS = [
         (
             f"{HTTP}a_server_that_takes_the_call_and_never_speaks",
             "unit/transports/test_hostile_streams_internals.py::test_a_session_whose_end_is_never_confirmed_is_left",
-            f"{PROCESS}a_process_that_never_speaks_is_given_up",
-            f"{PROCESS}a_process_that_speaks_half_a_line_and_stops",
+            f"{PROCESS}a_process_that_never_sends_anything_times_out",
+            f"{PROCESS}a_process_that_sends_half_a_line_and_stops",
             f"{PROCESS}a_process_that_closes_stdout_and_lives_on",
             f"{PROCESS}a_process_that_does_not_read_its_stdin",
-            f"{PROCESS}a_process_that_does_not_mind_the_end_of_stdin_is_ended",
+            f"{PROCESS}a_process_that_ignores_the_end_of_stdin_is_killed",
         ),
     ),
     Attack(
         "servers that die, or mumble",
         "MCP specification, stdio",
         (
-            f"{PROCESS}a_process_that_ends_in_a_call_says_how",
-            f"{PROCESS}a_process_that_ends_before_it_speaks_cannot_be_connected_to",
+            f"{PROCESS}a_process_that_ends_in_a_call_is_reported_with_its_exit_code",
+            f"{PROCESS}a_process_that_ends_before_its_first_message_cannot_be_connected_to",
             f"{PROCESS}output_before_the_first_message_is_skipped",
         ),
     ),
@@ -393,7 +393,7 @@ ATTACKS = [
         "a schema with a pattern that explodes, or a `$ref` to elsewhere",
         "CWE-1333, CWE-918; MCP specification 2026-07-28, JSON Schema",
         (
-            f"{PROCESS}a_schema_that_explodes_or_leads_elsewhere",
+            f"{PROCESS}a_schema_that_explodes_or_has_remote_references",
             "unit/client/test_outputs.py::test_a_schema_is_read_in_its_dialect",
         ),
     ),
@@ -420,8 +420,8 @@ ATTACKS = [
         "a peer that asks and never reads fills the memory with answers",
         "CWE-400, CWE-770",
         (
-            f"{PAST}a_peer_that_pings_and_does_not_read_fills_no_memory",
-            "contract/attacks/test_attack_unread.py::test_responses_to_calls_that_have_begun_count_too",
+            f"{PAST}a_peer_that_pings_and_does_not_read_does_not_fill_the_memory",
+            "contract/attacks/test_attack_unread.py::test_responses_to_running_calls_count_too",
         ),
     ),
     Attack(
@@ -435,7 +435,7 @@ ATTACKS = [
     Attack(
         "a stream that ends at once is asked for without a pause",
         "CWE-770; WHATWG HTML §9.2, server-sent events",
-        (f"{PAST}a_server_that_has_news_and_ends_each_stream_is_not_asked_all_the_time",),
+        (f"{PAST}a_server_that_ends_each_stream_after_a_change_is_polled_slowly",),
     ),
     Attack(
         "an answer that is none is waited for in vain",
@@ -445,7 +445,7 @@ ATTACKS = [
     Attack(
         "numbers that no value can hold fill the log",
         "CWE-779; RFC 8259 §6",
-        (f"{PAST}a_number_out_of_range_is_a_wrong_argument_and_no_failure",),
+        (f"{PAST}a_number_out_of_range_is_an_invalid_argument_and_not_a_crash",),
     ),
     Attack(
         "a drive of Windows leads out of a folder",

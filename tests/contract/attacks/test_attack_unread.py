@@ -9,12 +9,12 @@ from toolpost.errors import ChannelClosed
 
 CALLS, SIZE, MAX_UNREAD = 100, 1024 * 1024, 16 * 1024 * 1024
 MEMORY = 2 * MAX_UNREAD
-"""Bytes that may be in use: what is promised, and as much again for the response that is being written."""
+"""Allowed memory: the documented limit, and the same again for the response that is being written."""
 SESSION = "2025-11-25"
 
 
 class UnreadChannel:
-    """Delivers some messages, and takes the responses of calls only once `gate` is open."""
+    """Delivers some messages, and accepts responses to calls only after `gate` is open."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -43,7 +43,7 @@ class UnreadChannel:
         self._messages.put_nowait(None)
 
 
-def test_responses_to_calls_that_have_begun_count_too():
+def test_responses_to_running_calls_count_too():
     server, go, begun, ended = Server("s"), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -67,7 +67,7 @@ def test_responses_to_calls_that_have_begun_count_too():
         tracemalloc.start()
         go.set()
         await ended.wait()
-        for _ in range(3):  # the last responses are on their way
+        for _ in range(3):  # the last responses are being sent
             await asyncio.sleep(0)
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -1,6 +1,6 @@
-"""A server that is a process and behaves badly: it dies, hangs, floods, mumbles, or will not end.
+"""Server processes that misbehave: they die, hang, flood, send fragments, or do not end.
 
-Where a process is gone for good, the good call that follows is made by a new client (`afresh`).
+If a process has ended, a new client makes the valid call that follows (`afresh`).
 """
 
 import asyncio
@@ -19,8 +19,7 @@ from toolpost.errors import ChannelClosed, ConnectFailed, MCPError, RemoteProtoc
 GOOD = '{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"x"}],"resultType":"complete"}}'
 ERAS = ["session", "stateless"]
 GROWTH = 64 * 1024 * 1024
-"""Bytes by which this process may grow while a server writes without end: more than it holds, far less than
-what is written."""
+"""Bytes by which this process may grow while a server writes without end: far less than the server writes."""
 
 
 def memory() -> int:
@@ -28,7 +27,7 @@ def memory() -> int:
 
 
 def odd(code: str, **options: Any) -> Stdio:
-    """A server that does something first."""
+    """A server that runs some code first."""
     rest = f"import runpy; sys.argv = ['x', 'session']; runpy.run_path({PROGRAM!r}, run_name='__main__')"
     head = f"import os, signal, sys, time\n{code}\n{rest}"
     given: dict[str, Any] = {"max_line": LIMIT, "stderr": "discard", **options}
@@ -36,12 +35,12 @@ def odd(code: str, **options: Any) -> Stdio:
 
 
 async def afresh(era: str = "session") -> None:
-    """A good call, made by a new client."""
+    """Make a valid call with a new client."""
     async with Client(child(era), revision=REVISIONS[era], timeout=10) as client:
         assert (await client.call_tool("good")).text == "ok"
 
 
-# --------------------------------------------------------------------- that ends
+# --------------------------------------------------------------------- ends
 
 ENDS = {
     "killed": ("os.kill(os.getpid(), 9)", "SIGKILL"),
@@ -56,7 +55,7 @@ ENDS = {
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", list(ENDS))
-def test_a_process_that_ends_in_a_call_says_how(name, era):
+def test_a_process_that_ends_in_a_call_is_reported_with_its_exit_code(name, era):
     code, told = ENDS[name]
 
     async def main():
@@ -71,7 +70,7 @@ def test_a_process_that_ends_in_a_call_says_how(name, era):
 
 
 @pytest.mark.parametrize("code", ["os._exit(7)", "os.kill(os.getpid(), 9)", "os.close(1); time.sleep(60)"])
-def test_a_process_that_ends_before_it_speaks_cannot_be_connected_to(code):
+def test_a_process_that_ends_before_its_first_message_cannot_be_connected_to(code):
     async def main():
         with pytest.raises(ConnectFailed):
             await Client(
@@ -82,12 +81,12 @@ def test_a_process_that_ends_before_it_speaks_cannot_be_connected_to(code):
     run(main)
 
 
-# --------------------------------------------------------------------- that does not speak
+# --------------------------------------------------------------------- sends nothing
 
 
 @pytest.mark.requirement("TIME-1")
 @pytest.mark.parametrize("revision", [None, *REVISIONS.values()])
-def test_a_process_that_never_speaks_is_given_up(revision):
+def test_a_process_that_never_sends_anything_times_out(revision):
     async def main():
         silent = odd("time.sleep(60)", term_wait=0.05, stdin_wait=0.05)
         with pytest.raises(MCPError, match=r"within|answer"):
@@ -96,13 +95,13 @@ def test_a_process_that_never_speaks_is_given_up(revision):
     run(main)
 
 
-def test_a_process_that_speaks_half_a_line_and_stops():
+def test_a_process_that_sends_half_a_line_and_stops():
     async def main():
         code = 'write(b\'{"jsonrpc":"2.0","id":1,"result":{\')'
         async with Client(child(), revision=REVISIONS["session"], timeout=10) as client:
             with pytest.raises(RequestTimeout):
                 await client.call_tool("do", {"code": code}, timeout=0.1)
-            # The rest of that line is the answer to the call, which cannot be read any more; the next can.
+            # The response to the call is part of that line and is lost; the next one is read.
             assert (await client.call_tool("good")).text == "ok"
 
     run(main)
@@ -137,7 +136,7 @@ def test_a_process_that_does_not_read_its_stdin():
 
 
 @pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
-def test_a_process_that_does_not_mind_the_end_of_stdin_is_ended(ignored):
+def test_a_process_that_ignores_the_end_of_stdin_is_killed(ignored):
     async def main():
         pids: list[str] = []
         stays = "import atexit; atexit.register(time.sleep, 60)"
@@ -151,7 +150,7 @@ def test_a_process_that_does_not_mind_the_end_of_stdin_is_ended(ignored):
     run(main)
 
 
-# --------------------------------------------------------------------- that speaks too much
+# --------------------------------------------------------------------- sends too much
 
 
 @pytest.mark.parametrize(
@@ -202,7 +201,7 @@ def test_a_line_over_the_limit_fails_its_call_before_it_ends(start, tmp_path):
             with pytest.raises(RemoteProtocolError, match="too long"):
                 await client.call_tool("do", {"code": code})
             next_call = asyncio.create_task(client.call_tool("good"))
-            gate.write_text("")  # the server goes on, ends the line and reads the next call
+            gate.write_text("")  # the server continues, ends the line and reads the next call
             assert (await next_call).text == "ok"
 
     run(main)
@@ -233,7 +232,7 @@ def test_a_line_over_the_limit_fails_its_call_before_it_ends(start, tmp_path):
         "stderr lines",
     ],
 )
-def test_an_endless_line_fills_no_memory(code):
+def test_an_endless_line_does_not_fill_the_memory(code):
     async def main():
         target = child(term_wait=0.05, stdin_wait=0.05, stderr="discard")
         async with Client(target, revision=REVISIONS["session"], on_notification=lambda *_: None) as client:
@@ -251,11 +250,11 @@ def test_an_endless_line_fills_no_memory(code):
 
 @pytest.mark.requirement("JSCH-10")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_schema_that_explodes_or_leads_elsewhere(era):
+def test_a_schema_that_explodes_or_has_remote_references(era):
     async def main():
         async with meeting(f"stdio {era}", timeout=10) as client:
             await client.list_tools()
-            # `(a+)+$` against 200 000 letters and a wrong one: a backtracking engine never ends.
+            # `(a+)+$` against 200 000 letters and a mismatch: a backtracking engine never ends.
             with pytest.raises(MCPError, match=r"does not match|violates its output schema"):
                 await client.call_tool("explode")
             assert client.stats.unchecked == 0

@@ -1,4 +1,4 @@
-"""What a hostile peer once got through with: memory, terminals, reconnects, odd numbers, drives."""
+"""Attacks that once succeeded: memory, terminals, reconnects, odd numbers, drives."""
 
 import asyncio
 from pathlib import PureWindowsPath
@@ -26,7 +26,7 @@ while True:
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
-def test_a_peer_that_pings_and_does_not_read_fills_no_memory(way):
+def test_a_peer_that_pings_and_does_not_read_does_not_fill_the_memory(way):
     async def special(heard: Heard, sent: dict[str, Any]) -> bool:
         if sent.get("params", {}).get("name") == "do":
             await heard.write(stream(end=False))
@@ -41,7 +41,7 @@ def test_a_peer_that_pings_and_does_not_read_fills_no_memory(way):
     async def storm(client: Client) -> None:
         with pytest.raises(MCPError):
             await client.call_tool("do", {"code": PINGS}, timeout=4)
-        assert len(asyncio.all_tasks()) < 2500  # 1024 asks in flight at most, and what belongs to them
+        assert len(asyncio.all_tasks()) < 2500  # at most 1024 requests in flight, with their state
 
     async def main():
         if way == "http":
@@ -83,7 +83,7 @@ def test_the_name_of_a_server_cannot_move_the_cursor_or_fill_the_screen(monkeypa
     run(main)
 
 
-def test_a_server_that_has_news_and_ends_each_stream_is_not_asked_all_the_time():
+def test_a_server_that_ends_each_stream_after_a_change_is_polled_slowly():
     async def special(heard: Heard, _: dict[str, Any]) -> bool:
         if _.get("params", {}).get("name") == "silent":
             await heard.gone()
@@ -118,7 +118,7 @@ def test_an_invalid_response_is_reported_on_a_stream_too(era):
 
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 4200])
-def test_a_number_out_of_range_is_a_wrong_argument_and_no_failure(number, caplog):
+def test_a_number_out_of_range_is_an_invalid_argument_and_not_a_crash(number, caplog):
     async def main():
         async with attacked() as site:
             headers, body = modern("tools/call", call("mark", text="@"))

@@ -90,7 +90,7 @@ def test_without_credentials_a_401_is_an_auth_error():
     run(visit)
 
 
-def test_a_late_refusal_is_one_of_both_families():
+def test_a_late_rejection_belongs_to_both_exception_families():
     error = MissingScopes.for_scopes(["write"])
     assert isinstance(error, InsufficientScope)
     assert isinstance(error, RPCError)
@@ -127,7 +127,7 @@ def test_an_invalid_token_in_a_configuration_is_reported_with_its_place():
         Client({"mcpServers": {"notes": {"url": "http://localhost/mcp", "auth": "Bearer x"}}})
 
 
-def test_a_command_takes_no_auth():
+def test_a_command_does_not_accept_auth():
     with pytest.raises(ConnectFailed, match='"auth" requires a "url"'):
         Client({"command": "true", "auth": "oauth"})
 
@@ -163,7 +163,7 @@ oauth: Any = OAuth
 credentials: Any = ClientCredentials
 workload: Any = WorkloadIdentity
 enterprise: Any = EnterpriseManaged
-"""As a caller without a type checker uses them."""
+"""The classes without types, for invalid arguments."""
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ enterprise: Any = EnterpriseManaged
         ),
     ],
 )
-def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
+def test_invalid_arguments_are_rejected_at_once(make: Any, kind, match):
     with pytest.raises(kind, match=match) as caught:
         make()
     assert "s3cret" not in str(caught.value)
@@ -218,7 +218,7 @@ def test_invalid_arguments_are_refused_at_once(make: Any, kind, match):
 
 
 class Network:
-    """A channel of a user's own, whose peer is unknown."""
+    """A custom channel with an unknown peer."""
 
     def __init__(self, inner: Any) -> None:
         self.receive, self.send, self.close = inner.receive, inner.send, inner.close

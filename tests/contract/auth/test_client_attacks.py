@@ -1,4 +1,4 @@
-"""Attacks of servers on a client that logs in: each is tried, and refused before it does harm."""
+"""Attacks of servers on a client that logs in. The client rejects each of them before it does harm."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ async def refused(sites: AuthSites, match: str, **options: Any) -> None:
 def attack(
     match: str, prepare: Callable[[AuthSites], object], *, asked: tuple[str, ...] = (), **options: Any
 ) -> None:
-    """Prepare a sites, see that a client does not log in there, and whom it has asked before it saw that."""
+    """Prepare sites, check that a client does not log in, and return the requests that it sent before."""
 
     async def visit(sites: AuthSites) -> None:
         done = prepare(sites)
@@ -61,7 +61,7 @@ def test_metadata_of_another_resource(other):
 
 @pytest.mark.requirement("AUTH-41", "AUTH-42")
 @pytest.mark.parametrize("form", ["{root}", "{root}/", "{url}/", "{upper}/mcp"])
-def test_a_resource_may_be_called_by_its_origin_or_in_capitals(form):
+def test_a_resource_may_be_named_by_its_origin_or_in_capitals(form):
     async def visit(sites: AuthSites) -> None:
         root = origin(sites.server)
         named = form.format(root=root, url=sites.server, upper=root.replace("http", "HTTP"))
@@ -115,7 +115,7 @@ def test_resource_metadata_that_cannot_be_used(document, match):
         (answer(200, b"x" * (MAX_DOCUMENT + 1)), "exceeds the limit"),
     ],
 )
-def test_a_document_that_is_none(body, match):
+def test_an_invalid_document_is_rejected(body, match):
     def lie(sites: AuthSites) -> None:
         sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: body
 
@@ -142,7 +142,7 @@ def test_a_page_for_every_path_is_not_a_document():
 
 @pytest.mark.requirement("AUTH-64", "AUTH-65")
 @pytest.mark.parametrize("methods", [..., None, [], ["plain"], ["s256"]])
-def test_a_server_that_cannot_do_pkce(methods):
+def test_a_server_without_pkce_is_rejected(methods):
     def lower(sites: AuthSites) -> None:
         sites.metadata = {"code_challenge_methods_supported": methods}
 
@@ -242,14 +242,14 @@ def test_the_issuer_of_an_answer_is_compared_with_the_one_asked(advertised, iss,
         lambda said: {**said, "state": "ü"},
     ],
 )
-def test_an_answer_with_another_state(change):
+def test_a_redirect_with_another_state_is_rejected(change):
     def lie(sites: AuthSites) -> None:
         sites.redirect = change
 
     attack("has the wrong state", lie, asked=("/register", "/authorize"))
 
 
-def test_an_answer_that_says_something_twice():
+def test_a_duplicate_parameter_in_the_redirect_is_rejected():
     async def twice(url: str) -> str:
         return await browse(url) + "&code=another"
 
@@ -277,7 +277,7 @@ def test_a_code_is_used_once():
     "target", ["http://169.254.169.254/x", "https://169.254.169.254/x", "file:///etc/passwd"]
 )
 @pytest.mark.parametrize("where", ["challenge", "issuer", "token_endpoint", "registration_endpoint"])
-def test_no_place_in_metadata_leads_there(target, where):
+def test_no_url_in_metadata_may_lead_there(target, where):
     async def visit(sites: AuthSites) -> None:
         if where == "challenge":
             sites.challenge = f'Bearer resource_metadata="{target}"'
@@ -343,7 +343,7 @@ def test_a_changed_authorization_server_means_a_new_registration():
                 sites.resource = {"authorization_servers": [other.issuer]}
                 await mcp.call_tool("anything")
             assert len(sites.registered) == len(other.registered) == 1
-            assert sites.grants == ["authorization_code"]  # there was no refresh
+            assert sites.grants == ["authorization_code"]  # no refresh happened
             assert other.grants == ["authorization_code"]  # nor to use the refresh token here
 
     run(visit)
@@ -375,7 +375,7 @@ def test_credentials_are_shown_to_one_authorization_server_only(named):
     run(visit)
 
 
-def test_stored_credentials_stay_where_they_are_from():
+def test_stored_credentials_are_sent_only_to_their_issuer():
     async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         async with sites.client(sites.oauth(client_id="me", client_secret="s", storage=storage)):
@@ -390,7 +390,7 @@ def test_stored_credentials_stay_where_they_are_from():
 
 
 @pytest.mark.requirement("AUTH-15", "AUTH-16")
-def test_an_issuer_is_looked_for_in_all_places_in_order():
+def test_the_metadata_of_an_issuer_is_searched_in_order():
     async def visit(sites: AuthSites) -> None:
         sites.resource = {"authorization_servers": [f"{sites.issuer}/tenant"]}
         await refused(sites, "publishes no metadata")
@@ -441,7 +441,7 @@ def test_servers_of_the_second_revision_are_their_own_authorization_server():
 
 @pytest.mark.requirement("AUTH-20", "AUTH-21", "AUTH-22", "AUTH-23")
 @pytest.mark.parametrize(("supported", "used"), [(True, True), (False, False), (None, False)])
-def test_a_custom_document_is_used_where_it_is_read(supported, used):
+def test_a_client_metadata_document_is_used_if_it_is_supported(supported, used):
     async def visit(sites: AuthSites) -> None:
         page = "https://app.example/client.json"
         sites.metadata = {"client_id_metadata_document_supported": supported}
@@ -500,7 +500,7 @@ def test_without_dynamic_registration_a_client_id_is_required():
     ],
 )
 @pytest.mark.requirement("AUTH-66", "AUTH-22")
-def test_arguments_that_make_no_sense_are_refused(options):
+def test_invalid_arguments_are_rejected(options):
     with pytest.raises(ValueError, match=r"\w"):
         OAuth(**options)
     with pytest.raises(TypeError):
@@ -520,7 +520,7 @@ def test_arguments_that_make_no_sense_are_refused(options):
         ({"token_type": "DPoP"}, "a DPoP token without a proof"),
     ],
 )
-def test_a_token_that_cannot_be_used(said, match):
+def test_an_unusable_token_is_rejected(said, match):
     async def visit(sites: AuthSites) -> None:
         body = {"access_token": "t", "token_type": "Bearer"} | said
         text = json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
@@ -557,7 +557,7 @@ def test_a_server_elsewhere_needs_https():
 
 
 @pytest.mark.requirement("AUTH-17")
-def test_metadata_that_cannot_be_read():
+def test_unreadable_metadata_is_reported():
     def lie(sites: AuthSites) -> None:
         sites.metadata = {"token_endpoint": 5}
 

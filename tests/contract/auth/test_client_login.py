@@ -45,7 +45,7 @@ def test_the_whole_sequence():
     run(visit)
 
 
-def test_tokens_are_found_again():
+def test_stored_tokens_are_reused():
     async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         for _ in range(3):
@@ -57,11 +57,11 @@ def test_tokens_are_found_again():
     run(visit)
 
 
-# --------------------------------------------------------------------- the browser comes back to us
+# --------------------------------------------------------------------- the redirect listener
 
 
 @pytest.mark.parametrize("redirect_uri", [None, "http://localhost/back", "http://127.0.0.1/"])
-def test_the_browser_is_sent_to_where_we_listen(redirect_uri):
+def test_the_redirect_uri_is_the_address_of_the_listener(redirect_uri):
     async def visit(sites: AuthSites) -> None:
         async with sites.client(sites.oauth(open_url=follow, redirect_uri=redirect_uri)) as mcp:
             await mcp.call_tool("anything")
@@ -132,7 +132,7 @@ def test_an_endless_header_does_not_block_the_login():
     run(visit)
 
 
-def test_the_same_port_is_taken_again_and_the_registration_too():
+def test_port_and_registration_are_reused():
     async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         async with sites.client(sites.oauth(storage=storage)) as mcp:
@@ -296,7 +296,7 @@ def test_waiting_for_the_user_times_out():
         ('Bearer scope="a"', ["c"], "e f", "a e f"),
     ],
 )
-def test_the_scopes_that_are_asked_for(challenge, supported, own, asked):
+def test_the_requested_scopes(challenge, supported, own, asked):
     async def visit(sites: AuthSites) -> None:
         sites.challenge = challenge
         sites.resource = {"scopes_supported": supported}
@@ -311,7 +311,7 @@ def test_the_scopes_that_are_asked_for(challenge, supported, own, asked):
     ("listed", "asked"),
     [(["a", "offline_access"], "a offline_access"), (["a"], "a"), (None, "a")],
 )
-def test_offline_access_is_asked_for_where_it_is_offered(listed, asked):
+def test_offline_access_is_requested_if_it_is_offered(listed, asked):
     async def visit(sites: AuthSites) -> None:
         sites.challenge = 'Bearer scope="a offline_access"' if listed is None else 'Bearer scope="a"'
         sites.metadata = {"scopes_supported": listed}
@@ -324,7 +324,7 @@ def test_offline_access_is_asked_for_where_it_is_offered(listed, asked):
 
 
 @pytest.mark.requirement("AUTH-55", "AUTH-56", "AUTH-57")
-def test_more_scopes_are_asked_for_with_those_there_were():
+def test_additional_scopes_are_requested_with_the_previous_ones():
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("write",)
         async with sites.client() as mcp:
@@ -336,11 +336,11 @@ def test_more_scopes_are_asked_for_with_those_there_were():
 
 
 @pytest.mark.requirement("AUTH-59")
-def test_a_server_that_never_has_enough_is_given_up():
+def test_the_client_gives_up_on_a_server_that_always_requires_the_same_scope():
     async def visit(sites: AuthSites) -> None:
         sites.challenge, sites.needs = 'Bearer scope="read"', ("write",)
         sites.redirect = lambda said: said
-        sites.token = {"scope": "read"}  # what is asked for is not granted
+        sites.token = {"scope": "read"}  # the requested scope is not granted
         issue = sites.issue
         sites.issue = lambda scopes=(): issue(("read",))
         async with sites.client() as mcp:
@@ -352,7 +352,7 @@ def test_a_server_that_never_has_enough_is_given_up():
     run(visit)
 
 
-def test_a_server_that_thinks_of_ever_new_scopes_is_given_up():
+def test_the_client_gives_up_on_a_server_that_always_requires_new_scopes():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             count = iter(range(100))
@@ -401,7 +401,7 @@ class _Nothing(dict):
 
 
 @pytest.mark.requirement("AUTH-62")
-def test_a_token_is_refreshed_before_it_ends_and_the_refresh_token_rotates():
+def test_a_token_is_refreshed_before_it_expires_and_the_refresh_token_rotates():
     async def visit(sites: AuthSites) -> None:
         sites.token = {"expires_in": 0}
         async with sites.client() as mcp:
@@ -417,7 +417,7 @@ def test_a_token_is_refreshed_before_it_ends_and_the_refresh_token_rotates():
     run(visit)
 
 
-def test_a_refused_token_is_refreshed():
+def test_a_rejected_token_is_refreshed():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.valid.clear()
@@ -427,7 +427,7 @@ def test_a_refused_token_is_refreshed():
     run(visit)
 
 
-def test_a_refresh_token_that_is_kept_goes_on_being_used():
+def test_a_refresh_token_that_does_not_rotate_is_used_again():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.token = {"refresh_token": ...}
@@ -441,7 +441,7 @@ def test_a_refresh_token_that_is_kept_goes_on_being_used():
 
 
 @pytest.mark.parametrize("expires_in", [3600, 0])
-def test_a_refresh_token_that_has_ended_leads_to_a_login(expires_in):
+def test_an_expired_refresh_token_leads_to_a_login(expires_in):
     async def visit(sites: AuthSites) -> None:
         sites.token = {"expires_in": expires_in}
         async with sites.client() as mcp:
@@ -455,7 +455,7 @@ def test_a_refresh_token_that_has_ended_leads_to_a_login(expires_in):
     run(visit)
 
 
-def test_a_refreshed_token_that_is_refused_leads_to_a_login():
+def test_a_rejected_new_token_leads_to_a_login():
     async def visit(sites: AuthSites) -> None:
         async with sites.client() as mcp:
             sites.valid.clear()
@@ -487,7 +487,7 @@ def test_a_refresh_token_is_optional():
 
 
 @pytest.mark.parametrize("refresh", [True, False])
-def test_a_client_that_was_forgotten_is_registered_again(refresh):
+def test_an_unknown_client_is_registered_again(refresh):
     async def visit(sites: AuthSites) -> None:
         storage = MemoryTokens()
         sites.token = {} if refresh else {"refresh_token": ...}
@@ -504,7 +504,7 @@ def test_a_client_that_was_forgotten_is_registered_again(refresh):
     run(visit)
 
 
-# --------------------------------------------------------------------- where tokens are kept
+# --------------------------------------------------------------------- token storage
 
 
 @pytest.mark.requirement("AUTH-60", "AUTH-68")
@@ -552,7 +552,7 @@ def test_a_file_that_others_may_read_is_not_used(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("below", ["", "further/down"])
-def test_without_a_folder_tokens_are_kept_in_memory_and_that_is_logged_once(tmp_path, caplog, below):
+def test_without_a_folder_tokens_stay_in_memory_and_a_warning_is_logged_once(tmp_path, caplog, below):
     (tmp_path / "file").write_text("")
 
     async def visit(sites: AuthSites) -> None:
@@ -568,7 +568,7 @@ def test_without_a_folder_tokens_are_kept_in_memory_and_that_is_logged_once(tmp_
     assert "cannot be used for tokens" in told.getMessage()
 
 
-def test_by_default_they_are_in_the_folder_for_state(tmp_path, monkeypatch):
+def test_by_default_tokens_are_in_the_state_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     async def visit(sites: AuthSites) -> None:

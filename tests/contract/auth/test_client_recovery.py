@@ -30,7 +30,7 @@ def test_a_final_error_code_is_final_with_any_status(status, code):
 
 
 @pytest.mark.parametrize("place", ["/.well-known/oauth-protected-resource/mcp", "/register"])
-def test_a_place_that_is_busy_says_nothing_about_the_server(place):
+def test_a_busy_response_proves_nothing_about_the_server(place):
     async def visit(sites: AuthSites) -> None:
         sites.paths[place] = lambda _: answer(429)
         with pytest.raises(AuthError, match="429") as caught:
@@ -44,7 +44,7 @@ def test_a_place_that_is_busy_says_nothing_about_the_server(place):
 # --------------------------------------------------------------------- keys
 
 
-def test_a_refresh_must_not_loosen_a_token_from_its_key():
+def test_a_refresh_must_not_return_an_unbound_token():
     async def visit(sites: AuthSites) -> None:
         sites.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
         sites.token = {"token_type": "DPoP"}
@@ -105,7 +105,7 @@ def test_a_folder_in_the_home_of_the_user(monkeypatch, tmp_path):
     assert FileTokens("~/tokens").folder == tmp_path / "tokens"
 
 
-# --------------------------------------------------------------------- what is reported
+# --------------------------------------------------------------------- reports
 
 
 def test_missing_metadata_is_reported_before_the_error_of_the_fallback():
@@ -122,7 +122,7 @@ def test_missing_metadata_is_reported_before_the_error_of_the_fallback():
     run(visit)
 
 
-def test_metadata_about_another_url_say_what_to_do():
+def test_the_error_for_metadata_of_another_url_has_a_hint():
     async def visit(sites: AuthSites) -> None:
         other = f"{sites.server}/other"
         sites.resource = {"resource": other}
@@ -141,7 +141,7 @@ def test_metadata_about_another_url_say_what_to_do():
         (("wr0ng", "elsewhere"), ConnectFailed),
     ],
 )
-def test_a_group_that_all_servers_reject_says_so(auths, kind):
+def test_a_group_reports_that_all_servers_reject_it(auths, kind):
     async def visit(sites: AuthSites) -> None:
         servers = {
             str(number): Client(sites.server, auth=auth)

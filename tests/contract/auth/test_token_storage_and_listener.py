@@ -76,7 +76,7 @@ def test_a_folder_that_others_can_read_is_rejected_before_the_login(tmp_path, mo
 
 @contextmanager
 def full_disk() -> Generator[None]:
-    """No file can grow meanwhile."""
+    """Let no file grow during the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -85,12 +85,12 @@ def full_disk() -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_costs_no_token(tmp_path, caplog):
+def test_a_full_disk_does_not_lose_a_token(tmp_path, caplog):
     async def visit(sites: AuthSites) -> None:
         async with sites.client(sites.oauth(storage=FileTokens(tmp_path))) as mcp:
             before = {path: path.read_bytes() for path in tmp_path.glob("*")}
             with full_disk():
-                for _ in range(3):  # the refresh token of the last one is used, and not that in the file
+                for _ in range(3):  # the last refresh token is used, not the one in the file
                     sites.valid.clear()
                     assert (await mcp.call_tool("anything")).text == "done"
             assert sites.grants == ["authorization_code", *3 * ["refresh_token"]]
@@ -100,20 +100,20 @@ def test_a_disk_that_is_full_costs_no_token(tmp_path, caplog):
         [warning] = [record for record in caplog.records if record.levelno >= logging.WARNING]
         assert "only kept in memory" in warning.getMessage()
         assert "File too large" in warning.getMessage()
-        async with sites.client(sites.oauth(storage=FileTokens(tmp_path))):  # it was kept at last
+        async with sites.client(sites.oauth(storage=FileTokens(tmp_path))):  # it was stored in the end
             assert len(sites.authorized) == 1
 
     run(visit)
     assert "-secret" not in caplog.text
 
 
-# --------------------------------------------------------------------- what a refusal repeats
+# --------------------------------------------------------------------- contents of error messages
 
 SECRET = "my s3cret/of+16 chars"
 
 
 def parroting(part: Any) -> Any:
-    """A token endpoint that repeats a part of the request."""
+    """A token endpoint whose response contains a part of the request."""
 
     def say(heard: Heard) -> bytes:
         form = dict(parse_qsl(heard.body.decode()))
@@ -204,7 +204,7 @@ def test_a_resource_identifier_must_be_a_url(named, match):
 
 
 @pytest.mark.parametrize("location", ["http://h:99999/x", "http://h:abc/x", "http://[::1/x"])
-def test_metadata_that_is_redirected_to_no_url(location):
+def test_metadata_that_is_redirected_to_an_invalid_url(location):
     async def visit(sites: AuthSites) -> None:
         moved = answer(302, kind=None, Location=location)
         sites.paths["/.well-known/oauth-protected-resource/mcp"] = lambda _: moved
@@ -284,7 +284,7 @@ VALUES = st.recursive(
 
 
 class Place:
-    """An MCP server and its authorization server in one, which says anything."""
+    """An MCP server and its authorization server in one, with configurable documents."""
 
     def __init__(self, changed: dict[str, Any]) -> None:
         self.said = {name: document | changed.get(name, {}) for name, document in USUAL.items()}
@@ -314,17 +314,17 @@ class Place:
         return json.dumps(self.said[name]).encode()
 
 
-def returned(url: str) -> str:
+def redirect(url: str) -> str:
     asked = parse_qs(urlsplit(url).query)
     return f"{asked['redirect_uri'][0]}?code=1&state={asked['state'][0]}"
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(MEMBERS), VALUES)
-def test_every_setting_is_used_or_refused_wherever_it_is_given(place, value):
+def test_every_setting_is_used_or_rejected_wherever_it_is_passed(place, value):
     name, member = place
     site = Place({name: {member: value}})
-    auth = OAuth(storage=MemoryTokens(), http=site, open_url=returned, timeout=5.0)
+    auth = OAuth(storage=MemoryTokens(), http=site, open_url=redirect, timeout=5.0)
 
     async def visit() -> None:
         try:
@@ -339,7 +339,7 @@ def test_every_setting_is_used_or_refused_wherever_it_is_given(place, value):
 def test_the_default_paths_are_used():
     async def visit() -> None:
         site = Place({})
-        auth = OAuth(storage=MemoryTokens(), http=site, open_url=returned, timeout=5.0)
+        auth = OAuth(storage=MemoryTokens(), http=site, open_url=redirect, timeout=5.0)
         async with Client(f"{ROOT}/mcp", http=site, auth=auth, revision=NEWEST) as mcp:
             assert (await mcp.call_tool("anything")).text == "done"
 
@@ -355,7 +355,7 @@ def test_the_default_paths_are_used():
         ({"client_id": 5}, r"sent an invalid response: Expected .*client_id"),
     ],
 )
-def test_a_registration_that_cannot_be_used(said, match):
+def test_an_unusable_registration_is_reported(said, match):
     async def visit(sites: AuthSites) -> None:
         sites.paths["/register"] = lambda _: answer(201, json.dumps(said).encode())
         with pytest.raises(AuthError, match=match) as caught:
@@ -386,10 +386,10 @@ def test_a_code_alone_does_not_name_its_issuer():
     run(visit)
 
 
-def test_without_a_browser_the_error_says_what_to_do(monkeypatch):
+def test_without_a_browser_the_error_has_a_hint(monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("webbrowser.open", lambda *_, **__: False)  # as it is without any
+    monkeypatch.setattr("webbrowser.open", lambda *_, **__: False)  # as without a browser
 
     async def visit(sites: AuthSites) -> None:
         with pytest.raises(AuthorizationRequired, match="no browser") as caught:

@@ -1,7 +1,7 @@
 """A headless Chromium, controlled by the WebDriver protocol.
 
-Each one is new, with a profile of its own, and reaches nothing but this machine. Nothing of it outlives the
-context: not a process, and no file outside of the folder that it is given.
+Each browser is new, has its own profile and reaches only this machine. No process outlives the context, and
+all files are in the given folder.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from waiting import until
 __all__ = ["Browser", "browsing"]
 
 PATIENCE = 60
-"""Seconds for anything that it does: it starts slowly on a machine that is busy."""
+"""Seconds for each action: the browser starts slowly on a busy machine."""
 
 FLAGS = [
     "--headless",
-    "--no-sandbox",  # root has none, and every page is ours
+    "--no-sandbox",  # root cannot use the sandbox, and every page is ours
     "--disable-gpu",
     "--disable-dev-shm-usage",  # small in containers
     "--disable-quic",
@@ -39,11 +39,11 @@ FLAGS = [
 ]
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-"""How the protocol marks an element, in every implementation."""
+"""The key of an element id, defined by the protocol."""
 
 
 class Browser:
-    """A window that can be led and looked at. Made by `browsing`."""
+    """A controlled browser window, created by `browsing`."""
 
     def __init__(self, http: aiohttp.ClientSession, session: str = "/session") -> None:
         self._http = http
@@ -57,7 +57,7 @@ class Browser:
             return value
 
     async def begin(self, folder: Path) -> "Browser":
-        """One with a browser, where this one has none yet."""
+        """Open a session with a browser."""
         options = {
             "binary": shutil.which(CHROMIUM),
             "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"],
@@ -67,11 +67,11 @@ class Browser:
         return Browser(self._http, f"/session/{made['sessionId']}")
 
     async def go(self, url: str) -> None:
-        """Open a page, and wait until it is there."""
+        """Open a page, and wait until it is loaded."""
         await self.ask("POST", "/url", {"url": url})
 
     async def find(self, xpath: str) -> str:
-        """An element, as soon as there is one."""
+        """Return an element as soon as it exists."""
         found = await self.ask("POST", "/element", {"using": "xpath", "value": xpath})
         return f"/element/{found[ELEMENT]}"
 
@@ -91,12 +91,12 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(folder: Path) -> AsyncGenerator[Browser]:
-    """A browser.
+    """Run a browser.
 
     Args:
-        folder: an empty one, for all that it writes.
+        folder: an empty folder for all its files.
     """
-    # It puts a socket among its temporary files, whose path must be shorter than that of a test's folder.
+    # The path of its temporary socket must be shorter than that of a test's folder.
     with TemporaryDirectory(prefix="toolpost", dir="/tmp") as short:
         places = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(folder))
         async with (
@@ -105,14 +105,14 @@ async def browsing(folder: Path) -> AsyncGenerator[Browser]:
         ):
             browser = await Browser(http).begin(folder)
             yield browser
-            # Not where something has failed: it would be done only after what is under way.
+            # Not after a failure: it would wait for the pending command.
             await browser.ask("DELETE", "")
             await until(lambda: not _processes(folder))
 
 
 @asynccontextmanager
 async def _driver(environment: dict[str, str], folder: Path) -> AsyncGenerator[str]:
-    """Where a driver listens that ends with the context, and the browser with it."""
+    """Run a driver; yield its address. Ends the driver and the browser."""
     program = shutil.which(DRIVER)
     assert program is not None
     process = await asyncio.create_subprocess_exec(
@@ -123,13 +123,13 @@ async def _driver(environment: dict[str, str], folder: Path) -> AsyncGenerator[s
     finally:
         with suppress(ProcessLookupError):
             process.terminate()
-        # Where something has failed the browser is still there, and holds the other end of the pipe.
+        # After a failure the browser still runs, and holds the other end of the pipe.
         ended = asyncio.ensure_future(process.communicate())
         await until(lambda: not _killed(folder) and ended.done())
 
 
 async def _address(process: asyncio.subprocess.Process) -> str:
-    """Where the driver listens, as it says when it does."""
+    """Read the address of the driver from its output."""
     assert process.stdout is not None
     async for line in process.stdout:
         _, found, port = line.decode().partition("started successfully on port ")
@@ -139,17 +139,17 @@ async def _address(process: asyncio.subprocess.Process) -> str:
 
 
 def _processes(folder: Path) -> list[int]:
-    """The processes of the browser, each of which names its folder."""
+    """Return the processes of the browser: their command lines contain its folder."""
     numbers: list[int] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has ended already
             if os.fsencode(folder) in path.read_bytes():
                 numbers.append(int(path.parent.name))
     return numbers
 
 
 def _killed(folder: Path) -> list[int]:
-    """The same servers, which end at once."""
+    """Kill the processes of the browser, and return their ids."""
     numbers = _processes(folder)
     for number in numbers:
         with suppress(ProcessLookupError):

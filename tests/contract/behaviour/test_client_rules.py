@@ -1,4 +1,4 @@
-"""Rules for clients, and for both ends, that the other files do not prove: asks, dialects, byte streams."""
+"""Rules for clients, and for both sides, that other files do not prove: questions, dialects, byte streams."""
 
 import asyncio
 import importlib.util
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asking(method: str, *questions: dict[str, Any]) -> RawServer:
-    """A server that asks one of the questions, as they stand, in each call: in whichever way its era has."""
+    """A server that asks one question in each call, unchanged, in the way of its era."""
     left = list(questions)
 
     async def call(asked: Asked) -> Any:
@@ -40,14 +40,14 @@ def asking(method: str, *questions: dict[str, Any]) -> RawServer:
         if asked.params.input_responses is None:
             asks = {"q": {"method": method, "params": left.pop(0)}}
             said = {"resultType": "input_required", "inputRequests": asks, "requestState": "s"}
-            return Raw(json.dumps(said).encode())  # as it stands: it may be wrong on purpose
+            return Raw(json.dumps(said).encode())  # unchanged: it may be invalid on purpose
         return CallToolResult(content=[TextContent(bytes(asked.params.input_responses["q"]).decode())])
 
     return RawServer({"tools/call": call})
 
 
 async def attended(link, server: RawServer) -> Client:
-    """A client of such a server, with the callbacks of our desk."""
+    """A client of such a server, with the callbacks of the test."""
     client = Client(server, revision=link.revision, timeout=20, **link.desk.options())
     return await link.stack.enter_async_context(client)
 
@@ -59,7 +59,7 @@ async def attended(link, server: RawServer) -> Client:
 @needs("URL elicitation")
 @pytest.mark.requirement("ELIC-22")
 @pytest.mark.parametrize("number", ["", " ", "0", "null", "é\n\0", '{"id":1}', "../../x", "x" * 10_000])
-async def test_the_id_of_an_elicitation_is_handed_on_as_it_came(link, number):
+async def test_the_id_of_an_elicitation_is_passed_on_unchanged(link, number):
     question = {"mode": "url", "message": "?", "url": "https://example.com", "elicitationId": number}
     client = await attended(link, asking("elicitation/create", question))
     link.desk.elicited = True
@@ -71,7 +71,7 @@ async def test_the_id_of_an_elicitation_is_handed_on_as_it_came(link, number):
 @needs("URL elicitation")
 @pytest.mark.requirement("ELIC-37")
 @pytest.mark.parametrize(("agrees", "told"), [(True, "Accepted"), (False, "Declined")])
-async def test_a_url_is_neither_fetched_nor_opened_by_us(link, agrees, told):
+async def test_the_library_neither_fetches_nor_opens_a_url(link, agrees, told):
     server = Server("sends away")
 
     @server.tool
@@ -81,7 +81,7 @@ async def test_a_url_is_neither_fetched_nor_opened_by_us(link, agrees, told):
     client = await link.attended(server)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
-        link.desk.elicited = agrees  # to open it, or not, is the host's
+        link.desk.elicited = agrees  # only the host may open it
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         assert (await client.call_tool("visit", {"url": url})).text == told
         assert link.desk.asked[0].url == url
@@ -93,7 +93,7 @@ async def test_a_url_is_neither_fetched_nor_opened_by_us(link, agrees, told):
 
 
 def question(*messages: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of sampling."""
+    """Return the parameters of sampling."""
     return {"messages": list(messages), "maxTokens": 5}
 
 
@@ -118,7 +118,7 @@ async def test_a_message_needs_a_role_and_content(link, message):
 
 @on("memory")
 @pytest.mark.requirement("SAMP-10")
-async def test_each_request_to_the_model_stands_alone(link):
+async def test_each_sampling_request_is_independent(link):
     questions = [question(turn("first"), turn("said", "assistant")), question(turn("second"))]
     client = await attended(link, asking("sampling/createMessage", *questions))
     link.desk.sampled = "fine"
@@ -130,7 +130,7 @@ async def test_each_request_to_the_model_stands_alone(link):
 
 @needs("sampling")
 @pytest.mark.requirement("SAMP-5")
-async def test_no_context_of_other_servers_is_asked_for(link):
+async def test_no_context_of_other_servers_is_requested(link):
     client = await link("asking")
     link.desk.sampled = "fine"
     for tool in ("poem", "poem_sync"):
@@ -141,7 +141,7 @@ async def test_no_context_of_other_servers_is_asked_for(link):
 @on("memory")
 @needs("sampling with tools")
 @pytest.mark.requirement("SAMP-14")
-async def test_what_a_model_noted_on_a_tool_call_comes_back_to_it(link):
+async def test_the_meta_of_a_tool_call_by_the_model_is_returned_to_it(link):
     server = Server("loops")
 
     @server.tool
@@ -174,7 +174,7 @@ DIALECTS: dict[str, tuple[dict[str, Any], Any]] = {
     "https://json-schema.org/draft/2019-09/schema": ({"dependentRequired": {"a": ["b"]}}, {"a": 1}),
     "https://json-schema.org/draft/2020-12/schema": ({"prefixItems": [{"type": "string"}]}, [1]),
 }
-"""For each dialect a schema that older ones do not understand, and a value that it refuses."""
+"""Dialect → schema that older dialects do not support, and a value that it rejects."""
 
 
 @pytest.mark.requirement("JSCH-4")
@@ -186,7 +186,7 @@ def test_the_page_names_the_dialects_that_are_supported():
 
 @pytest.mark.requirement("JSCH-4")
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_dialect_on_the_page_is_understood_by_both_ends(runner, dialect):
+async def test_both_sides_support_the_dialects_on_the_page(runner, dialect):
     schema, wrong = DIALECTS[dialect]
     listed = ListToolsResult(
         tools=[Tool("t", {"type": "object"}, output_schema={"$schema": dialect, **schema})]
@@ -216,7 +216,7 @@ async def test_a_dialect_on_the_page_is_understood_by_both_ends(runner, dialect)
 
 
 def line_channel() -> Any:
-    """The channel for streams of bytes that our page on transports shows."""
+    """Return the channel for byte streams from docs/transports.md."""
     spec = importlib.util.spec_from_file_location("example_transport", ROOT / "examples" / "transport.py")
     assert spec is not None
     assert spec.loader is not None
@@ -249,7 +249,7 @@ async def test_a_transport_over_a_socket_puts_each_message_on_a_line(runner):
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
     ]
     first, *rest = [json.dumps(message, ensure_ascii=False).encode() + b"\n" for message in messages]
-    writer.write(first[:20])  # a message may come in pieces,
+    writer.write(first[:20])  # a message may arrive in pieces,
     await writer.drain()
     writer.write(first[20:] + b"".join(rest))  # and several at once
     async with asyncio.timeout(20):

@@ -16,7 +16,7 @@ CHANGED = {
 
 
 async def listed(client, what) -> list:
-    """The list that a handle stands in."""
+    """Return the list that contains the entry of a handle."""
     lists = {
         "tool": client.list_tools,
         "resource": client.list_resources,
@@ -27,7 +27,7 @@ async def listed(client, what) -> list:
 
 
 async def use(client, what) -> object:
-    """Use what a handle serves."""
+    """Call, read or get the entry of a handle."""
     uses = {
         "tool": lambda: client.call_tool("other"),
         "resource": lambda: client.read_resource("state://now"),
@@ -68,7 +68,7 @@ async def test_handles_change_the_entries_and_clients_are_notified(link, what):
 
 
 @pytest.mark.requirement("TOOL-4")
-async def test_many_changes_are_few_notifications(link):
+async def test_many_changes_cause_few_notifications(link):
     client = await link.attended("shifting")
     before = len(await client.list_tools())
     await client.call_tool("grow", {"count": 100})

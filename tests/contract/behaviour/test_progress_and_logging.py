@@ -1,4 +1,4 @@
-"""Progress, logs, cancellation and time-outs."""
+"""Progress, logs, cancellation and timeouts."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from toolpost.types import LogParams
 
 
 async def seen(client, which) -> list[str]:
-    """The names of the calls that began, or ended."""
+    """Return the names of the calls that started, or ended."""
     text = (await client.call_tool("seen", {"which": which})).text
     return [word.strip('"') for word in text.strip("[]").split(",")]
 
@@ -22,7 +22,7 @@ async def seen(client, which) -> list[str]:
 
 @pytest.mark.requirement("PROG-1", "PROG-3", "PROG-6")
 @pytest.mark.parametrize("tool", ["steps", "steps_sync"])
-async def test_progress_is_sent_before_the_answer_and_only_grows(link, tool):
+async def test_progress_is_sent_before_the_response_and_only_increases(link, tool):
     client = await link("asking")
     heard = []
     await client.call_tool(tool, {"count": 3}, progress=lambda p: heard.append((p.progress, p.total)))
@@ -33,7 +33,7 @@ async def test_progress_is_sent_before_the_answer_and_only_grows(link, tool):
 @pytest.mark.parametrize("tool", ["steps", "steps_sync"])
 async def test_progress_is_sent_only_to_requests_that_asked_for_it(link, tool):
     client = await link("asking")
-    await client.call_tool("seen", {"which": "ended"})  # what is late from before has come by now
+    await client.call_tool("seen", {"which": "ended"})  # late messages of earlier calls have arrived by now
     thrown_away = dict(client.stats.discarded)
     heard = {1: [], 4: []}
     calls = [
@@ -43,7 +43,7 @@ async def test_progress_is_sent_only_to_requests_that_asked_for_it(link, tool):
     ]
     assert [result.text for result in await asyncio.gather(*calls)] == ["done"] * 3
     assert heard == {1: [1], 4: [4] * 4}
-    # A token that belongs to no request in progress would have been thrown away, and counted.
+    # Progress with an unknown token would have been dropped and counted.
     assert client.stats.discarded == thrown_away
     assert link.desk.notices == []
 
@@ -69,7 +69,7 @@ async def test_a_session_receives_the_level_it_wants(link):
 
 @needs("sessions")
 @pytest.mark.requirement("LOG-2")
-async def test_a_level_that_does_not_exist_is_refused(link):
+async def test_an_unknown_level_is_rejected(link):
     client = await link("asking")
     with pytest.raises(InvalidParams):
         await client.request("logging/setLevel", {"level": "loud"})
@@ -94,7 +94,7 @@ async def test_a_request_receives_the_level_it_asks_for(link):
 @pytest.mark.parametrize("tool", ["wait", "wait_sync", "stubborn"])
 async def test_cancellation_reaches_the_function(link, tool, transport):
     client = await link("asking")
-    await client.call_tool("seen", {"which": "ended"})  # what is late from before has come by now
+    await client.call_tool("seen", {"which": "ended"})  # late messages of earlier calls have arrived by now
     thrown_away = dict(client.stats.discarded)
     began = asyncio.Event()
     name = f"{tool} {link.revision}"
@@ -106,11 +106,9 @@ async def test_cancellation_reaches_the_function(link, tool, transport):
     async with asyncio.timeout(10):
         while name not in await seen(client, "ended"):
             pass
-    await client.call_tool(
-        "seen", {"which": "ended"}
-    )  # what the function said at its end would be here first
+    await client.call_tool("seen", {"which": "ended"})  # the function's last message would be here first
     assert link.desk.logs == []
-    assert client.stats.discarded == thrown_away  # neither progress nor an answer came after all
+    assert client.stats.discarded == thrown_away  # neither progress nor a response arrived
     assert not client.pending or all(method == "subscriptions/listen" for method in client.pending.values())
 
 
@@ -121,7 +119,7 @@ async def _either(event, call):
 
 
 @pytest.mark.requirement("CANC-5", "CANC-6", "CANC-9")
-async def test_cancellations_of_nothing_are_ignored(link):
+async def test_cancellations_of_unknown_requests_are_ignored(link):
     client = await link("asking")
     for params in ({"requestId": 99999}, {"requestId": "x", "reason": "none"}, {"requestId": None}, {}):
         await client.notify("notifications/cancelled", params)
@@ -129,12 +127,12 @@ async def test_cancellations_of_nothing_are_ignored(link):
 
 
 @pytest.mark.requirement("TIME-1", "TIME-2", "TIME-3")
-async def test_a_request_has_a_time_out_that_cancels_it(link):
+async def test_a_request_has_a_timeout_that_cancels_it(link):
     client = await link("asking")
     name = f"late {link.revision}"
     with pytest.raises(RequestTimeout):
         await client.call_tool("wait", {"name": name}, timeout=0.3)
-    if name in await seen(client, "started"):  # otherwise it was withdrawn before it began
+    if name in await seen(client, "started"):  # otherwise it was cancelled before it started
         async with asyncio.timeout(10):
             while name not in await seen(client, "ended"):
                 pass
@@ -162,7 +160,7 @@ async def test_ping_is_answered_while_tools_work(link):
         await call
 
 
-async def test_many_slow_calls_do_not_keep_quick_ones_from_being_answered(link):
+async def test_many_slow_calls_do_not_block_fast_ones(link):
     client = await link("asking")
     slow = [asyncio.ensure_future(client.call_tool("wait", {"name": f"slow {n}"})) for n in range(64)]
     assert (await client.call_tool("steps", {"count": 1})).text == "done"
@@ -171,7 +169,7 @@ async def test_many_slow_calls_do_not_keep_quick_ones_from_being_answered(link):
     await asyncio.gather(*slow, return_exceptions=True)
 
 
-async def test_more_calls_in_flight_than_the_limit_are_refused(link):
+async def test_calls_above_the_limit_are_rejected(link):
     client = await link("asking")
     slow = [asyncio.ensure_future(client.call_tool("wait", {"name": "many"})) for _ in range(120)]
     await until(lambda: sum(call.done() for call in slow) >= 20)
@@ -180,7 +178,9 @@ async def test_more_calls_in_flight_than_the_limit_are_refused(link):
         call.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
     async with asyncio.timeout(10):
-        while (told := await _tried(client)) is None:  # a stateless server sees by and by that we have left
+        while (
+            told := await _tried(client)
+        ) is None:  # a stateless server notices our disconnect with a delay
             pass
     assert told == "done"
 

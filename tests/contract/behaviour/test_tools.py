@@ -11,7 +11,7 @@ from toolpost.types import UNSET, AudioContent, EmbeddedResource, ImageContent, 
 
 
 async def text_error(client, name, arguments=None) -> str:
-    """What a tool says when it says no."""
+    """Return the text of a tool error."""
     with pytest.raises(ToolError) as caught:
         await client.call_tool(name, arguments)
     return str(caught.value)
@@ -95,7 +95,7 @@ async def test_non_object_results_are_wrapped(link):
 
 
 @lacks("structured output")
-async def test_old_peers_get_the_same_as_text(link):
+async def test_old_peers_get_the_same_data_as_text(link):
     client = await link()
     assert all(tool.output_schema is None for tool in await client.list_tools())
     result = await client.call_tool("order", {"dish": "soup"})
@@ -130,7 +130,7 @@ async def test_pictures_sounds_and_files(link, revision):
     assert data.resource.blob == "AAE="
 
 
-async def test_a_whole_result_passes(link):
+async def test_a_complete_result_is_sent_unchanged(link):
     client = await link()
     result = await client.call_tool("whole")
     assert result.text == "whole"
@@ -182,7 +182,7 @@ async def test_invalid_arguments_are_reported_to_the_model(link, name, arguments
     assert names in await text_error(client, name, arguments)
 
 
-async def test_json_in_a_string_is_understood_where_no_string_is_meant(link):
+async def test_json_in_a_string_is_parsed_if_the_type_is_not_a_string(link):
     client = await link()
     assert (await client.call_tool("add", {"a": "1", "b": 2})).text == "3"
     assert (await client.call_tool("shout", {"text": "1"})).text == "1"
@@ -196,7 +196,7 @@ async def test_unknown_tools_and_malformed_calls_are_errors(link, revision, tran
     for params in ({"name": "add", "arguments": [1, 2]}, {"name": "add", "arguments": "x"}):
         with pytest.raises(InvalidParams):
             await client.request("tools/call", params)
-    # A name that no header can repeat does not even leave the client.
+    # The client does not send a name that cannot be in a header.
     mirrors = transport in {"http", "asgi"} and record(revision).stateless
     for params in ({"name": 1}, {"arguments": {}}, {}):
         with pytest.raises(RequestFailed if mirrors else InvalidParams):
@@ -230,7 +230,7 @@ async def test_an_exception_of_a_tool_affects_only_its_call(link, tool):
 
 
 @pytest.mark.requirement("TOOL-18")
-async def test_errors_may_be_handed_over(link):
+async def test_errors_can_be_returned_instead_of_raised(link):
     client = await link()
     result = await client.call_tool("raises", {"what": "ToolError"}, raise_on_error=False)
     assert result.is_error is True
@@ -256,12 +256,12 @@ async def test_an_unencodable_result_is_an_error_of_the_tool(link, tool):
 
 
 @pytest.mark.parametrize("tool", ["late", "late_sync"])
-async def test_a_tool_that_takes_too_long_is_given_up(link, tool):
+async def test_a_tool_that_takes_too_long_is_cancelled(link, tool):
     client = await link()
     assert "timed out after 0.05 seconds" in await text_error(client, tool)
 
 
-async def test_a_time_out_of_the_function_itself_is_not_ours(link):
+async def test_a_timeout_inside_the_function_is_not_ours(link):
     client = await link()
     assert "timed out" not in await text_error(client, "own_timeout")
 

@@ -14,10 +14,10 @@ from bench.contenders import CONTENDERS, Missing
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row, Sample, percentile
 from bench.goals import EMPTY, FULL, GOALS, judge
 from bench.loader import Answer, Loader
-from bench.micro.__main__ import measured
+from bench.micro.__main__ import measure
 from bench.micro.steps import STEPS
 from bench.process import Failed, started
-from bench.report import as_markdown, plain, shown
+from bench.report import as_markdown, format_row, plain
 from bench.targets import wire
 from bench.targets.ways import WAYS
 
@@ -79,7 +79,7 @@ def test_a_target_that_waits_reveals_a_busy_machine():
     calm, busy = row(ours=[80], official=[10]), row(busy=0.8, ours=[80], official=[10])
     assert (calm.disturbed, busy.disturbed) == (False, True)
     assert ("disturbed" in calm.plain(), "disturbed" in busy.plain()) == (False, True)
-    assert "disturbed: mcp-2.3.0" in shown(busy)
+    assert "disturbed: mcp-2.3.0" in format_row(busy)
     assert "Disturbed by other processes: calls." in as_markdown(
         {busy.key: busy}, [], plain({}, [], {}, "wrk")["facts"]
     )
@@ -87,7 +87,7 @@ def test_a_target_that_waits_reveals_a_busy_machine():
 
 
 @pytest.mark.parametrize(
-    ("made", "reached", "said"),
+    ("measured", "reached", "text"),
     [
         (row(ours=[70], official=[10]), True, f"reached  {NAME}: 7 ×"),
         (row(ours=[69], official=[10]), False, f"MISSED   {NAME}: 6.9 ×"),
@@ -95,10 +95,10 @@ def test_a_target_that_waits_reveals_a_busy_machine():
         (None, False, "none: not measured"),
     ],
 )
-def test_a_goal_is_reached_by_a_figure_and_missed_without_one(made, reached, said):
-    verdict = judge(CALL, {made.key: made} if made else {})
+def test_a_goal_is_reached_by_a_figure_and_missed_without_one(measured, reached, text):
+    verdict = judge(CALL, {measured.key: measured} if measured else {})
     assert verdict.reached is reached
-    assert said in str(verdict)
+    assert text in str(verdict)
 
 
 def test_a_goal_reports_why_there_is_no_figure():
@@ -169,7 +169,7 @@ def test_targets_take_turns_and_a_failed_target_does_not_stop_the_others():
     assert turns == [OURS, "broken", OURS, "broken", OURS]
     assert set(made.figures) == {OURS}
     assert made.failed == {"broken": "it fell over"}
-    assert "failed: it fell over" in shown(made)
+    assert "failed: it fell over" in format_row(made)
 
 
 def test_a_target_that_ends_instead_of_listening_says_why(tmp_path):
@@ -204,29 +204,29 @@ def test_failures_are_recorded_without_the_output_of_the_program():
 def test_the_report_has_figures_and_goals_and_nothing_of_the_machine():
     made = row(ours=[80.0, 90.0], official=[10.0, 10.0], limit=[100.0, 100.0])
     verdicts = [judge(goal, {made.key: made}) for goal in (CALL, SHARE)]
-    told = plain({made.key: made}, verdicts, {"npm-server-2.4.0": "no Node"}, "wrk 4")
-    assert told["goals"][0]["figure"] == 8.5
-    assert told["rows"][0]["targets"][OURS]["vs_official"] == 8.5
-    assert told["missing"] == ["npm-server-2.4.0"]
-    text = json.dumps(told)
+    results = plain({made.key: made}, verdicts, {"npm-server-2.4.0": "no Node"}, "wrk 4")
+    assert results["goals"][0]["figure"] == 8.5
+    assert results["rows"][0]["targets"][OURS]["vs_official"] == 8.5
+    assert results["missing"] == ["npm-server-2.4.0"]
+    text = json.dumps(results)
     assert os.uname().nodename not in text
     assert os.uname().release not in text
-    page = as_markdown({made.key: made}, verdicts, told["facts"])
+    page = as_markdown({made.key: made}, verdicts, results["facts"])
     assert f"| {NAME} | ≥ 7 × | 8.5 × | 8 – 9 | reached |" in page
     assert str(verdicts[0]).endswith(": 8.5 × (at least 7, 8 .. 9 by round)")
     assert "| calls | calls/s | 85 | 10 | 100 | **8.5** | 85% |" in page
     assert "| calls | toolpost | 85 | 80 – 90 | 89.5 | – | – |" in page
-    assert "8.50 x mcp-2.3.0" in shown(made)
-    assert "(80 .. 90)" in shown(made)
-    assert "..)" not in shown(row(ours=[80.0]))
-    assert "**1,440**" in as_markdown({"http-x": row(ours=[14_400], official=[10])}, [], told["facts"])
+    assert "8.50 x mcp-2.3.0" in format_row(made)
+    assert "(80 .. 90)" in format_row(made)
+    assert "..)" not in format_row(row(ours=[80.0]))
+    assert "**1,440**" in as_markdown({"http-x": row(ours=[14_400], official=[10])}, [], results["facts"])
 
 
 # --------------------------------------------------------------------- answers
 
 
 @pytest.mark.parametrize(
-    ("asked", "body", "kind", "wrong"),
+    ("request_name", "body", "kind", "wrong"),
     [
         ("add", b'{"result":{"structuredContent":3}}', "application/json", ""),
         ("add", b'{"error":{"code":-32602}}', "application/json", "wrong response"),
@@ -236,13 +236,13 @@ def test_the_report_has_figures_and_goals_and_nothing_of_the_machine():
         ("one", b'data: {}\n\ndata:\n\ndata: {"result":{"structuredContent":{"result":3}}}\n\n', "", ""),
     ],
 )
-def test_an_answer_is_looked_at(asked, body, kind, wrong):
+def test_a_response_is_checked(request_name, body, kind, wrong):
     answer = Answer(200, {"content-type": "application/json"}, body)
     if not wrong:
-        over_http.check(asked, answer, kind)
+        over_http.check(request_name, answer, kind)
         return
     with pytest.raises(Failed, match=wrong):
-        over_http.check(asked, answer, kind)
+        over_http.check(request_name, answer, kind)
 
 
 def test_requests_of_both_eras_differ_in_their_headers_and_meta():
@@ -261,10 +261,10 @@ def test_an_ordinary_request_has_numbers_of_its_own_wherever_clients_have_them(s
     )
     assert (first["id"], second["id"]) == (wire.NUMBER + 1, wire.NUMBER + 2)
     assert first["params"]["_meta"]["progressToken"] == first["id"]
-    told = wire.headers("wait", stateless=stateless, session="s" * 210, ordinary=True)
-    varying = {name for name, value in told.items() if str(wire.NUMBER) in value}
+    headers = wire.headers("wait", stateless=stateless, session="s" * 210, ordinary=True)
+    varying = {name for name, value in headers.items() if str(wire.NUMBER) in value}
     assert varying == {"x-request-id", "traceparent"}
-    assert [len(part) for part in told["traceparent"].split("-")] == [2, 32, 16, 2]
+    assert [len(part) for part in headers["traceparent"].split("-")] == [2, 32, 16, 2]
     constant = wire.headers("wait", stateless=stateless, session="s")
     assert not any(str(wire.NUMBER) in value for value in constant.values())
 
@@ -287,5 +287,5 @@ def test_an_application_is_measured_by_turns_in_every_way(monkeypatch):
 
 
 def test_every_step_can_be_taken():
-    told = measured(STEPS, rounds=1, calls=10)
-    assert {name: figure for name, figure in told.items() if isinstance(figure, str)} == {}
+    figures = measure(STEPS, rounds=1, calls=10)
+    assert {name: figure for name, figure in figures.items() if isinstance(figure, str)} == {}

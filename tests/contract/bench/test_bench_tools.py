@@ -26,7 +26,7 @@ def run(*words, stdout=subprocess.PIPE):
     )
 
 
-def told(monkeypatch, *words):
+def set_arguments(monkeypatch, *words):
     """Have a tool read these words."""
     monkeypatch.setattr(sys, "argv", ["tool", *words])
 
@@ -60,7 +60,7 @@ def test_a_tool_explains_itself_and_does_nothing(tool):
 
 
 @pytest.mark.parametrize(
-    ("tool", "words", "said"),
+    ("tool", "words", "message"),
     [
         (
             instructions,
@@ -84,31 +84,31 @@ def test_a_tool_explains_itself_and_does_nothing(tool):
         (publish, ["nonsense"], "unrecognized arguments: nonsense"),
     ],
 )
-def test_unknown_arguments_of_a_tool_are_rejected(tool, words, said, monkeypatch, capsys):
-    told(monkeypatch, *words)
+def test_unknown_arguments_of_a_tool_are_rejected(tool, words, message, monkeypatch, capsys):
+    set_arguments(monkeypatch, *words)
     with pytest.raises(SystemExit) as refused:
         tool.main()
     assert refused.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # --------------------------------------------------------------------- how they end
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (KeyboardInterrupt(), 130, ""),
         (Failed("it fell over"), 1, "bench: it fell over\n"),
     ],
 )
-def test_an_exit_is_reported_with_its_code_and_without_a_traceback(error, code, said, monkeypatch, capsys):
+def test_an_exit_is_reported_with_its_code_and_without_a_traceback(error, code, message, monkeypatch, capsys):
     def main():
         raise error
 
     monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     assert exit_code(main) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_a_reader_that_leaves_is_not_a_failure():
@@ -172,7 +172,7 @@ sys.exit(command.exit_code(profile.main))
 
 def test_missing_results_are_reported(monkeypatch):
     monkeypatch.setattr(publish, "HERE", ROOT / "bench" / "nowhere")
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(Failed, match=r"^bench/nowhere/results.md does not exist; `make bench` writes"):
         publish.main()
 
@@ -182,7 +182,7 @@ def test_a_mark_without_results_is_reported(monkeypatch):
         raise KeyError("the results have nothing under 'Speed'")
 
     monkeypatch.setattr(publish, "publish", nothing)
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     with pytest.raises(Failed, match=r"^the results have nothing under 'Speed'$"):
         publish.main()
 
@@ -198,8 +198,8 @@ def test_a_mark_without_results_is_reported(monkeypatch):
     ],
 )
 def test_chosen_steps_stand_beside_bare_msgspec(words, names, monkeypatch, capsys):
-    told(monkeypatch, *words)
-    monkeypatch.setattr(micro, "measured", lambda steps: {step.__name__: 3000.0 for step in steps})
+    set_arguments(monkeypatch, *words)
+    monkeypatch.setattr(micro, "measure", lambda steps: {step.__name__: 3000.0 for step in steps})
     assert micro.main() == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line[:20].strip() for line in lines] == names
@@ -210,10 +210,10 @@ def test_chosen_steps_stand_beside_bare_msgspec(words, names, monkeypatch, capsy
 
 
 def test_counting_describes_its_columns(monkeypatch, capsys):
-    told(monkeypatch, "stateless", "session-context")
+    set_arguments(monkeypatch, "stateless", "session-context")
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(instructions, "per_call", lambda _: 1100)
-    monkeypatch.setattr(instructions, "recorded", lambda: ("0", {"stateless": 1000}))
+    monkeypatch.setattr(instructions, "read_record", lambda: ("0", {"stateless": 1000}))
     assert instructions.main() == 0
     about, empty, *lines = capsys.readouterr().out.splitlines()
     assert "about 20 seconds" in about
@@ -227,7 +227,7 @@ def test_counting_describes_its_columns(monkeypatch, capsys):
 
 
 def test_a_missing_environment_is_reported_before_counting(monkeypatch, capsys):
-    told(monkeypatch)
+    set_arguments(monkeypatch)
     monkeypatch.setattr(instructions.shutil, "which", lambda _: "valgrind")
     monkeypatch.setattr(contenders, "BARE", "nowhere")
     with pytest.raises(Failed, match=r"`nowhere`, which does not exist; create it with `.* nowhere`$"):
@@ -239,7 +239,7 @@ def test_both_runs_of_a_way_are_counted(tmp_path, monkeypatch):
     # As callgrind would, but that an instruction is a call: core_path.py has them as its last argument.
     program(tmp_path / "valgrind", 'for calls; do :; done; echo "Collected : $calls" >&2')
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert instructions.counted("stateless") == [(200, 200), (800, 800)]
+    assert instructions.count_instructions("stateless") == [(200, 200), (800, 800)]
     assert instructions.per_call("stateless") == 1
 
 
@@ -249,7 +249,7 @@ def test_both_runs_of_a_way_are_counted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["stateless", "session-context", "stdio"])
 def test_a_profile_is_of_the_requests_alone(way, monkeypatch, capsys):
     monkeypatch.setattr(contenders, "BARE", None)
-    told(monkeypatch, way, "--calls", "1000", "--order", "cumulative")
+    set_arguments(monkeypatch, way, "--calls", "1000", "--order", "cumulative")
     assert profile.main() == 0
     head, _, about, *lines = capsys.readouterr().out.splitlines()
     # Imports would be a thousand calls per request more.
@@ -267,7 +267,7 @@ def test_a_profile_is_of_the_requests_alone(way, monkeypatch, capsys):
 
 
 def test_few_requests_have_counts_and_no_time(monkeypatch, capsys):
-    told(monkeypatch, "--calls", "1")
+    set_arguments(monkeypatch, "--calls", "1")
     assert profile.main() == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].endswith("function calls per request, times from 1000 requests on")
@@ -313,7 +313,7 @@ def test_py_spy_is_looked_for_beside_the_interpreter_first(tmp_path, monkeypatch
     [(ROOT / ".venv/bin/python", ".venv/bin/python"), (Path("/opt/bin/python"), "/opt/bin/python")],
 )
 def test_without_py_spy_the_advice_is_for_the_interpreter_that_runs(python, shown, monkeypatch, capsys):
-    told(monkeypatch, "--running")
+    set_arguments(monkeypatch, "--running")
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(profile, "spy", lambda: None)
     assert profile.main() == 2
@@ -335,7 +335,7 @@ def test_the_samples_of_py_spy_are_printed_without_its_messages(tmp_path, monkey
     write = "printf 'run (a.py:1);wait (threading.py:331) 9\\nrun (a.py:1);send (b.py:2) 9\\n' > $9"
     monkeypatch.setattr(profile, "spy", lambda: program(tmp_path / "py-spy", write, 'echo "Wrote $9"'))
     monkeypatch.setattr(profile, "SECONDS", -0.9)  # and so the load lasts for an instant
-    told(monkeypatch, "--running")
+    set_arguments(monkeypatch, "--running")
     assert profile.main() == 0
     out, err = capfd.readouterr()
     assert out.splitlines()[2:] == ["of the time  function, and the line in it", "     100.0%  send (b.py:2)"]
@@ -346,6 +346,6 @@ def test_missing_permissions_of_py_spy_are_reported(tmp_path, monkeypatch):
     refuse = program(tmp_path / "py-spy", "echo 'Permission Denied' >&2", "exit 1")
     monkeypatch.setattr(profile, "spy", lambda: refuse)
     monkeypatch.setattr(profile, "SECONDS", -0.9)
-    told(monkeypatch, "--running")
+    set_arguments(monkeypatch, "--running")
     with pytest.raises(Failed, match=r"^py-spy found nothing and ended with 1: Permission Denied$"):
         profile.main()

@@ -99,7 +99,7 @@ def test_a_client_over_pipes_takes_its_server_along(revision):
     async def main():
         command = stdio()
         async with caller([command.command, *command.args], revision, MANY) as client:
-            server = int(client.said)
+            server = int(client.output)
             assert not gone(server)
             client.tell(signal.SIGKILL)
             assert await client.ends() == -signal.SIGKILL
@@ -145,6 +145,6 @@ def test_a_worker_takes_its_own_calls_along_and_is_replaced(revision, tmp_path):
             server.tell(signal.SIGTERM)
             await stack.aclose()
             assert await server.ends() == 0
-            assert f"worker {killed} exited with code -9; starting a new one" in server.said
+            assert f"worker {killed} exited with code -9; starting a new one" in server.output
 
     run(main)

@@ -69,7 +69,7 @@ async def replace(old: Victim, proxy: RoundRobin, stack: AsyncExitStack, callers
         await caller.answers()
     old.tell(signal.SIGTERM)
     assert await old.ends() == 0
-    assert old.said == ""
+    assert old.output == ""
     return new
 
 

@@ -69,7 +69,7 @@ def test_a_server_over_http_stops_in_any_state(number, workers):
                     calls += [] if tool is None else await begun(mcp, tool, 3)
             server.tell(number)
             assert await server.ends() == 0
-            assert server.said == ""
+            assert server.output == ""
             # In a session a client comes back for the rest; the next server knows nothing of it.
             await stack.enter_async_context(victim(address=f"127.0.0.1:{server.port}"))
             await failures(calls)

@@ -84,7 +84,7 @@ def test_a_stopped_client_does_not_delay_others_and_continues(way):
                     assert (await mcp.call_tool("echo", {"text": str(number)})).text == str(number)
             client.tell(signal.SIGCONT)
             assert await client.ends() == 0
-            assert client.said == "done\n"
+            assert client.output == "done\n"
 
     run(main)
 

@@ -11,7 +11,7 @@ import pytest
 import raw
 from answers import Answer, normal
 from differences import TABLE, VERDICTS, Difference, differing, drafted, entries, judge
-from differential import filled
+from differential import fill
 from probe import REVISIONS, SESSIONS, STATELESS, Table
 from probes import all_probes, probes
 from raw import Reply, exchange
@@ -80,14 +80,14 @@ def test_a_header_can_be_omitted_changed_and_repeated():
 def test_a_retry_answers_the_questions_of_the_first_round(result, responses, state):
     first = Reply(200, {"content-type": "application/json"}, json.dumps({"id": 1, "result": result}).encode())
     body = {"params": {"inputResponses": {"{key}": 1, "more": 2}, "requestState": "{state}"}}
-    params = json.loads(filled(json.dumps(body).encode(), first))["params"]
+    params = json.loads(fill(json.dumps(body).encode(), first))["params"]
     assert params["inputResponses"] == responses
     assert params.get("requestState") == state
 
 
 def test_the_changes_of_a_retry_are_kept():
     body = {"params": {"inputResponses": "yes", "requestState": "forged"}}
-    assert json.loads(filled(json.dumps(body).encode(), Reply())) == body
+    assert json.loads(fill(json.dumps(body).encode(), Reply())) == body
 
 
 # --------------------------------------------------------------------- what of an answer counts
@@ -111,7 +111,7 @@ def error(code: int, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "content"),
     [
         (Reply(), "no answer"),
         (Reply(202, {}), "202 nothing"),
@@ -157,8 +157,8 @@ def error(code: int, **more: object) -> dict[str, object]:
         (stream({"jsonrpc": "2.0", "method": "m"}), "200 tells m"),
     ],
 )
-def test_the_normal_form_contains_the_compared_parts(reply, said):
-    assert normal(reply, REQUEST).said == said
+def test_the_normal_form_contains_the_compared_parts(reply, content):
+    assert normal(reply, REQUEST).content == content
 
 
 def test_json_and_an_event_stream_say_the_same():
@@ -305,7 +305,7 @@ def known(requests: str, verdict: str = "ours right", rule: str = "MSG-5"):
 
 
 def difference(name: str, revision: str = "2025-06-18") -> Difference:
-    return Difference(name, revision, "p", "said", "400 error 1", "202 nothing")
+    return Difference(name, revision, "p", "content", "400 error 1", "202 nothing")
 
 
 ONE = [difference("one"), difference("one", "2026-07-28")]
@@ -321,10 +321,10 @@ def test_responses_differ_by_content_and_errors_also_by_id():
         "s": Answer("no answer"),
     }
     assert differing(ours, {peer: {key: answer} for peer, answer in told.items()}) == {
-        Difference(*key, "q", "said", "400 error 1", "400 error 2"),
+        Difference(*key, "q", "content", "400 error 1", "400 error 2"),
         Difference(*key, "q", "id", "same", "null"),
-        Difference(*key, "r", "said", "400 error 1", "200 result {}"),
-        Difference(*key, "s", "said", "400 error 1", "no answer"),
+        Difference(*key, "r", "content", "400 error 1", "200 result {}"),
+        Difference(*key, "s", "content", "400 error 1", "no answer"),
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import suite
-from judge import Row, judge, judged, summary
+from judge import Row, judge, judge_leg, summary
 from legs import Leg, Run, Waiting, plan
 from owed import FILE, FREE, WIRES, Owed, collect
 from suite import Ran
@@ -138,19 +138,19 @@ ONE = Run("client", "2026-07-28", "one")
 
 
 def test_a_scenario_that_was_not_run_is_red():
-    [row] = judged(Leg("client-2026-07-28", [ONE]), {}, "", owing(client_0728=["one"]))
+    [row] = judge_leg(Leg("client-2026-07-28", [ONE]), {}, "", owing(client_0728=["one"]))
     assert row == Row(str(ONE), ["not run", "missing said"])
 
 
 def test_an_unknown_scenario_fails():
     another = Run("client", "2026-07-28", "another")
     ran = {ONE: Ran([GOOD]), another: Ran([GOOD])}
-    rows = judged(Leg("client-2026-07-28", [ONE]), ran, "", owing(client_0728=["one"]))
+    rows = judge_leg(Leg("client-2026-07-28", [ONE]), ran, "", owing(client_0728=["one"]))
     assert [row.faults != [] for row in rows] == [False, True]
 
 
 def test_a_leg_that_ended_badly_is_red_though_its_scenarios_are_fine():
-    rows = judged(
+    rows = judge_leg(
         Leg("client-2026-07-28", [ONE]), {ONE: Ran([GOOD])}, "a traceback", owing(client_0728=["one"])
     )
     assert rows[1:] == [Row("client-2026-07-28", ["a traceback"])]
@@ -158,7 +158,7 @@ def test_a_leg_that_ended_badly_is_red_though_its_scenarios_are_fine():
 
 @pytest.mark.parametrize(("checks", "counts"), [([], False), ([GOOD], True)])
 def test_pending_scenarios_count_only_if_they_pass(checks, counts):
-    [row] = judged(Leg("auth", [ONE]), {ONE: Ran(checks)}, "", owing(client_0728=["one"]))
+    [row] = judge_leg(Leg("auth", [ONE]), {ONE: Ran(checks)}, "", owing(client_0728=["one"]))
     assert row.faults
     assert row.counts is counts
 

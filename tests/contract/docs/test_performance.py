@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import publish
-from bench.publish import PAGES, editions, published, room, sections
+from bench.publish import PAGES, editions, fill_page, room, sections
 
 ROOT = Path(__file__).resolve().parents[3]
 TOLD = {"Goals": "| a goal |", "Growth: of tools, HTTP": "| more |", "Growth: of sessions": "| most |"}
@@ -16,7 +16,7 @@ TOLD = {"Goals": "| a goal |", "Growth: of tools, HTTP": "| more |", "Growth: of
 @pytest.mark.parametrize("page", PAGES)
 def test_the_tables_on_a_page_are_those_of_the_last_run(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert text == published(text, sections()), f"{page} is not of the last run: python -m bench.publish"
+    assert text == fill_page(text, sections()), f"{page} is not of the last run: python -m bench.publish"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -36,17 +36,17 @@ def test_the_contents_of_the_page_name_every_section():
 def test_only_the_text_between_two_marks_is_replaced():
     page = "before\n<!-- bench: Goals -->\nold\n<!-- bench: end -->\nafter\n"
     filled = "before\n<!-- bench: Goals -->\n\n| a goal |\n\n<!-- bench: end -->\nafter\n"
-    assert published(page, TOLD) == filled
-    assert published(filled, TOLD) == filled
+    assert fill_page(page, TOLD) == filled
+    assert fill_page(filled, TOLD) == filled
 
 
 def test_a_prefix_selects_all_names_and_distinguishes_them():
-    page = published("<!-- bench: Growth -->\n<!-- bench: end -->", TOLD)
+    page = fill_page("<!-- bench: Growth -->\n<!-- bench: end -->", TOLD)
     assert "\nOf tools, HTTP:\n\n| more |\n\nOf sessions:\n\n| most |\n" in page
 
 
 def test_a_series_that_failed_completely_is_shown_on_the_page():
-    page = published("<!-- bench: What costs what -->\n<!-- bench: end -->", TOLD)
+    page = fill_page("<!-- bench: What costs what -->\n<!-- bench: end -->", TOLD)
     assert "\nThe last run has not measured it.\n" in page
 
 
@@ -92,10 +92,10 @@ def test_the_figures_of_the_first_edition_are_kept_from_the_results_of_its_run(m
         {"key": "start-size", "targets": {"toolpost": kept}},
     ]
     publish.keep_first_edition({"facts": {"python": "3.11"}, "rows": rows})
-    told = json.loads((tmp_path / "first.json").read_text())
-    assert told == {"python": "3.11", "rows": {"http-one": kept}}
+    stored = json.loads((tmp_path / "first.json").read_text())
+    assert stored == {"python": "3.11", "rows": {"http-one": kept}}
 
 
 def test_an_unknown_mark_is_reported():
     with pytest.raises(KeyError, match=r"nothing under 'Gaols'; available: .*Goals"):
-        published("<!-- bench: Gaols -->\n<!-- bench: end -->", TOLD)
+        fill_page("<!-- bench: Gaols -->\n<!-- bench: end -->", TOLD)

@@ -52,15 +52,15 @@ FOLDERS = sorted(path.parent.relative_to(SOURCES.parent).as_posix() for path in 
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_drawing_of_the_tree_has_every_module(folder):
-    """Below the line of a folder are its modules, separated by commas, some with a note in brackets."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+def test_the_list_of_modules_is_complete(folder):
+    """The modules of a folder follow its line, separated by commas, some with a note in parentheses."""
+    text = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
     drawing = re.search(rf"^{folder.removeprefix('toolpost/')}/  .*\n((?:    .*\n)+)", text, re.MULTILINE)
-    assert drawing, f"docs/architecture.md: draw {folder}/ in the tree"
+    assert drawing, f"docs/modules.md: add {folder}/ to the list"
     drawn = {name.strip() for name in re.sub(r"\([^)]*\)", "", drawing[1]).split(",")}
     modules = {path.stem for path in (SOURCES.parent / folder).glob("[!_]*.py")}
     missing, stale = sorted(modules - drawn), sorted(drawn - modules)
-    assert (missing, stale) == ([], []), f"docs/architecture.md, {folder}/: add {missing}, remove {stale}"
+    assert (missing, stale) == ([], []), f"docs/modules.md, {folder}/: add {missing}, remove {stale}"
 
 
 def test_the_table_of_conformance_is_that_of_the_last_run():

@@ -14,7 +14,7 @@ from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row, Sample
 from bench.goals import GOALS, judge
 from bench.loader import Loader, post
 from bench.process import Failed, started
-from bench.report import shown
+from bench.report import format_row
 from bench.targets import wire
 from bench.wrk import Wrk
 
@@ -30,18 +30,18 @@ def row(more=True, busy=0.95, **figures):
 
 
 def test_a_quick_run_measures_every_goal():
-    quick = bench.chosen([], quick=True)
+    quick = bench.select([], quick=True)
     assert all(bench._concerns(goal, quick) for goal in GOALS)
-    assert len(quick) < len(bench.chosen([], quick=False))
+    assert len(quick) < len(bench.select([], quick=False))
 
 
 def test_words_choose_scenarios_by_how_they_begin():
-    assert {scenario.key for scenario in bench.chosen(["stdio", "http-list"], quick=True)} == {
+    assert {scenario.key for scenario in bench.select(["stdio", "http-list"], quick=True)} == {
         "stdio-sequential",
         "stdio-64",
         "http-list-100",
     }
-    assert bench.chosen(["nothing"], quick=False) == []
+    assert bench.select(["nothing"], quick=False) == []
     assert bench._unknown(["stdio", "nothing", "http-list", "none"]) == ["nothing", "none"]
 
 
@@ -62,8 +62,8 @@ def test_a_scenario_that_fails_as_a_whole_misses_and_is_reported():
         raise Failed("nothing works")
 
     with Arena(Loader(), quick=True, missing={}) as arena:
-        [made] = bench._measured(bench.Scenario("http-list-100", True, run), arena)
-    assert "nothing works" in shown(made)
+        [made] = bench._measure(bench.Scenario("http-list-100", True, run), arena)
+    assert "nothing works" in format_row(made)
     [goal] = [goal for goal in GOALS if goal.key == made.key]
     assert not judge(goal, {made.key: made}).reached
 

@@ -1,4 +1,4 @@
-"""What a caller hands in: an error names the argument, and nothing was sent."""
+"""Arguments of callers: an error names the argument, and nothing is sent."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ def test_other_values_are_not_a_timeout(value, error, text):
 
 
 @pytest.mark.parametrize("name", ["timeout", "max_timeout", "connect_timeout", "probe_timeout"])
-def test_a_client_looks_at_each_of_its_time_outs(name):
+def test_a_client_checks_each_timeout(name):
     wrong: dict[str, Any] = {name: "1"}
     with pytest.raises(TypeError, match=f"^{name} must be a number of seconds"):
         Client(RawServer(), **wrong)
@@ -65,7 +65,7 @@ def test_an_invalid_mapping_of_names_is_rejected(value, text):
 
 
 @pytest.mark.parametrize("value", [object(), [{"deep": object()}], "\ud800", {(1, 2): 3}])
-def test_an_argument_that_json_cannot_say_is_named(value):
+def test_an_argument_that_is_not_json_is_named(value):
     with pytest.raises(LocalProtocolError, match=r"tool 'add', argument 'b': .* encoded as JSON"):
         encode_arguments("add", {"a": 1, "b": value})
 
@@ -91,11 +91,11 @@ PROMPT, TEMPLATE = PromptReference(name="p"), ResourceReference(uri="users://{id
         ("config://app", ResourceReference(uri="config://app")),
     ],
 )
-def test_a_reference_is_understood(ref, reads):
+def test_the_forms_of_a_reference(ref, reads):
     assert make_reference(ref) == reads
 
 
-def test_a_reference_that_may_be_either_is_refused():
+def test_an_ambiguous_reference_is_rejected():
     with pytest.raises(ValueError, match=r"ref 'urn:a' may be a prompt or a template: pass PromptRef"):
         make_reference("urn:a")
     with pytest.raises(TypeError, match=r"ref must be a prompt, a resource template, .* not int"):
@@ -117,7 +117,7 @@ def test_a_reference_that_may_be_either_is_refused():
         ("request", ("own/method",), {"meta": "x"}, "^meta must "),
     ],
 )
-def test_every_method_looks_before_it_sends(method, arguments, options, text):
+def test_every_method_checks_before_it_sends(method, arguments, options, text):
     async def main() -> None:
         server = RawServer()
         async with Client(server) as client:

@@ -72,7 +72,7 @@ def test_exceptions_belong_to_the_caller(crew, error):
     run(main())
 
 
-def test_threads_are_daemons_used_again_and_see_the_context(crew):
+def test_threads_are_reused_daemons_and_see_the_context(crew):
     variable: ContextVar[int] = ContextVar("variable")
 
     def look() -> tuple[int, bool, str]:
@@ -142,14 +142,14 @@ def test_a_crew_that_was_closed_gets_new_threads():
         assert not old.is_alive()
 
 
-def test_a_crew_that_is_forgotten_leaves_no_threads():
+def test_a_crew_without_references_leaves_no_threads():
     thread = asyncio.run(CallbackThreads().run(threading.current_thread))
     gc.collect()
     thread.join(10)
     assert not thread.is_alive()
 
 
-def test_a_callback_needs_nothing_of_what_others_may_block():
+def test_callbacks_do_not_use_threads_that_others_may_block():
     async def call(asked: Asked) -> Result:
         await asked.log("info", "hello")
         return CallToolResult(content=[])
@@ -172,7 +172,7 @@ def test_a_callback_needs_nothing_of_what_others_may_block():
             loop.call_soon_threadsafe(heard.set)
 
         loop.set_default_executor(ThreadPoolExecutor(1))
-        in_the_way = asyncio.create_task(asyncio.to_thread(block))  # the program's own
+        in_the_way = asyncio.create_task(asyncio.to_thread(block))  # threads of the program
         one = Client(RawServer({"tools/call": ask}), revision=DATES[3], on_roots=block)
         two = Client(RawServer({"tools/call": call}), revision=DATES[3], on_log=on_log)
         async with asyncio.timeout(10), one, two:

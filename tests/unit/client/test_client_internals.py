@@ -54,7 +54,7 @@ def test_a_tool_error_has_a_note_about_the_servers_stderr():
             for notes in (["it goes to the logger"], []):
                 with pytest.raises(ToolError) as caught:
                     await client.call_tool("t")
-                assert str(caught.value) == "its log tells why"  # models read it
+                assert str(caught.value) == "its log tells why"  # hosts show it to models
                 assert getattr(caught.value, "__notes__", []) == notes
                 channel.stderr_hint = None
 
@@ -63,7 +63,7 @@ def test_a_tool_error_has_a_note_about_the_servers_stderr():
 
 @pytest.mark.requirement("TOOL-14")
 @pytest.mark.parametrize("date", DATES[2:])
-def test_structured_content_is_validated_once_the_tools_are_known(date):
+def test_structured_content_is_validated_after_the_tools_are_listed(date):
     async def main() -> None:
         server = Schooled(WRONG)
         async with Client(server, revision=date) as client:
@@ -75,7 +75,7 @@ def test_structured_content_is_validated_once_the_tools_are_known(date):
             if client.era == "session":
                 await server.channel.send(server.connection.notify("notifications/tools/list_changed"))
                 await client.ping()
-                await client.call_tool("t")  # what was known may be wrong now
+                await client.call_tool("t")  # the cached schema may be outdated
 
     run(main())
 
@@ -127,7 +127,7 @@ def test_no_log_is_requested_without_a_callback_or_a_capability(on_log, capabili
 
 
 def asking(method: str, params: Any = None) -> RawServer:
-    """A server whose tool asks the client, as its revision does it, and returns the bytes of the answer."""
+    """A server with a tool that asks the client, as its revision does, and returns the raw answer."""
 
     async def call(asked: Asked) -> Result:
         ids.append(asked.id)
@@ -167,7 +167,7 @@ def test_the_same_callbacks_serve_both_eras(date):
     async def main() -> None:
         for method, params, callbacks, answer in cases:
             if method == "elicitation/create" and date in DATES[:2]:
-                continue  # there was no elicitation yet
+                continue  # before elicitation existed
             server = asking(method, params)
             ids.clear()
             async with Client(server, revision=date, **callbacks) as client:
@@ -210,7 +210,7 @@ def test_a_callback_may_ask_back(date):
 
 
 @sessions
-def test_a_method_of_the_servers_own_is_answered(date):
+def test_a_custom_method_of_the_server_is_answered(date):
     own = Row("x/own", ClientRequestParams, Result)
 
     async def call(asked: Asked) -> Result:
@@ -318,7 +318,7 @@ def test_every_other_notification_reaches_the_callback_in_order(date):
     run(main())
 
 
-def test_notifications_without_a_callback_are_dropped_in_silence():
+def test_notifications_without_a_callback_are_dropped_silently():
     async def main() -> None:
         server = RawServer()
         async with Client(server, revision=DATES[0]) as client:

@@ -17,7 +17,7 @@ from toolpost.errors import MCPError
 from toolpost.types import ResourceUpdatedParams, Result
 
 
-def test_parts_without_end_become_the_whole(monkeypatch):
+def test_too_many_parts_become_one_change_of_everything(monkeypatch):
     async def main() -> None:
         monkeypatch.setattr(module, "MAX_PENDING_CHANGES", 3)
         server = Telling()
@@ -71,7 +71,7 @@ def test_closing_the_client_ends_the_loop(date, held):
         await settled(lambda: client.stats.notifications >= (1 if date == ERAS[0] else 2))
         await client.close()
         assert await listening == [Change("tools")]
-        assert [change async for change in changes] == []  # it is over
+        assert [change async for change in changes] == []  # it has ended
         assert "notifications/cancelled" not in server.now.heard
 
     run(main())
@@ -88,13 +88,13 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error_in_a_session():
     run(main())
 
 
-def test_closing_while_it_tries_ends_it():
+def test_closing_during_a_reconnect_ends_the_loop():
     async def main() -> None:
         server = Telling()
         async with client_of(server) as client:
             listening = asyncio.create_task(collect(client.listen(tools=True), 1))
             await settled(lambda: client._session.change_streams)
-            server.table["subscriptions/listen"] = None  # it answers nothing any more
+            server.table["subscriptions/listen"] = None  # it no longer responds
             server.cut()
             await server.until("subscriptions/listen", 2)
             await client.close()
@@ -112,7 +112,7 @@ def test_delays_grow_to_a_limit_and_restart_after_a_success():
     bounds = [min(MIN_BACKOFF * 2**number, MAX_BACKOFF) for number in range(20)]
     assert all(bound <= pause <= bound * 1.5 for pause, bound in zip(pauses, bounds, strict=True))
     backoff.mark_working(0.0)
-    assert backoff.next_delay(MAX_BACKOFF / 2) >= MAX_BACKOFF / 2  # it did not stand for long
+    assert backoff.next_delay(MAX_BACKOFF / 2) >= MAX_BACKOFF / 2  # the connection was short
     backoff.mark_working(0.0)
     assert backoff.next_delay(MAX_BACKOFF) <= MIN_BACKOFF * 1.5
 
@@ -139,5 +139,5 @@ def test_changes_without_await():
         subscribed.clear()
         closing = threading.Thread(target=lambda: subscribed.wait() and client.close())
         closing.start()
-        assert len(list(client.listen(uris=["x://a"]))) <= 1  # and then it is closed
+        assert len(list(client.listen(uris=["x://a"]))) <= 1  # then it is closed
         closing.join()

@@ -1,4 +1,4 @@
-"""Every kind of target, and what is said about those that are none."""
+"""Every kind of target, and the errors for invalid ones."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def test_a_file_leads_to_a_url(tmp_path):
     run(main())
 
 
-def test_the_facts_of_a_context():
+def test_the_attributes_of_a_context():
     assert make_connector("http://host/mcp").key == "http://host/mcp"
     assert make_connector("http://host/mcp", TargetOptions(http="httpx2")).key == "http://host/mcp"
     assert make_connector("http://host/mcp", TargetOptions(http=Wire())).key is None
@@ -36,7 +36,7 @@ def test_the_facts_of_a_context():
     assert make_connector("http://host/mcp?token=x").name == "http://host/mcp"
 
 
-def test_a_way_has_a_name():
+def test_a_connector_has_a_name():
     class Named(RawServer):
         name = "weather"
 

@@ -1,4 +1,4 @@
-"""Which way and which revision a client of a URL ends up with, and what it remembers of that."""
+"""The transport and the revision that a client of a URL negotiates, and what it caches."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _forgetful() -> Iterator[None]:
 
 
 def opened(endpoint: Endpoint, fallback: Endpoint | None = None, **options: object) -> tuple[str, ...]:
-    """The era and the received messages, for a client that connects once."""
+    """Connect once, and return the era and the received messages."""
 
     async def main() -> str:
         async with client_of(endpoint, fallback, **options) as client:
@@ -42,7 +42,7 @@ def opened(endpoint: Endpoint, fallback: Endpoint | None = None, **options: obje
 # --------------------------------------------------------------------- modern, initialize, HTTP+SSE
 
 
-def test_a_modern_server_is_asked_once():
+def test_a_modern_server_gets_one_request():
     server = Endpoint(server__discover=DISCOVERED)
     assert opened(server) == ("stateless",)
     assert server.heard == [["server/discover"]]
@@ -72,7 +72,7 @@ def test_an_error_of_the_stateless_era_is_not_a_reason_for_a_session(code):
     "status",
     [400, 404, 405, NOT_FOUND, {"code": -32000, "message": "Method not allowed."}],
 )
-def test_a_server_that_knows_no_initialize_there_is_reached_in_the_old_way(status):
+def test_a_server_without_initialize_at_the_url_is_reached_over_http_sse(status):
     server, old = Endpoint(server__discover=status, initialize=status), Endpoint(initialize=WELCOME)
     assert opened(server, old) == ("session",)
     assert server.heard == [["server/discover", "initialize"]]
@@ -82,20 +82,20 @@ def test_a_server_that_knows_no_initialize_there_is_reached_in_the_old_way(statu
 @pytest.mark.parametrize(
     "status", [401, 403, 406, 415, 429, 500, 503, {"code": -32602, "message": "the server answered no"}]
 )
-def test_other_refusals_of_initialize_lead_nowhere(status):
+def test_other_rejections_of_initialize_have_no_fallback(status):
     server, old = Endpoint(server__discover=404, initialize=status), Endpoint(initialize=WELCOME)
     with pytest.raises(ConnectFailed, match="could not connect: the server answered"):
         opened(server, old)
     assert old.heard == []
 
 
-def test_without_an_old_way_a_refusal_of_initialize_is_the_end():
+def test_without_http_sse_a_rejected_initialize_is_an_error():
     with pytest.raises(ConnectFailed, match="the server answered 404"):
         opened(Endpoint(server__discover=404, initialize=404))
 
 
 @pytest.mark.parametrize("answer", [500, NOT_FOUND, ChannelClosed("cut off")])
-def test_a_server_that_is_reached_in_neither_way_says_both(answer):
+def test_a_server_that_cannot_be_reached_is_reported_with_both_attempts(answer):
     old = Endpoint(initialize=answer)
     with pytest.raises(
         ConnectFailed, match="the server answered 404; the fallback for older servers failed too: "
@@ -124,7 +124,7 @@ def test_a_server_that_refuses_both_handshakes_is_an_error(status):
     assert server.now.closed
 
 
-def test_a_server_that_is_not_there_is_an_error_with_a_hint_and_no_further_tries():
+def test_an_absent_server_is_an_error_with_a_hint_and_without_retries():
     server = Endpoint(server__discover=RequestFailed("the connection was refused", sent=False))
     with pytest.raises(ConnectFailed, match=r"the connection was refused \(check that the server is running"):
         opened(server, Endpoint(initialize=WELCOME))
@@ -167,7 +167,7 @@ def test_a_pinned_stateless_client_does_not():
     assert server.heard == [["server/discover"]]
 
 
-def test_where_only_sessions_are_held_nothing_is_probed():
+def test_a_transport_with_sessions_only_is_not_probed():
     async def main() -> None:
         old = Endpoint(initialize=WELCOME)
         client = Client("http://host/sse")
@@ -199,7 +199,7 @@ def test_the_revision_is_remembered_for_the_next_client_of_a_url():
 
 
 @pytest.mark.requirement("VER-7")
-def test_the_way_is_part_of_what_is_known():
+def test_the_transport_is_part_of_the_cache_entry():
     server, old = Endpoint(server__discover=404, initialize=404), Endpoint(initialize=WELCOME)
     for _ in range(2):
         assert opened(server, old, key=KEY) == ("session",)
@@ -207,7 +207,7 @@ def test_the_way_is_part_of_what_is_known():
     assert old.heard == [OPENED, OPENED]
     assert opened(server, old, key=KEY, revision=DATES[3]) == ("session",)
     assert len(server.heard) == 1
-    # Without a fallback there is no second attempt, whatever was known.
+    # Without a fallback there is no second attempt, whatever was cached.
     plain = Endpoint(initialize=WELCOME)
     assert opened(plain, key=KEY) == ("session",)
 
@@ -224,7 +224,7 @@ def test_a_wrong_cached_revision_is_dropped_and_detected_again(refusal):
 
 @pytest.mark.requirement("VER-7")
 @pytest.mark.parametrize("gone", [True, False])
-def test_an_old_way_that_has_gone_is_forgotten(gone):
+def test_a_cached_transport_that_no_longer_works_is_dropped(gone):
     server, old = Endpoint(server__discover=DISCOVERED), Endpoint(initialize=404)
     old.refuses = refused() if gone else None
     REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION, via_fallback=True)
@@ -247,7 +247,7 @@ def test_an_unreachable_server_is_reported_as_such():
 
 
 @pytest.mark.requirement("VER-7")
-def test_a_server_that_has_left_the_detour_without_a_word_is_found_again():
+def test_a_server_that_silently_drops_the_old_transport_is_found_again():
     server = Endpoint(server__discover=404, initialize=WELCOME)
 
     class Silent(Endpoint):
@@ -261,7 +261,7 @@ def test_a_server_that_has_left_the_detour_without_a_word_is_found_again():
 
 
 @pytest.mark.parametrize("answer", [401, 503, RequestFailed("refused", sent=False)])
-def test_a_server_that_is_not_well_keeps_its_verdict(answer):
+def test_a_temporary_failure_keeps_the_cache_entry(answer):
     server = Endpoint(server__discover=DISCOVERED, initialize=answer)
     REVISION_CACHE[KEY] = CachedRevision(LATEST_SESSION)
     with pytest.raises(ConnectFailed):
@@ -279,7 +279,7 @@ def test_a_known_server_that_cannot_be_opened_is_an_error():
 
 
 @pytest.mark.requirement("VER-7")
-def test_a_stateless_verdict_costs_nothing_and_may_be_wrong_too():
+def test_a_cached_stateless_era_costs_nothing_and_may_be_wrong_too():
     server = Endpoint(server__discover=404, initialize=WELCOME)
     REVISION_CACHE[KEY] = CachedRevision(LATEST)
     assert opened(server, key=KEY) == ("session",)
@@ -287,7 +287,7 @@ def test_a_stateless_verdict_costs_nothing_and_may_be_wrong_too():
 
 
 @pytest.mark.requirement("VER-7", "HTTPL-28")
-def test_a_lost_session_may_mean_that_the_server_is_a_newer_one_now():
+def test_a_lost_session_may_mean_that_the_server_was_upgraded():
     async def main() -> None:
         server = Endpoint(
             server__discover=[404, DISCOVERED],
@@ -304,7 +304,7 @@ def test_a_lost_session_may_mean_that_the_server_is_a_newer_one_now():
     run(main())
 
 
-def test_verdicts_are_bounded_and_those_without_a_key_are_not_kept():
+def test_the_cache_is_bounded_and_has_no_entries_without_a_key():
     async def main() -> None:
         assert MAX_CACHED_REVISIONS == 256
         for number in range(MAX_CACHED_REVISIONS):
@@ -322,7 +322,7 @@ def test_verdicts_are_bounded_and_those_without_a_key_are_not_kept():
     run(main())
 
 
-def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
+def test_a_target_that_has_to_be_resolved_is_resolved_each_time():
     async def main() -> None:
         found: list[Connector] = [
             way_of(Endpoint(server__discover=DISCOVERED)),

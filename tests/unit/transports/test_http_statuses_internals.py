@@ -24,7 +24,7 @@ def test_refusals_do_not_fill_the_log(caplog):
     assert len(caplog.records) == security.MAX_LOGGED_REFUSALS
 
 
-def test_names_that_are_remembered_are_bounded():
+def test_the_number_of_remembered_names_is_limited():
     async def main():
         async with hosted(kitchen(), allowed_hosts="*", allowed_origins="*") as site:
             known = site.app._guard._allowed_origins

@@ -1,4 +1,4 @@
-"""What a server asks of a client: forms as typed views, sampling, roots."""
+"""Requests of a server to a client: forms as typed views, sampling, roots."""
 
 import json
 
@@ -60,7 +60,7 @@ NEW = [
     {},
     {"type": None},
     {"type": 5},
-    {"type": ["string", "null"], "title": "Either"},  # legal JSON Schema, and a form may hold it one day
+    {"type": ["string", "null"], "title": "Either"},  # valid JSON Schema, which forms may allow one day
     {"type": {"deep": []}},
 ]
 
@@ -74,7 +74,7 @@ def form(field):
 
 
 @pytest.mark.parametrize(("value", "schema"), FIELDS)
-def test_each_kind_of_field_is_read_as_its_struct(value, schema):
+def test_each_kind_of_field_is_decoded_as_its_struct(value, schema):
     read = JSONReader(FormSchema)(json.dumps(form(value)).encode())
     assert read == FormSchema(properties={"field": schema})
     assert isinstance(schema, PropertySchema)
@@ -103,14 +103,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("value", "named"), WRONG)
-def test_a_form_that_is_none_is_refused_with_a_path(value, named):
+def test_an_invalid_form_is_rejected_with_a_path(value, named):
     with pytest.raises(InvalidJSONValue) as caught:
         JSONReader(FormSchema)(json.dumps(value).encode())
     assert named in str(caught.value)
 
 
 @given(params=struct_values.elicitations(several=True) | struct_values.url_elicitations())
-def test_a_question_to_the_user_is_written_and_read_again(params):
+def test_an_elicitation_survives_encoding_and_decoding(params):
     read = JSONReader(ElicitParams)(jsonrpc.encode(params))
     assert read == params
     if read.requested_schema is not None:
@@ -118,8 +118,8 @@ def test_a_question_to_the_user_is_written_and_read_again(params):
         assert text(written(typed)) == text(read.requested_schema)
 
 
-def test_a_form_is_kept_as_it_came():
-    """The typed view knows less than the schema: what goes over the wire is the schema."""
+def test_a_form_is_not_changed():
+    """The typed view has fewer members than the schema, and the schema is sent."""
     schema = form({"type": "string", "pattern": "^a", "x-nobody-knows": [None]}) | {"x-more": 1}
     read = JSONReader(ElicitParams)(json.dumps({"message": "m", "requestedSchema": schema}).encode())
     assert text(written(read)["requestedSchema"]) == text(schema)
@@ -142,13 +142,13 @@ def test_answers_of_the_user(content):
 
 
 @pytest.mark.parametrize("action", ["yes", "", None, 1])
-def test_an_action_that_is_none(action):
+def test_an_unknown_action_is_rejected(action):
     with pytest.raises(InvalidJSONValue, match=r"\$\.action"):
         JSONReader(ElicitResult)(json.dumps({"action": action}).encode())
 
 
 @given(params=struct_values.of(CreateMessageParams))
-def test_a_question_to_the_model_is_written_and_read_again(params):
+def test_a_sampling_request_survives_encoding_and_decoding(params):
     assert JSONReader(CreateMessageParams)(jsonrpc.encode(params)) == params
 
 
