@@ -278,12 +278,12 @@ class ClientRequests:
     @property
     def input_responses(self) -> Mapping[str, Result]:
         """The client's answers to an `InputRequired` of this request, by key; only those that are valid."""
-        return self.replay.get_input()[0]
+        return self.replay.input[0]
 
     @property
     def request_state(self) -> JSON:
         """The state of the last `InputRequired`; None if there was none."""
-        return self.replay.get_input()[1]
+        return self.replay.input[1]
 
     @property
     def replay(self) -> "CallReplay":

@@ -114,7 +114,7 @@ def collect_options(kind: type[Struct], keywords: Mapping[str, Any]) -> dict[str
 
 
 # --------------------------------------------------------------------- checks
-# For users without a type checker: they accept any value.
+# For users without a type checker: each function accepts any value.
 
 
 def check_strings(**given: Any) -> None:

@@ -52,7 +52,7 @@ logger: Final = logging.getLogger("toolpost.server")
 class CallReplay:
     """The questions and steps of earlier runs of one request; in a session, only its steps.
 
-    A running step is finished, even if a concurrent question ends the run, or the client disconnects.
+    A running step continues to its end, even if a concurrent question ends the run or the client disconnects.
     """
 
     def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
@@ -60,7 +60,8 @@ class CallReplay:
         self._incoming = incoming
         self._principal = principal
         self.loaded_journal: ReplayJournal | None = None
-        self.input: tuple[Mapping[str, Result], JSON] | None = None  # of the last `InputRequired`
+        self.input: tuple[Mapping[str, Result], JSON] = {}, None
+        """The answers to the last `InputRequired` of this request, and its state."""
         self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
         self._is_over = False
 
@@ -76,17 +77,10 @@ class CallReplay:
             incoming = self._incoming
             if self.is_stateless and incoming is not None:
                 self.loaded_journal = await self._server.request_states.open(incoming, self._principal)
+                self.input = self.loaded_journal.read_input(incoming.peer.revision)
             else:
                 self.loaded_journal = ReplayJournal()
         return self.loaded_journal
-
-    def get_input(self) -> tuple[Mapping[str, Result], JSON]:
-        """Return the answers to an `InputRequired` of this request, and its state."""
-        if self.input is None:
-            self.input = {}, None
-            if self.loaded_journal is not None and self._incoming is not None:
-                self.input = self.loaded_journal.read_input(self._incoming.peer.revision)
-        return self.input
 
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
@@ -239,7 +233,7 @@ def _decode_step_value(name: str, written: Raw, kind: Any) -> Any:
 async def request_url_visits(context: "Context", wanted: UrlElicitationRequired) -> None:
     """Ask the user to visit the URLs without which the request cannot be served.
 
-    A user who has agreed before has not been there yet, or the URL would not be required: so ask again.
+    A URL that is still required was not visited, even if the user agreed to it before. So ask again.
     Raises `wanted` if there is no URL, or if middleware always agrees.
     """
     asked = False
