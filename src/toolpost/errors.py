@@ -275,9 +275,8 @@ class UrlElicitationRequired(RPCError, code=-32042, kind="URL elicitation requir
     @property
     def elicitations(self) -> list[dict[str, str]]:
         """The pages to visit, each with `message` and `url`, and `elicitationId` if the server sent it."""
-        entries = (
-            cast("dict[str, Any]", self.data).get("elicitations") if isinstance(self.data, dict) else None
-        )
+        data: Any = self.data
+        entries = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
         found = map(_select_strings, cast("list[Any]", entries) if isinstance(entries, list) else ())
         return [entry for entry in found if {"message", "url"} <= entry.keys()]
 
