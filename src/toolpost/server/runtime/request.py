@@ -99,7 +99,8 @@ def start_request(
     route = handler.routes.get(row.name, handler.fallback_route)
     if route is None:
         raise MethodNotFound(f"Method not found: {row.name}")
-    may_ask = row.can_require_input and incoming.peer.revision.stateless and not handler.is_forwarding
+    forwards = handler.fallback_route is not None  # then the server behind it asks
+    may_ask = row.can_require_input and incoming.peer.revision.stateless and not forwards
     if handler.middleware:
         innermost = partial(serve_or_request_input, route) if may_ask else route
         result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), innermost)
