@@ -295,12 +295,6 @@ class ClientRequests:
             self.loaded_replay = CallReplay(self.server, self.incoming, key)
         return self.loaded_replay
 
-    @property
-    def has_asked(self) -> bool:
-        """For handlers: whether a question has no answer yet, where there is no session."""
-        journal = None if self.loaded_replay is None else self.loaded_replay.loaded_journal
-        return journal is not None and bool(journal.open_questions)
-
 
 def _to_sampling_message(message: str | Content | types.SamplingMessage) -> types.SamplingMessage:
     """Return a message for the model; plain text and single blocks have the role of the user."""

@@ -190,13 +190,6 @@ def check_durations(**given: Any) -> None:
             raise ValueError(f"{name} must be at most {MAX_DURATION:g} seconds, not {value!r}")
 
 
-def check_default(given: HttpOptions, wanted: str) -> None:
-    """Raise TypeError if an option was given that has no effect without another argument."""
-    changed = [name for name in given.__struct_fields__ if getattr(given, name) != getattr(HTTP, name)]
-    if changed:
-        raise TypeError(f"only valid with {wanted}=: {', '.join(changed)}")
-
-
 def parse_middleware(middleware: Any) -> list[Middleware]:
     """Return the middleware as a list. Raises TypeError if it is not a list of callables."""
     wanted = "an `async def` that takes (call, next), or a callable object like that"

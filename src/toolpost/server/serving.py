@@ -10,11 +10,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+from msgspec.structs import asdict
+
 from toolpost.channel import Channel
 from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol.framing import MAX_LINE
-from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, check_default, collect_options
+from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, collect_options
 from toolpost.server.runtime.conversation import ServerConversation
 
 if TYPE_CHECKING:
@@ -80,7 +82,9 @@ class ServeMethods:
         if http is None:
             from toolpost.run import run_stdio  # noqa: PLC0415 - a composition root
 
-            check_default(options, "http")
+            changed = [name for name, default in asdict(HTTP).items() if getattr(options, name) != default]
+            if changed:
+                raise TypeError(f"only valid with http=: {', '.join(changed)}")
             run_stdio(self._handler, max_line=max_line)
         else:
             from toolpost.server.http.serve import run_http  # noqa: PLC0415 - as above

@@ -71,6 +71,11 @@ class CallReplay:
         incoming = self._incoming
         return incoming is not None and incoming.row.can_require_input and incoming.peer.revision.stateless
 
+    @property
+    def has_open_questions(self) -> bool:
+        """Whether a question has no answer yet, where there is no session."""
+        return self.loaded_journal is not None and bool(self.loaded_journal.open_questions)
+
     async def load_journal(self) -> ReplayJournal:
         """Return the journal. Raises InvalidParams if the client's state is not valid."""
         if self.loaded_journal is None:

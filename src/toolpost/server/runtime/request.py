@@ -168,7 +168,7 @@ async def serve_or_request_input(
         value: Any = route(context, params)
         if value.__class__ is CoroutineType or is_pending(value):
             value = await value
-        if context.loaded_replay is None or not context.has_asked:
+        if context.loaded_replay is None or not context.loaded_replay.has_open_questions:
             return value
         logger.warning(
             "%s (id %.100r) returned although a question has no answer yet; the result is discarded, and the "
