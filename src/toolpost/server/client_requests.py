@@ -5,6 +5,7 @@ ends at the question and runs again when the client returns with the answer (`el
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
 from toolpost import types
@@ -273,7 +274,7 @@ class ClientRequests:
         """
         if not callable(fn):
             raise TypeError(f"step {name!r}: pass the function and its arguments, not its result {fn!r}")
-        return await self.replay.step(name, fn, lambda: fn(*args, **kwargs))
+        return await self.replay.step(name, fn, partial(fn, *args, **kwargs))
 
     @property
     def input_responses(self) -> Mapping[str, Result]:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, get_type_hints
 
@@ -119,8 +119,7 @@ class CallReplay:
         key, written = await self._begin_step(name)
         if written is None:
             # In a task: a concurrent question may end the function, but the step is finished and recorded.
-            work = self._run_step(key, name, call, is_async=iscoroutinefunction(fn))
-            task = asyncio.get_running_loop().create_task(work)
+            task = asyncio.get_running_loop().create_task(self._run_step(key, name, call))
             self._server.running_steps.add(task)
             self._running_steps[name] = task
             task.add_done_callback(self._server.running_steps.discard)
@@ -156,14 +155,11 @@ class CallReplay:
             )
         return journal.look_up_step(name)
 
-    async def _run_step(
-        self, key: str, name: str, call: Callable[[], Any], *, is_async: bool
-    ) -> Raw | BaseException:
+    async def _run_step(self, key: str, name: str, call: Callable[[], Any]) -> Raw | BaseException:
         """Return the value of a step, or its exception: some exceptions would end the loop if raised."""
         _CURRENT_STEP_OWNER.set(self)
         try:
-            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
-            return await self._record_step(key, name, value)
+            return await self._record_step(key, name, await self._server.worker_threads.call_function(call))
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of the step
             return error
 
