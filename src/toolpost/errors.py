@@ -32,41 +32,14 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 __all__ = [
-    "AuthError",
-    "AuthorizationDenied",
-    "AuthorizationRequired",
-    "CapabilityNotDeclared",
-    "ChannelClosed",
-    "ClientCapabilityNotDeclared",
-    "ConnectFailed",
-    "HeaderMismatch",
-    "InsufficientScope",
-    "InternalError",
-    "InvalidParams",
-    "InvalidRequest",
-    "InvalidSeal",
-    "LocalProtocolError",
-    "MCPError",
-    "MethodNotFound",
-    "MissingCapability",
-    "MissingScopes",
-    "ParseError",
-    "ProtocolError",
-    "RPCError",
-    "RateLimited",
-    "RemoteProtocolError",
-    "RequestFailed",
-    "RequestTimeout",
-    "ResourceNotFound",
-    "SessionLost",
-    "StoreUnavailable",
-    "TokenRejected",
-    "ToolError",
-    "TransportError",
-    "UnsupportedRevision",
-    "UrlElicitationRequired",
-    "UserRejected",
-]
+    "AuthError", "AuthorizationDenied", "AuthorizationRequired", "CapabilityNotDeclared", "ChannelClosed",
+    "ClientCapabilityNotDeclared", "ConnectFailed", "HeaderMismatch", "InsufficientScope",
+    "InternalError", "InvalidParams", "InvalidRequest", "InvalidSeal", "LocalProtocolError", "MCPError",
+    "MethodNotFound", "MissingCapability", "MissingScopes", "ParseError", "ProtocolError", "RPCError",
+    "RateLimited", "RemoteProtocolError", "RequestFailed", "RequestTimeout", "ResourceNotFound",
+    "SessionLost", "StoreUnavailable", "TokenRejected", "ToolError", "TransportError",
+    "UnsupportedRevision", "UrlElicitationRequired", "UserRejected",
+]  # fmt: skip
 
 
 P = ParamSpec("P")
@@ -82,7 +55,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def explain_keywords(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method that users call with keywords suggest the right one for a wrong one."""
+    """Make a method suggest a similar keyword when it is called with an unknown one."""
     code = method.__code__
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
@@ -293,20 +266,19 @@ class UrlElicitationRequired(RPCError, code=-32042, kind="URL elicitation requir
         []
     """
 
-    def __init__(self, message: str, data: Any = None, *, hint: str | None = None, **others: Any) -> None:
-        urls = " and ".join(each["url"] for each in _read_elicitations(data))
-        super().__init__(message, data, hint=f"visit {urls}, then try again" if urls else hint, **others)
+    def __init__(self, message: str, data: Any = None, **details: Unpack[_Details]) -> None:
+        super().__init__(message, data, **details)
+        urls = " and ".join(each["url"] for each in self.elicitations)
+        if urls:
+            self.hint = f"visit {urls}, then try again"
 
     @property
     def elicitations(self) -> list[dict[str, str]]:
         """The pages to visit, each with `message` and `url`, and `elicitationId` if the server sent it."""
-        return _read_elicitations(self.data)
-
-
-def _read_elicitations(data: Any) -> list[dict[str, str]]:
-    entries = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
-    found = map(_select_strings, cast("list[Any]", entries) if isinstance(entries, list) else ())
-    return [entry for entry in found if {"message", "url"} <= entry.keys()]
+        data: Any = self.data
+        entries = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
+        found = map(_select_strings, cast("list[Any]", entries) if isinstance(entries, list) else ())
+        return [entry for entry in found if {"message", "url"} <= entry.keys()]
 
 
 def _select_strings(entry: Any) -> dict[str, str]:
@@ -540,13 +512,7 @@ class RequestTimeout(TransportError, TimeoutError):
 
 
 class StoreUnavailable(MCPError):
-    """A store that several workers share did not answer in time, or refused a command.
-
-    Examples:
-        >>> raise StoreUnavailable("Redis did not answer within 2 s")
-        Traceback (most recent call last):
-        toolpost.errors.StoreUnavailable: Redis did not answer within 2 s
-    """
+    """A store that several workers share did not answer in time, or refused a command."""
 
 
 class InvalidSeal(MCPError):

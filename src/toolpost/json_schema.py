@@ -1,4 +1,4 @@
-"""JSON Schema: readers of schemas of any origin, and explanations why a value does not match.
+"""JSON Schema: readers of schemas of any origin, and explanations of why a value does not match.
 
 Readers accept any JSON that a peer sends as a schema. `explain_mismatch` is for schemas that a server makes
 from types: it explains, and decides nothing. `schema_validator` validates others.
@@ -130,10 +130,19 @@ def read_choices(schema: Schema, keywords: tuple[str, ...]) -> dict[Any, str]:
 
 def look_up(reference: str, root: Schema) -> dict[str, JSON]:
     """Return the schema that a reference within `root` names; an empty one if there is none."""
-    found: JSON = root if reference.startswith("#") else None
-    for step in reference.removeprefix("#").split("/")[1:]:
-        found = as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
-    return as_object(found)
+    return as_object(follow_pointer(reference, root)) if reference.startswith("#") else {}
+
+
+def follow_pointer(reference: str, root: JSON) -> JSON:
+    """Return the part of a document to which a reference points; None if there is none."""
+    found: Any = root
+    try:
+        for step in reference.split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found[int(key) if isinstance(found, list) else key]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return found
 
 
 def resolve_schema(schema: JSON, root: Schema) -> dict[str, JSON]:

@@ -36,11 +36,8 @@ async def serve_stdio(
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    handled = [
-        number
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if _install_signal_handler(loop, number, stop, on_signal)
-    ]
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handled = [number for number in signals if _install_signal_handler(loop, number, stop, on_signal)]
     conversations: list[ServerConversation] = []
 
     async def finish() -> None:
@@ -80,7 +77,7 @@ async def serve_stdio(
 class _BorrowedChannel:
     """A channel that the conversation does not close: the lifespan may still print when it ends.
 
-    It ends when `finish` has: who pipes requests in closes stdin before they are answered.
+    It ends when `finish` has: a script that pipes requests in closes stdin before they are answered.
     """
 
     def __init__(self, channel: StdioServerChannel, finish: Callable[[], Awaitable[None]]) -> None:
@@ -126,16 +123,7 @@ def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine
     conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 
-def _check_no_loop_for_stdio() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("server.run() cannot run in an event loop: use `await server.serve_stdio()` instead")
-
-
 def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = EXIT_GRACE_PERIOD) -> None:
     """Serve over stdin and stdout until the client disconnects; exit at most `grace` seconds later."""
-    _check_no_loop_for_stdio()
     with Watchdog(grace) as watchdog:
         asyncio.run(serve_stdio(handler, max_line=max_line, on_signal=watchdog.request_exit))

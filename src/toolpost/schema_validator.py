@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from toolpost.json_schema import Schema, as_list, as_object
+from toolpost.json_schema import Schema, as_list, as_object, follow_pointer
 from toolpost.types.base import JSON
 
 MAX_SCHEMA_BYTES: Final = 1024 * 1024  # compiling takes 0.2 s and a hundred times the memory
@@ -46,7 +46,7 @@ class SchemaMismatch(ValueError):
 
 
 class ValidationTooLong(SchemaMismatch):
-    """Whether a value matches cannot be found out with bounded work."""
+    """It would take too much work to find out whether a value matches."""
 
 
 class SchemaValidator:
@@ -64,7 +64,7 @@ class SchemaValidator:
         self._parts = _count([schema], self._expand_schema, MAX_PARTS)
 
     def iter_errors(self, value: JSON) -> Iterator[SchemaMismatch]:
-        """Yield what is wrong with a value; a `ValidationTooLong` if that cannot be known."""
+        """Yield the mismatches of a value, or a `ValidationTooLong` if they are too much work to find."""
         size = len(msgspec.json.encode(value))
         work = self._parts * size
         if work > MAX_WORK and self._count_steps(value) == inf:
@@ -109,18 +109,9 @@ class SchemaValidator:
                 continue
             targets = self._anchors.get(reference, [self._schema])
             if reference.startswith("#/") and "%" not in reference:
-                targets = [self._look_up(reference)]
+                found = follow_pointer(reference, self._schema)
+                targets = [self._schema if found is None else found]
             yield from [self._schema] if self._has_other_roots else targets
-
-    def _look_up(self, reference: str) -> JSON:
-        found: Any = self._schema
-        try:
-            for step in reference.split("/")[1:]:
-                key = step.replace("~1", "/").replace("~0", "~")
-                found = found[int(key) if isinstance(found, list) else key]
-        except (LookupError, TypeError, ValueError):
-            return self._schema
-        return found
 
     def _expand_schema(self, part: JSON) -> Iterator[JSON]:
         """Yield the parts of a part of a schema, and what it refers to."""
@@ -160,7 +151,7 @@ def _pair_keyword(schema: Schema, keyword: str, inner: JSON, value: JSON) -> Ite
 
 
 def _count_visits(schema: Schema) -> int:
-    """Return how often jsonschema-rs looks at the parts of a schema: again for what is unevaluated."""
+    """Return how often jsonschema-rs looks at the parts of a schema: twice to find unevaluated ones."""
     return 1 + any(keyword.startswith("unevaluated") for keyword in schema)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -41,6 +42,13 @@ class ThreadPool:
         if error is not None:
             raise error
         return value
+
+    async def call_function(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function of the user returns. If it is not async, it runs in a thread."""
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        value = await self.run_in_thread(functools.partial(function, *arguments))
+        return await value if inspect.isawaitable(value) else value
 
     def close(self) -> None:
         """Let the threads end after their calls, without waiting for them. New calls get new threads."""

@@ -3,7 +3,6 @@
 Each check raises TypeError or ValueError with the name of an invalid argument. Errors repeat no secret.
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,11 +60,4 @@ def check_duration(given: Any, name: str, most: float) -> float:
 
 async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a sync or async function. A sync one runs in a thread, since it may block."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    threads = ThreadPool(1)
-    try:
-        result = await threads.run_in_thread(lambda: function(*arguments))
-    finally:
-        threads.close()
-    return await result if inspect.isawaitable(result) else result
+    return await ThreadPool(1).call_function(function, *arguments)

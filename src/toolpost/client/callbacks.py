@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
 from toolpost import types
-from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.client.form_validation import fill_defaults, find_form_error
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import downgrade, jsonrpc
@@ -24,6 +23,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.local_peer import has_capability
 from toolpost.protocol.methods import ELICITATION_CREATE, PING, ROOTS_LIST, ROWS, SAMPLING_CREATE_MESSAGE, Row
 from toolpost.protocol.revisions import Revision
+from toolpost.threads import ThreadPool
 from toolpost.types.base import JSON, Raw, Result
 
 SamplingAnswer: TypeAlias = types.CreateMessageResult | types.Content | list[types.Content] | str | None
@@ -180,7 +180,7 @@ class RequestCallbacks:
         custom: Mapping[str, CustomRequestCallback] | None = None,
         declared: types.ClientCapabilities | None = None,
     ) -> None:
-        self.threads = CallbackThreads()  # where callbacks run that are not async
+        self.threads = ThreadPool()  # of this client: a callback that blocks does not affect others
         self.describe_server: Callable[[], str | None] = lambda: None  # returns the name of the server
         for name, callback in (("on_sampling", sampling), ("on_elicitation", elicitation)):
             if callback is not None and not callable(callback):
@@ -204,7 +204,7 @@ class RequestCallbacks:
         """Run a callback; while it runs, `ASKING_SERVER` names the server."""
         before = ASKING_SERVER.set(self.describe_server())
         try:
-            return await self.threads.run(callback, *arguments)
+            return await self.threads.call_function(callback, *arguments)
         finally:
             ASKING_SERVER.reset(before)
 

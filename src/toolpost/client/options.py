@@ -9,11 +9,11 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import StateCallback
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
+from toolpost.threads import ThreadPool
 from toolpost.types.base import JSON, UNSET, Raw, Unset
 from toolpost.types.notifications import LogParams, ProgressParams
 from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
@@ -148,7 +148,7 @@ class ClientOptions:
         self,
         timeout: float | None,
         progress: ProgressCallback | None,
-        threads: CallbackThreads,
+        threads: ThreadPool,
         *,
         extendable: bool,
     ) -> CallLimits:
@@ -165,6 +165,6 @@ class ClientOptions:
         return CallLimits(
             timeout=None if wait == inf else wait,
             cap=cap,
-            progress=None if progress is None else partial(threads.run, progress),
+            progress=None if progress is None else partial(threads.call_function, progress),
             extendable=extendable,
         )

@@ -5,8 +5,6 @@ Calls the functions of this process. How a broadcast reaches the other workers i
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
-from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, Protocol, TypeAlias
 
 from toolpost.server.runtime.worker_threads import WorkerThreads
@@ -48,11 +46,6 @@ class Broadcasts:
         """Call the functions for a broadcast one after the other, and log their exceptions."""
         for function in self._functions.get(name, ()):
             try:
-                if iscoroutinefunction(function):
-                    await function(data)
-                else:
-                    returned = await self._threads.run_in_thread(partial(function, data))
-                    if isawaitable(returned):
-                        await returned
+                await self._threads.call_function(function, data)
             except Exception:
                 logger.exception("a function for the broadcast %r failed", name)

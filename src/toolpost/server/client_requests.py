@@ -5,6 +5,7 @@ ends at the question and runs again when the client returns with the answer (`el
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
 from toolpost import types
@@ -273,17 +274,17 @@ class ClientRequests:
         """
         if not callable(fn):
             raise TypeError(f"step {name!r}: pass the function and its arguments, not its result {fn!r}")
-        return await self.replay.step(name, fn, lambda: fn(*args, **kwargs))
+        return await self.replay.step(name, fn, partial(fn, *args, **kwargs))
 
     @property
     def input_responses(self) -> Mapping[str, Result]:
         """The client's answers to an `InputRequired` of this request, by key; only those that are valid."""
-        return self.replay.get_input()[0]
+        return self.replay.input[0]
 
     @property
     def request_state(self) -> JSON:
         """The state of the last `InputRequired`; None if there was none."""
-        return self.replay.get_input()[1]
+        return self.replay.input[1]
 
     @property
     def replay(self) -> "CallReplay":
@@ -294,12 +295,6 @@ class ClientRequests:
             key = None if self.principal is None else self.principal.key
             self.loaded_replay = CallReplay(self.server, self.incoming, key)
         return self.loaded_replay
-
-    @property
-    def has_asked(self) -> bool:
-        """For handlers: whether a question has no answer yet, where there is no session."""
-        journal = None if self.loaded_replay is None else self.loaded_replay.loaded_journal
-        return journal is not None and bool(journal.open_questions)
 
 
 def _to_sampling_message(message: str | Content | types.SamplingMessage) -> types.SamplingMessage:

@@ -150,7 +150,7 @@ class Handler(ServeMethods):
         collect_rows(self.extensions, {})  # raise now if they contradict each other
         self.broadcaster = ChangeBroadcaster(self.extensions)
         if self.is_overridden("forward_request"):
-            self.is_forwarding, self.fallback_route = True, self._forward_request
+            self.fallback_route = self._forward_request
         self.max_in_flight = max_in_flight
         self.notification_rate = notification_rate
         self.observers: tuple[Observer, ...] = options.parse_items(
@@ -168,11 +168,8 @@ class Handler(ServeMethods):
         self._answer_timeout = answer_timeout
         self.answer_once = answer_once
 
-    is_forwarding: bool = False
-    """Whether requests are forwarded, to other handlers or to another server."""
-
     fallback_route: Route | None = None
-    """Serves the methods that have no route."""
+    """Forwards the requests that have no route, to another handler or to another server."""
 
     has_header_parameters: bool = False
     """Whether HTTP headers mirror parameters of a tool (`find_header_parameters`)."""

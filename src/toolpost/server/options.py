@@ -114,7 +114,7 @@ def collect_options(kind: type[Struct], keywords: Mapping[str, Any]) -> dict[str
 
 
 # --------------------------------------------------------------------- checks
-# For users without a type checker: they accept any value.
+# For users without a type checker: each function accepts any value.
 
 
 def check_strings(**given: Any) -> None:
@@ -188,13 +188,6 @@ def check_durations(**given: Any) -> None:
         check_timeouts(**{name: value})
         if value is None or value > MAX_DURATION:
             raise ValueError(f"{name} must be at most {MAX_DURATION:g} seconds, not {value!r}")
-
-
-def check_default(given: HttpOptions, wanted: str) -> None:
-    """Raise TypeError if an option was given that has no effect without another argument."""
-    changed = [name for name in given.__struct_fields__ if getattr(given, name) != getattr(HTTP, name)]
-    if changed:
-        raise TypeError(f"only valid with {wanted}=: {', '.join(changed)}")
 
 
 def parse_middleware(middleware: Any) -> list[Middleware]:

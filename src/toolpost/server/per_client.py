@@ -59,7 +59,6 @@ class PerClientServer(Handler):
         auth: how to authenticate clients over HTTP; the `auth` of a chosen server has no effect.
     """
 
-    is_forwarding = True
     is_per_client = True
 
     @explain_keywords

@@ -36,8 +36,6 @@ class ReloadableServer(Handler):
     `lifespan` is entered around all of them, with this object.
     """
 
-    is_forwarding = True
-
     def __init__(self, first: Handler, *, lifespan: Lifespan | None = None) -> None:
         _check_replaceable(first)
         super().__init__(

@@ -272,17 +272,9 @@ class Server(RegistryServer):
         timeout: float | None,
         scopes: frozenset[str],
     ) -> RegisteredTool[..., Any]:
-        timeout, debug = self._timeout if timeout is None else timeout, self._debug
-        entry = RegisteredTool[..., Any](
-            tool,
-            bound,
-            self.tools,
-            self.worker_threads,
-            scopes,
-            returns=returns,
-            timeout=timeout,
-            debug=debug,
-        )
+        timeout = self._timeout if timeout is None else timeout
+        common = (tool, bound, self.tools, self.worker_threads, scopes)
+        entry = RegisteredTool[..., Any](*common, returns=returns, timeout=timeout, debug=self._debug)
         self.tools.add(entry)
         return entry
 

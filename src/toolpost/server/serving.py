@@ -6,15 +6,17 @@ They import the composition roots `run` and `http.serve` on first use: only thes
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
+
+from msgspec.structs import asdict
 
 from toolpost.channel import Channel
 from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
 from toolpost.protocol.framing import MAX_LINE
-from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, check_default, collect_options
+from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, collect_options
 from toolpost.server.runtime.conversation import ServerConversation
 
 if TYPE_CHECKING:
@@ -76,10 +78,13 @@ class ServeMethods:
             TypeError: an argument for HTTP is not its default, and there is no `http`.
         """
         options = HttpOptions(**collect_options(HttpOptions, locals()))
+        _check_no_loop("serve_stdio()" if http is None else "serve_http(…)")
         if http is None:
             from toolpost.run import run_stdio  # noqa: PLC0415 - a composition root
 
-            check_default(options, "http")
+            changed = [name for name, default in asdict(HTTP).items() if getattr(options, name) != default]
+            if changed:
+                raise TypeError(f"only valid with http=: {', '.join(changed)}")
             run_stdio(self._handler, max_line=max_line)
         else:
             from toolpost.server.http.serve import run_http  # noqa: PLC0415 - as above
@@ -186,6 +191,14 @@ class ServeMethods:
         return Endpoint(self._handler, options)
 
 
+def _check_no_loop(method: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"server.run() cannot run in an event loop: use `await server.{method}` instead")
+
+
 class SharedLifespan(AbstractAsyncContextManager[Any, None]):
     """A context that is entered for its first holder and left after the last, in each event loop.
 
@@ -199,25 +212,22 @@ class SharedLifespan(AbstractAsyncContextManager[Any, None]):
     @property
     def is_held(self) -> bool:
         """Whether it is entered in any loop."""
-        return any(life.entered is not None for life in list(self._lives.values()))
+        return any(life.use_count for life in list(self._lives.values()))
 
     async def __aenter__(self) -> Any:
         life = self._lives.setdefault(asyncio.get_running_loop(), _Life())
         async with life.lock:
-            if life.entered is None:
-                context = self._enter()
-                life.entered = (context, await context.__aenter__())
+            if not life.use_count:
+                life.value = await life.stack.enter_async_context(self._enter())
             life.use_count += 1
-            return life.entered[1]
+            return life.value
 
     async def __aexit__(self, *_: object) -> None:
         life = self._lives[asyncio.get_running_loop()]
         async with life.lock:
             life.use_count -= 1
-            if life.use_count == 0:
-                entered, life.entered = life.entered, None
-                assert entered is not None, "it was held until now"
-                await entered[0].__aexit__(None, None, None)
+            if not life.use_count:
+                await life.stack.aclose()
 
 
 class _Life:
@@ -226,4 +236,5 @@ class _Life:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.use_count = 0
-        self.entered: tuple[AbstractAsyncContextManager[Any], Any] | None = None
+        self.stack = AsyncExitStack()
+        self.value: Any = None

@@ -4,7 +4,6 @@ An authorizer gives the headers for a request, and decides what to do when it wa
 elsewhere. No token is ever shown.
 """
 
-import inspect
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -179,11 +178,7 @@ class BearerToken:
     async def _fetch_token(self) -> dict[str, str]:
         """Call the function. What it raises may hold secrets: only the cause of the error repeats it."""
         try:
-            source = cast("TokenSource", self._source)
-            is_async = inspect.iscoroutinefunction(source)
-            token = source() if is_async else await self._threads.run_in_thread(source)
-            if inspect.isawaitable(token):
-                token = await token
+            token = await self._threads.call_function(cast("TokenSource", self._source))
         except AuthError:
             raise
         except Exception as error:

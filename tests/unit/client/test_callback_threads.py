@@ -11,15 +11,15 @@ import pytest
 
 from raw_server import Asked, RawServer, run
 from toolpost.client.client import Client
-from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.protocol.methods import DATES
+from toolpost.threads import ThreadPool
 from toolpost.types import CallToolResult, LogParams, Result
 
 
 @pytest.fixture
 def crew():
     """Two threads that end with the test."""
-    crew = CallbackThreads(2)
+    crew = ThreadPool(2)
     yield crew
     crew.close()
 
@@ -47,11 +47,11 @@ def test_an_async_callback_runs_on_the_loop_and_a_sync_one_does_not(crew):
 
     async def main() -> None:
         here = threading.get_ident()
-        assert await crew.run(on_loop, 1) == (1, here)
-        assert await crew.run(partial(on_loop, 1)) == (1, here)
-        assert await crew.run(lambda value: on_loop(value), 1) == (1, here)  # noqa: PLW0108 - it is the case
-        assert await crew.run(Callable(), 1) == (1, here)
-        value, there = await crew.run(in_thread, 1)
+        assert await crew.call_function(on_loop, 1) == (1, here)
+        assert await crew.call_function(partial(on_loop, 1)) == (1, here)
+        assert await crew.call_function(lambda value: on_loop(value), 1) == (1, here)  # noqa: PLW0108 - it is the case
+        assert await crew.call_function(Callable(), 1) == (1, here)
+        value, there = await crew.call_function(in_thread, 1)
         assert value == 1
         assert there != here
 
@@ -66,8 +66,8 @@ def test_exceptions_belong_to_the_caller(crew, error):
     async def main() -> None:
         for _ in range(3):
             with pytest.raises(type(error)):
-                await crew.run(fail)
-        assert await crew.run(int) == 0
+                await crew.call_function(fail)
+        assert await crew.call_function(int) == 0
 
     run(main())
 
@@ -81,7 +81,7 @@ def test_threads_are_reused_daemons_and_see_the_context(crew):
 
     async def main() -> None:
         variable.set(7)
-        assert {await crew.run(look) for _ in range(5)} == {(7, True, "toolpost-1")}
+        assert {await crew.call_function(look) for _ in range(5)} == {(7, True, "toolpost-1")}
 
     run(main())
 
@@ -96,11 +96,11 @@ def test_callbacks_wait_for_a_thread_unless_they_are_abandoned(crew):
         assert gate.wait(10)
 
     async def main() -> None:
-        busy = [asyncio.create_task(crew.run(block)) for _ in range(2)]
+        busy = [asyncio.create_task(crew.call_function(block)) for _ in range(2)]
         await asyncio.sleep(0)
         assert all(begun.acquire(timeout=10) for _ in busy)
-        given_up = asyncio.create_task(crew.run(done.append, "given up"))
-        patient = asyncio.create_task(crew.run(done.append, "patient"))
+        given_up = asyncio.create_task(crew.call_function(done.append, "given up"))
+        patient = asyncio.create_task(crew.call_function(done.append, "patient"))
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ def test_a_callback_may_outlive_the_loop(crew):
         ended.set()
 
     async def main() -> None:
-        task = asyncio.create_task(crew.run(block))
+        task = asyncio.create_task(crew.call_function(block))
         await asyncio.sleep(0)
         assert begun.wait(10)
         task.cancel()
@@ -130,20 +130,20 @@ def test_a_callback_may_outlive_the_loop(crew):
     asyncio.run(main())
     gate.set()
     assert ended.wait(10)
-    assert asyncio.run(crew.run(int)) == 0
+    assert asyncio.run(crew.call_function(int)) == 0
 
 
 def test_a_crew_that_was_closed_gets_new_threads():
-    crew = CallbackThreads()
+    crew = ThreadPool()
     for _ in range(2):
-        old = asyncio.run(crew.run(threading.current_thread))
+        old = asyncio.run(crew.call_function(threading.current_thread))
         crew.close()
         old.join(10)
         assert not old.is_alive()
 
 
 def test_a_crew_without_references_leaves_no_threads():
-    thread = asyncio.run(CallbackThreads().run(threading.current_thread))
+    thread = asyncio.run(ThreadPool().call_function(threading.current_thread))
     gc.collect()
     thread.join(10)
     assert not thread.is_alive()

@@ -25,7 +25,7 @@ def asked(method: str = "ping", revision: str = DATES[-2]) -> tuple[Any, Inbound
 
 def make_handler(routes: Any, **members: Any) -> Any:
     """As much of a handler as a request needs."""
-    plain = {"middleware": (), "observers": (), "is_forwarding": False, "fallback_route": None}
+    plain = {"middleware": (), "observers": (), "fallback_route": None}
     return SimpleNamespace(routes=routes, **{**plain, **members})
 
 

@@ -10,7 +10,6 @@ FOR_THE_HANDLER = {
     "client_connection",
     "connection",
     "conversation",
-    "has_asked",
     "incoming",
     "input_responses",
     "introduce",

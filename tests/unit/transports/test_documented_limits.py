@@ -8,7 +8,7 @@ from typing import Any
 from toolpost import Server, run, threads
 from toolpost.auth.server import admission, dpop, introspection
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, per_client, rate_limit, state
+from toolpost.server import client_requests, context, handler, middleware, per_client, state
 from toolpost.server.elicitation import input_required, journal
 from toolpost.server.http import request, security, serve, sessions, sse, streams, uvicorn, worker
 from toolpost.server.options import HTTP, SERVER
@@ -88,7 +88,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "entries per page": (SERVER.page_size,),
     "completion values": (prompts.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
-    "clients in the rate limiter": (rate_limit.MAX_CLIENTS,),
+    "clients in the rate limiter": (middleware.MAX_CLIENTS,),
     "concurrency limit": (),
     "cached tokens": (introspection.MAX_CACHED_TOKENS,),
     "connections waiting to be accepted": (serve.LISTEN_BACKLOG,),

@@ -1,12 +1,11 @@
 """Routes what arrives from a server: answers, progress, notifications, requests, errors.
 
 The receiving half of `dispatcher`, which owns the calls and tasks that are touched here. Nothing here waits
-or runs a callback itself: `CallbackQueue` runs callbacks one at a time, in order, and `CallbackThreads` those
-that are not async. No message can break the connection.
+or runs a callback itself: `CallbackQueue` runs callbacks one at a time, in order. No message can break the
+connection.
 """
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -28,7 +27,6 @@ from toolpost.errors import (
 from toolpost.protocol import events, jsonrpc
 from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
-from toolpost.threads import ThreadPool
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import UNSET, Raw, RequestId, Result
 from toolpost.types.client_requests import ElicitParams, ElicitResult
@@ -346,14 +344,3 @@ class IncomingRouter:
     def _handle_drop(self, event: events.MessageDropped) -> None:
         logger.debug("discarded a message from the server: %s (%s)", event.reason, event.error)
         self._stats.record_discard(event.reason)
-
-
-class CallbackThreads(ThreadPool):
-    """The threads of one client: a callback that blocks does not affect other clients."""
-
-    async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a callback: on the loop if it is async, otherwise in a thread."""
-        if inspect.iscoroutinefunction(callback):
-            return await callback(*arguments)
-        value = await self.run_in_thread(partial(callback, *arguments))
-        return await value if inspect.isawaitable(value) else value

@@ -91,7 +91,7 @@ class ClientSession:
         self._state_to_restore: tuple[frozenset[str], LogLevel | None] | None = None
         on_state = event_callbacks.state
         self.connection_state = ConnectionState(
-            None if on_state is None else partial(request_callbacks.threads.run, on_state)
+            None if on_state is None else partial(request_callbacks.threads.call_function, on_state)
         )
         self.reconnector = Reconnector(self._connect, self.connection_state, connector)
         self._breaker = CircuitBreaker()
@@ -391,7 +391,7 @@ class ClientSession:
                 self._queue_callback(self._event_callbacks.notification, event.method, params)
 
     def _queue_callback(self, callback: Callable[..., object], *arguments: Any) -> None:
-        work = partial(self.request_callbacks.threads.run, callback, *arguments)
+        work = partial(self.request_callbacks.threads.call_function, callback, *arguments)
         if not self.listener.dispatcher.callback_queue.put(work):
             self.stats.record_discard("notification over the limit")
 

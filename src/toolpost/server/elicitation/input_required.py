@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, get_type_hints
 
@@ -52,7 +52,7 @@ logger: Final = logging.getLogger("toolpost.server")
 class CallReplay:
     """The questions and steps of earlier runs of one request; in a session, only its steps.
 
-    A running step is finished, even if a concurrent question ends the run, or the client disconnects.
+    A running step continues to its end, even if a concurrent question ends the run or the client disconnects.
     """
 
     def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
@@ -60,7 +60,8 @@ class CallReplay:
         self._incoming = incoming
         self._principal = principal
         self.loaded_journal: ReplayJournal | None = None
-        self.input: tuple[Mapping[str, Result], JSON] | None = None  # of the last `InputRequired`
+        self.input: tuple[Mapping[str, Result], JSON] = {}, None
+        """The answers to the last `InputRequired` of this request, and its state."""
         self._running_steps: dict[str, asyncio.Task[Raw | BaseException]] = {}
         self._is_over = False
 
@@ -70,23 +71,21 @@ class CallReplay:
         incoming = self._incoming
         return incoming is not None and incoming.row.can_require_input and incoming.peer.revision.stateless
 
+    @property
+    def has_open_questions(self) -> bool:
+        """Whether a question has no answer yet, where there is no session."""
+        return self.loaded_journal is not None and bool(self.loaded_journal.open_questions)
+
     async def load_journal(self) -> ReplayJournal:
         """Return the journal. Raises InvalidParams if the client's state is not valid."""
         if self.loaded_journal is None:
             incoming = self._incoming
             if self.is_stateless and incoming is not None:
                 self.loaded_journal = await self._server.request_states.open(incoming, self._principal)
+                self.input = self.loaded_journal.read_input(incoming.peer.revision)
             else:
                 self.loaded_journal = ReplayJournal()
         return self.loaded_journal
-
-    def get_input(self) -> tuple[Mapping[str, Result], JSON]:
-        """Return the answers to an `InputRequired` of this request, and its state."""
-        if self.input is None:
-            self.input = {}, None
-            if self.loaded_journal is not None and self._incoming is not None:
-                self.input = self.loaded_journal.read_input(self._incoming.peer.revision)
-        return self.input
 
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
@@ -120,8 +119,7 @@ class CallReplay:
         key, written = await self._begin_step(name)
         if written is None:
             # In a task: a concurrent question may end the function, but the step is finished and recorded.
-            work = self._run_step(key, name, call, is_async=iscoroutinefunction(fn))
-            task = asyncio.get_running_loop().create_task(work)
+            task = asyncio.get_running_loop().create_task(self._run_step(key, name, call))
             self._server.running_steps.add(task)
             self._running_steps[name] = task
             task.add_done_callback(self._server.running_steps.discard)
@@ -157,14 +155,11 @@ class CallReplay:
             )
         return journal.look_up_step(name)
 
-    async def _run_step(
-        self, key: str, name: str, call: Callable[[], Any], *, is_async: bool
-    ) -> Raw | BaseException:
+    async def _run_step(self, key: str, name: str, call: Callable[[], Any]) -> Raw | BaseException:
         """Return the value of a step, or its exception: some exceptions would end the loop if raised."""
         _CURRENT_STEP_OWNER.set(self)
         try:
-            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
-            return await self._record_step(key, name, value)
+            return await self._record_step(key, name, await self._server.worker_threads.call_function(call))
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of the step
             return error
 
@@ -239,7 +234,7 @@ def _decode_step_value(name: str, written: Raw, kind: Any) -> Any:
 async def request_url_visits(context: "Context", wanted: UrlElicitationRequired) -> None:
     """Ask the user to visit the URLs without which the request cannot be served.
 
-    A user who has agreed before has not been there yet, or the URL would not be required: so ask again.
+    A URL that is still required was not visited, even if the user agreed to it before. So ask again.
     Raises `wanted` if there is no URL, or if middleware always agrees.
     """
     asked = False

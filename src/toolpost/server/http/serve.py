@@ -61,7 +61,6 @@ async def serve_http(handler: Handler, address: str, options: HttpOptions) -> No
 
 def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
     """Serve over HTTP until a signal stops us."""
-    _check_no_loop_for_http()
     _check_workers(handler, options)
     app = Endpoint(handler, _add_public_url(handler, address, options))
     over = threading.Event()
@@ -77,16 +76,6 @@ def run_http(handler: Handler, address: str, options: HttpOptions) -> None:
             return
         handler.prepare()
         WorkerProcesses(options.workers, partial(_run_endpoint, app, server, listening)).run()
-
-
-def _check_no_loop_for_http() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(
-        "an event loop is already running: use `await server.serve_http(…)` instead of `server.run(…)`"
-    )
 
 
 def is_single_process(handler: Handler) -> bool:

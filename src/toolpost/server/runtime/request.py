@@ -99,7 +99,8 @@ def start_request(
     route = handler.routes.get(row.name, handler.fallback_route)
     if route is None:
         raise MethodNotFound(f"Method not found: {row.name}")
-    may_ask = row.can_require_input and incoming.peer.revision.stateless and not handler.is_forwarding
+    forwards = handler.fallback_route is not None  # then the server behind it asks
+    may_ask = row.can_require_input and incoming.peer.revision.stateless and not forwards
     if handler.middleware:
         innermost = partial(serve_or_request_input, route) if may_ask else route
         result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), innermost)
@@ -167,7 +168,7 @@ async def serve_or_request_input(
         value: Any = route(context, params)
         if value.__class__ is CoroutineType or is_pending(value):
             value = await value
-        if context.loaded_replay is None or not context.has_asked:
+        if context.loaded_replay is None or not context.loaded_replay.has_open_questions:
             return value
         logger.warning(
             "%s (id %.100r) returned although a question has no answer yet; the result is discarded, and the "
