@@ -8,7 +8,7 @@ import pytest
 
 from hosted import call, legacy, modern, serving
 from request_state_talk import REFUSED, Name, Talk
-from toolpost import Client, Context, Server
+from toolpost import Client, Context, Server, SyncContext
 from toolpost.errors import (
     InvalidParams,
     MissingScopes,
@@ -19,6 +19,7 @@ from toolpost.errors import (
     UnsupportedRevision,
     UrlElicitationRequired,
 )
+from toolpost.types import ToolAnnotations
 
 SESSION = "2025-11-25"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -219,6 +220,58 @@ def test_a_state_with_steps_is_used_once():
             with pytest.raises(InvalidParams, match=REFUSED):
                 await talk.ask(first.request_state)
         assert shipped == ["paid"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_steps_behind_the_last_question_run_once(threaded):
+    """The state holds no step yet, so the client may send the same answers again until one begins."""
+    server = Server("s")
+    paid: list[str] = []
+
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        await asyncio.gather(*(ctx.step(name, paid.append, name) for name in ("pay", "ship")))
+        return "done"
+
+    def greet_in_thread(ctx: SyncContext) -> str:
+        ctx.elicit("What is your name?", Name, key="user_name")
+        for name in ("pay", "ship"):
+            ctx.step(name, paid.append, name)
+        return "done"
+
+    work: Any = greet_in_thread if threaded else greet
+    server.tool(name="greet")(work)
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            first = await talk.ask()
+            assert (await talk.ask(first.request_state)).content[0].text == "done"
+            with pytest.raises(InvalidParams, match=REFUSED):
+                await talk.ask(first.request_state)
+        assert sorted(paid) == ["pay", "ship"]
+
+    asyncio.run(main())
+
+
+def test_a_state_of_a_destructive_tool_is_used_once():
+    server = Server("s")
+    deleted: list[str] = []
+
+    @server.tool(annotations=ToolAnnotations(destructive_hint=True))
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        deleted.append("all")
+        return "done"
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            first = await talk.ask()
+            assert (await talk.ask(first.request_state)).content[0].text == "done"
+            with pytest.raises(InvalidParams, match=REFUSED):
+                await talk.ask(first.request_state)
+        assert deleted == ["all"]
 
     asyncio.run(main())
 

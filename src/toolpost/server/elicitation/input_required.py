@@ -80,6 +80,15 @@ class CallReplay:
                 self.loaded_journal = ReplayJournal()
         return self.loaded_journal
 
+    async def claim_state(self) -> None:
+        """Use up the state that the client sent, before something that must not run twice.
+
+        Raises InvalidParams if the state was used before.
+        """
+        journal = await self.load_journal()
+        if self._incoming is not None and journal.claim is not None:
+            await self._server.request_states.claim_state(journal, self._incoming)
+
     def get_input(self) -> tuple[Mapping[str, Result], JSON]:
         """Return the answers to an `InputRequired` of this request, and its state."""
         if self.input is None:
@@ -155,7 +164,10 @@ class CallReplay:
                 f"two steps named {name!r} run at the same time, so their results are ambiguous",
                 hint="give each step a unique name",
             )
-        return journal.look_up_step(name)
+        key, written = journal.look_up_step(name)
+        if written is None:
+            await self.claim_state()
+        return key, written
 
     async def _run_step(
         self, key: str, name: str, call: Callable[[], Any], *, is_async: bool
