@@ -19,7 +19,7 @@ from toolpost.errors import (
     UnsupportedRevision,
     UrlElicitationRequired,
 )
-from toolpost.types import ToolAnnotations
+from toolpost.types import PromptReference, ToolAnnotations
 
 SESSION = "2025-11-25"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -167,8 +167,8 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
             return str(await client.call_tool("refuse"))
 
     server.tool(use)
-    server.prompt(use)
     server.resource("x://use")(use)
+    server.prompt(name="use")(lambda word="": use()).complete("word")(lambda word: use())
 
     async def main() -> None:
         ask = lambda asked: visits.append(asked.url)  # noqa: E731 - never called
@@ -177,11 +177,12 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
         ) as client:
             with pytest.raises(ToolError, match="upstream"):
                 await client.call_tool("use")
-            for work in (client.get_prompt("use"), client.read_resource("x://use")):
+            completion = client.complete(PromptReference("use"), "word", "w")
+            for work in (client.get_prompt("use"), client.read_resource("x://use"), completion):
                 with pytest.raises(RPCError) as caught:
                     await work
                 assert caught.value.code == -32603
-        assert (len(runs), visits) == (3, [])
+        assert (len(runs), visits) == (4, [])
 
     asyncio.run(main())
 
