@@ -67,6 +67,30 @@ class ForgetfulServer:
         return 200, b"application/json", json.dumps(answer).encode()
 
 
+class RelayingServer(ForgetfulServer):
+    """Answers a call with what another server has told it: that it does not know the revision."""
+
+    def answer(self, method: str, body: bytes) -> tuple[int, bytes, bytes]:
+        message = json.loads(body) if method == "POST" else {}
+        if message.get("method") != "tools/call":
+            return super().answer(method, body)
+        self.calls.append(message["params"]["name"])
+        error = {"code": UnsupportedRevision.code, "message": "no", "data": {"supported": [SESSION]}}
+        answer = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+        return 200, b"application/json", json.dumps(answer).encode()
+
+
+def test_a_relayed_error_about_the_revision_does_not_repeat_the_call():
+    async def main() -> None:
+        server = RelayingServer()
+        async with Client("http://s.test/mcp", http=server, revision=SESSION) as client:
+            with pytest.raises(UnsupportedRevision):
+                await client.call_tool("pay")
+            assert server.calls == ["pay"]
+
+    asyncio.run(main())
+
+
 def test_a_session_that_ends_during_a_call_never_repeats_the_call():
     async def main() -> None:
         server = ForgetfulServer()
