@@ -9,7 +9,7 @@ from toolpost import Handler, Server
 
 
 @pytest.mark.parametrize("kind", [Server, Handler])
-@pytest.mark.parametrize("url", ["nope://x", "redis://localhost", "memory", ""])
+@pytest.mark.parametrize("url", ["nope://x", "http://localhost", "memory", ""])
 def test_an_unknown_store_is_refused_at_once(kind, url):
     with pytest.raises(ValueError, match="memory://"):
         kind("s", store=url)
