@@ -214,7 +214,8 @@ class HttpCall(Struct, eq=False):
         if is_busy and code not in {None, RateLimited.code}:
             raise await build_refusal(response, body)
         # The server refuses the revision that it had agreed to (VER-7).
-        if code == UnsupportedRevision.code and self.session is not None and self.method != INITIALIZE:
+        is_refused = response.status == 400 and code == UnsupportedRevision.code
+        if is_refused and self.session is not None and self.method != INITIALIZE:
             raise SessionLost(SESSION_LOST_REASON, sent=False, peer=self.queue.peer)
         self._store_session_id(response)
         self._store_revision(answer)

@@ -225,10 +225,13 @@ ATTACKS = [
         "CWE-837; CWE-294; MCP specification, tools, security considerations",
         (
             f"{REPETITION}a_session_that_ends_during_a_call_never_repeats_the_call",
+            f"{REPETITION}a_relayed_error_about_the_revision_does_not_repeat_the_call",
             f"{REPETITION}a_session_that_is_deleted_during_a_call_never_repeats_the_call",
             f"{REPETITION}a_hint_counts_until_the_list_changes",
             f"{REPETITION}an_error_of_an_upstream_server_is_an_error_of_the_tool",
             f"{REPETITION}a_state_with_steps_is_used_once",
+            f"{REPETITION}steps_behind_the_last_question_run_once",
+            f"{REPETITION}a_state_of_a_destructive_tool_is_used_once",
             f"{REPETITION}a_step_that_cannot_be_stored_does_not_run",
         ),
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from hosted import call, legacy, modern, serving
 from request_state_talk import REFUSED, Name, Talk
-from toolpost import Client, Context, Server
+from toolpost import Client, Context, Server, SyncContext
 from toolpost.errors import (
     InvalidParams,
     MissingScopes,
@@ -19,6 +19,7 @@ from toolpost.errors import (
     UnsupportedRevision,
     UrlElicitationRequired,
 )
+from toolpost.types import PromptReference, ToolAnnotations
 
 SESSION = "2025-11-25"
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -64,6 +65,30 @@ class ForgetfulServer:
             events = "".join(f"data: {json.dumps(each)}\n\n" for each in (CHANGED, answer))
             return 200, b"text/event-stream", events.encode()
         return 200, b"application/json", json.dumps(answer).encode()
+
+
+class RelayingServer(ForgetfulServer):
+    """Answers a call with what another server has told it: that it does not know the revision."""
+
+    def answer(self, method: str, body: bytes) -> tuple[int, bytes, bytes]:
+        message = json.loads(body) if method == "POST" else {}
+        if message.get("method") != "tools/call":
+            return super().answer(method, body)
+        self.calls.append(message["params"]["name"])
+        error = {"code": UnsupportedRevision.code, "message": "no", "data": {"supported": [SESSION]}}
+        answer = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+        return 200, b"application/json", json.dumps(answer).encode()
+
+
+def test_a_relayed_error_about_the_revision_does_not_repeat_the_call():
+    async def main() -> None:
+        server = RelayingServer()
+        async with Client("http://s.test/mcp", http=server, revision=SESSION) as client:
+            with pytest.raises(UnsupportedRevision):
+                await client.call_tool("pay")
+            assert server.calls == ["pay"]
+
+    asyncio.run(main())
 
 
 def test_a_session_that_ends_during_a_call_never_repeats_the_call():
@@ -166,8 +191,8 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
             return str(await client.call_tool("refuse"))
 
     server.tool(use)
-    server.prompt(use)
     server.resource("x://use")(use)
+    server.prompt(name="use")(lambda word="": use()).complete("word")(lambda word: use())
 
     async def main() -> None:
         ask = lambda asked: visits.append(asked.url)  # noqa: E731 - never called
@@ -176,11 +201,12 @@ def test_an_error_of_an_upstream_server_is_an_error_of_the_tool(error, revision)
         ) as client:
             with pytest.raises(ToolError, match="upstream"):
                 await client.call_tool("use")
-            for work in (client.get_prompt("use"), client.read_resource("x://use")):
+            completion = client.complete(PromptReference("use"), "word", "w")
+            for work in (client.get_prompt("use"), client.read_resource("x://use"), completion):
                 with pytest.raises(RPCError) as caught:
                     await work
                 assert caught.value.code == -32603
-        assert (len(runs), visits) == (3, [])
+        assert (len(runs), visits) == (4, [])
 
     asyncio.run(main())
 
@@ -219,6 +245,58 @@ def test_a_state_with_steps_is_used_once():
             with pytest.raises(InvalidParams, match=REFUSED):
                 await talk.ask(first.request_state)
         assert shipped == ["paid"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_steps_behind_the_last_question_run_once(threaded):
+    """The state holds no step yet, so the client may send the same answers again until one begins."""
+    server = Server("s")
+    paid: list[str] = []
+
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        await asyncio.gather(*(ctx.step(name, paid.append, name) for name in ("pay", "ship")))
+        return "done"
+
+    def greet_in_thread(ctx: SyncContext) -> str:
+        ctx.elicit("What is your name?", Name, key="user_name")
+        for name in ("pay", "ship"):
+            ctx.step(name, paid.append, name)
+        return "done"
+
+    work: Any = greet_in_thread if threaded else greet
+    server.tool(name="greet")(work)
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            first = await talk.ask()
+            assert (await talk.ask(first.request_state)).content[0].text == "done"
+            with pytest.raises(InvalidParams, match=REFUSED):
+                await talk.ask(first.request_state)
+        assert sorted(paid) == ["pay", "ship"]
+
+    asyncio.run(main())
+
+
+def test_a_state_of_a_destructive_tool_is_used_once():
+    server = Server("s")
+    deleted: list[str] = []
+
+    @server.tool(annotations=ToolAnnotations(destructive_hint=True))
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        deleted.append("all")
+        return "done"
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            first = await talk.ask()
+            assert (await talk.ask(first.request_state)).content[0].text == "done"
+            with pytest.raises(InvalidParams, match=REFUSED):
+                await talk.ask(first.request_state)
+        assert deleted == ["all"]
 
     asyncio.run(main())
 

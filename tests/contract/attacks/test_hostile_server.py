@@ -284,12 +284,12 @@ FLOOD = 3000
 )
 def test_a_flood_ends_and_the_answer_behind_it_is_received(way, message):
     async def main():
-        async with meeting(way, timeout=15) as client:
+        async with meeting(way, timeout=60) as client:
             many = [message.replace('"n"', f'"{n}"') for n in range(FLOOD)]
             assert (await client.call_tool("say", said(*many, whole()))).text == "x"
             assert (await client.call_tool("good")).text == "ok"
 
-    run(main, 30)
+    run(main, 90)
 
 
 def test_the_limit_is_small_enough_to_be_met():

@@ -45,7 +45,7 @@ def test_the_types_of_a_client():
 
 
 def test_the_types_of_a_client_without_await():
-    with SyncClient(server(), timeout=5) as client:
+    with SyncClient(server(), timeout=30) as client:
         assert_type(client, SyncClient)
         assert_type(client.list_tools(), list[Tool])
         assert_type(client.list_tools_pages(), Iterator[ListToolsResult])

@@ -223,7 +223,7 @@ def test_the_way_of_the_first_revision_is_taken_where_it_is_named_or_found(targe
     async def main() -> None:
         http = Wire("server/discover", "initialize")
         with pytest.raises(ConnectFailed):  # our backend accepts nothing there either
-            await Client(target, http=http, connect_timeout=1.0).connect()
+            await Client(target, http=http, connect_timeout=30).connect()
         assert ("GET", "http://host/sse") in {(method, url) for method, url, _, _ in http.sent}
         probed = "server/discover" in {message for *_, message in http.sent}
         assert probed is isinstance(target, str)

@@ -61,7 +61,7 @@ def connected(server: Sloppy, revision: str, body: Callable[[Client], Any], **op
     """Run a test with a client of the server."""
 
     async def main() -> Any:
-        async with Client(server, revision=revision, timeout=5, **options) as client:
+        async with Client(server, revision=revision, timeout=30, **options) as client:
             return await body(client)
 
     return run(main())
@@ -267,7 +267,7 @@ def over_http(
         async def reply(heard: Heard) -> None:
             await heard.write(script(heard, json.loads(heard.body or b"{}")))
 
-        async with scripted(reply) as site, Client(site.url, timeout=5, **options) as client:
+        async with scripted(reply) as site, Client(site.url, timeout=30, **options) as client:
             await body(client)
 
     run(main())

@@ -246,7 +246,7 @@ def test_a_message_that_is_overtaken_twice_leaves_nothing_behind():
         inner = ScriptedChannel()
         plan = [Fault("reorder", "client", nth, seconds=60) for nth in (1, 3)]
         channel = Faulty(inner, *plan)
-        async with no_leaks(timeout=0.5):
+        async with no_leaks():
             for n in range(4):
                 await channel.send(b"%d" % n)
             await channel.close()

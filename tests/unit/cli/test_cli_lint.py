@@ -111,7 +111,9 @@ def test_a_schema_that_nests_without_an_end_is_not_followed():
     for _ in range(2000):
         deep = {"not": deep}
     found = lint_items(ITEM_KINDS["tools"], [tool(inputSchema={**OBJECT, "x-deep": deep})], LATEST)
-    assert ("fail", "tool add: the input schema is not valid: the schema is nested too deeply") in found
+    # Which library notices it first depends on the Python version.
+    (text,) = [text for verdict, text in found if verdict == "fail"]
+    assert text.startswith("tool add: the input schema is not valid: ")
 
 
 def test_problems_of_other_entries_are_found():

@@ -195,3 +195,11 @@ def test_the_order_of_the_keywords_decides_about_choices():
     assert read_choices(schema, ("enum", "const", "oneOf")) == {"a": "a", "b": "b"}
     assert read_choices(schema, ("oneOf", "enum")) == {"c": "c"}
     assert read_choices({"enum": ["a", None], "oneOf": [{"const": "c"}]}, ("enum", "oneOf")) == {}
+
+
+def test_references_of_a_form_are_not_followed():
+    """40 levels of two references each would never end."""
+    levels = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/a0", "properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": levels}
+    assert find_form_error(schema, {"x": {"y": 1}}) is None
+    assert fill_defaults(schema, {"x": 1}) == {"x": 1}

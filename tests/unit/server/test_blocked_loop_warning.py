@@ -55,6 +55,13 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
     assert "asyncio.to_thread" in text
 
 
+class Impatient(threading.Event):
+    """Is not waited for, so that the loop is looked at all the time."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
 def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(told, monkeypatch):
     async def main() -> None:
         signs = 0
@@ -67,24 +74,29 @@ def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(told, monkeypat
             return call(*args, **options)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", count)
-        async with SlowCallbackMonitor(0.2):
-            await until(lambda: signs > 3)
+        monitor = SlowCallbackMonitor(60)
+        monitor._stopping = Impatient()
+        async with monitor:
+            await until(lambda: signs > 100)
 
     asyncio.run(main())
     assert told.texts == []
 
 
 def test_a_loop_that_is_closed_under_it_ends_it(told):
-    loop = asyncio.new_event_loop()
-    lookout = SlowCallbackMonitor(0.01)
+    loop, closed = asyncio.new_event_loop(), threading.Event()
+    monitor = SlowCallbackMonitor()
 
-    async def enter() -> None:
-        await lookout.__aenter__()
+    class Late(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return not closed.wait(60)
 
-    loop.run_until_complete(enter())
+    monitor._stopping = Late()
+    loop.run_until_complete(monitor.__aenter__())
     loop.close()
-    lookout._thread.join(10)
-    assert not lookout._thread.is_alive()
+    closed.set()
+    monitor._thread.join(60)
+    assert not monitor._thread.is_alive()
     assert told.texts == []
 
 

@@ -87,6 +87,15 @@ class CallReplay:
                 self.loaded_journal = ReplayJournal()
         return self.loaded_journal
 
+    async def claim_state(self) -> None:
+        """Use up the state that the client sent, before something that must not run twice.
+
+        Raises InvalidParams if the state was used before.
+        """
+        journal = await self.load_journal()
+        if self._incoming is not None and journal.claim is not None:
+            await self._server.request_states.claim_state(journal, self._incoming)
+
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
     ) -> Result:
@@ -153,7 +162,10 @@ class CallReplay:
                 f"two steps named {name!r} run at the same time, so their results are ambiguous",
                 hint="give each step a unique name",
             )
-        return journal.look_up_step(name)
+        key, written = journal.look_up_step(name)
+        if written is None:
+            await self.claim_state()
+        return key, written
 
     async def _run_step(self, key: str, name: str, call: Callable[[], Any]) -> Raw | BaseException:
         """Return the value of a step, or its exception: some exceptions would end the loop if raised."""

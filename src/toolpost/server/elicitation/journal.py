@@ -65,6 +65,9 @@ class ReplayJournal:
     """The questions and steps of one call: `pages` of earlier runs, and the answers of this round."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
+        self.claim: tuple[str, bytes] | None = (
+            None  # what records that the state is used up, and by which run
+        )
         self.record = JournalRecord({}, {}, {}, {}, []) if pages is None else _JOURNAL_READER(pages)
         self.open_questions: dict[str, InputRequest] = {}  # of this run, by key
         self.client_answers = answers or {}
@@ -177,19 +180,34 @@ class RequestStates:
         try:
             pages = await self._unseal(params.request_state, incoming, principal)
             journal = ReplayJournal(pages, params.input_responses)
-            if self._once or journal.record.steps:
-                await self._mark_used(params.request_state)
         except (InvalidSeal, InvalidJSONValue) as error:
             reason = error.reason if isinstance(error, InvalidSeal) else str(error)
-            logger.log(
-                self._warnings.choose_level(),
-                "%s (id %.100r): request state rejected: %.200s (do all processes use the same keys?)",
-                incoming.row.name,
-                incoming.id,
-                reason,
-            )
-            raise InvalidParams("Invalid params: the requestState is not valid for this request") from None
+            raise self._reject(incoming, f"{reason} (do all processes use the same keys?)") from None
+        used = f"used/{sha256(params.request_state.encode()).hexdigest()}"
+        journal.claim = used, secrets.token_bytes(16)
+        if self._once or journal.record.steps:
+            await self.claim_state(journal, incoming)
         return journal
+
+    async def claim_state(self, journal: ReplayJournal, incoming: InboundRequest) -> None:
+        """Use up the state of a journal: what follows must not run twice. Raises InvalidParams if it did."""
+        if journal.claim is None:
+            return
+        (used, run), records = journal.claim, self._server.store.records
+        # Concurrent steps of one run claim it together.
+        if not await records.swap(used, None, run, self._lifetime) and await records.get(used) != run:
+            raise self._reject(incoming, "it was already used")
+        journal.claim = None
+
+    def _reject(self, incoming: InboundRequest, why: str) -> InvalidParams:
+        logger.log(
+            self._warnings.choose_level(),
+            "%s (id %.100r): request state rejected: %.250s",
+            incoming.row.name,
+            incoming.id,
+            why,
+        )
+        return InvalidParams("Invalid params: the requestState is not valid for this request")
 
     async def seal(self, journal: ReplayJournal, incoming: InboundRequest, principal: str | None) -> str:
         """Return the state that the client carries."""
@@ -225,12 +243,6 @@ class RequestStates:
         if pages is None:
             raise InvalidSeal("it is not in the store: it has expired, or another store has it")
         return pages
-
-    async def _mark_used(self, state: str) -> None:
-        """Refuse a state that was used before: the code behind a step must not run twice."""
-        seen = f"used/{sha256(state.encode()).hexdigest()}"
-        if not await self._server.store.records.swap(seen, None, b"1", self._lifetime):
-            raise InvalidSeal("it was already used")
 
     @property
     def _audience(self) -> str:

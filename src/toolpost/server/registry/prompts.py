@@ -88,9 +88,12 @@ class CompletableEntry(FunctionEntry[P, R, ItemT]):
         parameters = inspect.signature(fn).parameters.values()
         given = (value, known)[: sum(parameter.kind in positional for parameter in parameters)]
         is_async = inspect.iscoroutinefunction(fn)
-        found = fn(*given) if is_async else await self._threads.run_in_thread(lambda: fn(*given))
-        if inspect.isawaitable(found):
-            found = await found
+        try:
+            found = fn(*given) if is_async else await self._threads.run_in_thread(lambda: fn(*given))
+            if inspect.isawaitable(found):
+                found = await found
+        except RPCError as error:
+            raise to_own_error(error) from error
         return CompleteResult(completion=_limit_completion(found))
 
 

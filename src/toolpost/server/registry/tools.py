@@ -79,6 +79,10 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
             return replace(self.tool, output_schema=self.result_converter.wrapped_schema)
         return self.tool  # `downgrade` removes what peers without structured output do not know
 
+    @property
+    def _is_destructive(self) -> bool:
+        return self.tool.annotations is not None and self.tool.annotations.destructive_hint is True
+
     def update(
         self,
         *,
@@ -99,6 +103,8 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         assert incoming is not None, "only a request calls a tool"
         try:
             arguments: Any = bound.read(params.arguments)
+            if params.request_state is not None and self._is_destructive:
+                await context.replay.claim_state()
             if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)
                 async with limit:

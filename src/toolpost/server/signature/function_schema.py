@@ -66,9 +66,9 @@ class Parameter(Struct, frozen=True):
 
 def _find_docstring(chain: list[Any]) -> str | None:
     """Return the docstring of the function, else that of the class of a callable object."""
-    written = [layer.__doc__ for layer in chain if inspect.isroutine(layer) and layer.__doc__]
-    classes = [layer.__doc__ for layer in chain if not isinstance(layer, functools.partial)]
-    return next(iter(written + classes), None)
+    layers = [layer for layer in chain if not isinstance(layer, functools.partial)]
+    written = [layer.__doc__ for layer in layers if inspect.isroutine(layer) and layer.__doc__]
+    return next(iter([*written, *(layer.__doc__ for layer in layers)]), None)
 
 
 def _inspect_parameters(fn: Callable[..., Any], written: Any) -> list[inspect.Parameter]:
