@@ -35,12 +35,9 @@ _nesting: Final = _NestingDepth()
 class DirectReceiver(Protocol):
     """Takes messages without the queue while it waits for them. Server conversations implement it."""
 
-    def is_free(self) -> bool:
-        """Whether the next message may be taken now."""
+    def take_data(self, data: bytes, /) -> bool:
+        """Take the next message; False if it has to wait in the queue. Neither waits nor raises."""
         ...
-
-    def take_data(self, data: bytes, /) -> None:
-        """Take the next message. Neither waits nor raises."""
 
 
 class SendLimiter:
@@ -90,7 +87,7 @@ class MessageQueue:
         self.on_room: Callable[[], None] | None = None  # called after each read, while a pipe is paused
         # Gets each message as it comes, decoded if it was put so: no task has to wake up.
         self.on_message: Callable[[Any], object] | None = None
-        self.receiver: DirectReceiver | None = None  # the same; calls `receive` while it is not free
+        self.receiver: DirectReceiver | None = None  # the same; calls `receive` while it takes none
         self.related_request: RequestId | None = None  # on whose stream the current message came
         self._waiting: asyncio.Future[None] | None = None
         self._direct_count = 0  # messages that were taken directly since the last that waited
@@ -160,15 +157,14 @@ class MessageQueue:
             and not (waiting.done() or self.arrived)
             and (depth := _nesting.depth) < MAX_NESTED_RECEIVES
             and self._direct_count < MAX_DIRECT_MESSAGES
-            and receiver.is_free()
         ):
             _nesting.depth = depth + 1
             self._direct_count += 1
             try:
-                receiver.take_data(message)
+                if receiver.take_data(message):
+                    return
             finally:
                 _nesting.depth = depth
-            return
         self.arrived.append(message)
         if waiting is not None:
             self._wake()

@@ -11,7 +11,7 @@ import pytest
 from raw_server import ALL, Clock, run
 from toolpost.client.client import Client
 from toolpost.client.connection.dispatcher import Dispatcher
-from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
@@ -85,7 +85,7 @@ class Harness:
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
-        return asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
+        return asyncio.create_task(self.link.request(CallLimits(**limits), "tools/list"))
 
 
 async def turns() -> None:

@@ -162,8 +162,8 @@ def _check_store(world: World, server: Server, ledger: Ledger) -> None:
     """Finished streams leave nothing behind, and every record expires."""
     store: Any = server.store
     records, logs = store.records._values._items, store.logs._logs._items
-    kept = [key for key, (_, until) in records.items() if until == inf and key != KEYS]
-    kept += [key for key, (_, until) in logs.items() if until > world.time()]
+    kept = [key for key, item in records.items() if item.expires == inf and key != KEYS]
+    kept += [key for key, item in logs.items() if item.expires > world.time()]
     if kept:
         ledger.wrong.append(f"the store keeps {kept}")
 
