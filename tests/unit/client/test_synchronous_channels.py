@@ -11,7 +11,7 @@ import pytest
 from raw_server import ALL, Clock, run
 from toolpost.client.client import Client
 from toolpost.client.connection.dispatcher import Dispatcher
-from toolpost.client.connection.pending import NO_LIMITS, CallLimits
+from toolpost.client.connection.pending import CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection

@@ -95,7 +95,7 @@ class Dispatcher:
 
     # ----------------------------------------------------------------- requests
 
-    def request(  # noqa: PLR0917 - `run_with_retry` passes them by position
+    def request(
         self,
         limits: CallLimits,
         method: str | Row,
