@@ -74,7 +74,9 @@ class ServerConversation:
         # On a channel over HTTP (`sse`), each request has its own headers and principal.
         self._http_channel: Any = channel if hasattr(channel, "principal_of") else None
         # Some channels call `take_data` for a message instead of returning it from `receive`.
-        self._set_taker: Callable[[ServerConversation | None], None] | None = getattr(channel, "serve", None)
+        self._serve_directly: Callable[[Callable[[bytes], bool] | None], None] | None = getattr(
+            channel, "serve", None
+        )
         self.connection.is_unordered = self._http_channel is not None
         self.lifespan = lifespan
         self.is_remote = not getattr(channel, "local", False)
@@ -106,8 +108,8 @@ class ServerConversation:
         web = self._http_channel
         self.handler.broadcaster.add_subscriber(self)
         try:
-            if self._set_taker is not None:
-                self._set_taker(self)
+            if self._serve_directly is not None:
+                self._serve_directly(self.take_data)
             while True:
                 await self._delivery.wait_until_writable()
                 data = await self.channel.receive()
@@ -121,8 +123,8 @@ class ServerConversation:
             await self._delivery.wait_until_sent()  # a client that has stopped sending may still read
         finally:
             self.handler.broadcaster.remove_subscriber(self)
-            if self._set_taker is not None:
-                self._set_taker(None)
+            if self._serve_directly is not None:
+                self._serve_directly(None)
             await self._end()
 
     def _defer(self, data: bytes, sender: Principal | None) -> None:
