@@ -332,7 +332,7 @@ class ServerReader:
         row, params = listing.row, types.PaginatedRequestParams(cursor=cursor)
 
         async def fetch(dispatcher: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
-            return await self._session.send(dispatcher, limits, row, params), dispatcher
+            return await dispatcher.request(limits, row, params), dispatcher
 
         if cursor is None:
             try:

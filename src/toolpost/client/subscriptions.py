@@ -220,10 +220,10 @@ class ChangeListener:
             raise MCPError(f"the server will not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
 
     async def _subscribe(self, uri: str, limits: CallLimits) -> None:
-        await self.dispatcher.request(RESOURCES_SUBSCRIBE, SubscribeParams(uri=uri), limits=limits)
+        await self.dispatcher.request(limits, RESOURCES_SUBSCRIBE, SubscribeParams(uri=uri))
 
     async def _unsubscribe(self, uri: str, limits: CallLimits) -> None:
-        await self.dispatcher.request(RESOURCES_UNSUBSCRIBE, SubscribeParams(uri=uri), limits=limits)
+        await self.dispatcher.request(limits, RESOURCES_UNSUBSCRIBE, SubscribeParams(uri=uri))
 
     def _wanted_lists(self) -> list[ChangeKind]:
         """Return the lists to subscribe to."""

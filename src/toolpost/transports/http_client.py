@@ -128,7 +128,7 @@ class HttpChannel(HttpClientChannel):
             raise LocalProtocolError(f"this message cannot be sent: {error.message}") from error
         if isinstance(message, JSONRPCRequest):
             is_stateless = message.method != INITIALIZE and has_protocol_version(message.params)
-            fields = self._prepare_headers(self._mirror_headers(message)) if is_stateless else None
+            fields = self._mirror_headers(message) if is_stateless else None
             self._start_call(message.id, message.method, data, fields)
         elif isinstance(message, JSONRPCNotification):
             await self._post_notification(message, data)
@@ -159,24 +159,21 @@ class HttpChannel(HttpClientChannel):
             if method == INITIALIZE:
                 session = self._session = SessionHeaders()
                 self._stop_listening()
-            fields = None if session is None else session.prepared
-            if fields is None:
-                fields = self._prepare_headers({} if session is None else session.fields)
-                if session is not None:
-                    session.prepared = fields
+            fields = {} if session is None else session.fields
         call = HttpCall(request_id, method, session, self._sender, self._queue, self._http.max_answer)
         if request_id in self._calls:
             self._track_task(self._calls[request_id].task)
         # Kept in `_calls` until it ends: unlike `_tasks`, that needs no callback.
-        call.task = asyncio.get_running_loop().create_task(self._run_call(call, data, fields))
+        work = self._run_call(call, data, {**_POST_HEADERS, **fields})
+        call.task = asyncio.get_running_loop().create_task(work)
         self._calls[request_id] = call
 
     async def _run_call(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
-        """Post a request with headers that the sender has prepared; hand on messages up to the answer."""
+        """Post a request; hand on messages up to the answer."""
         cut = None
         try:
             try:
-                async with self._sender.send("POST", fields, data, prepared=True) as response:
+                async with self._sender.send("POST", fields, data) as response:
                     if response.headers.get("content-type") == JSON or not is_event_stream(response):
                         await call.read_whole(response)
                         return
@@ -241,9 +238,6 @@ class HttpChannel(HttpClientChannel):
                 peer=self._http.label,
             ) from None
 
-    def _prepare_headers(self, fields: Mapping[str, str]) -> Mapping[str, str]:
-        return self._sender.prepare_headers({**_POST_HEADERS, **fields})
-
     def _find_headers(self, outgoing: OutboundRequest) -> Mapping[str, str]:
         """Return the headers of a stateless request; those that repeat only a name are cached."""
         row, params = outgoing.row, outgoing.params
@@ -257,7 +251,7 @@ class HttpChannel(HttpClientChannel):
         if fields is None:
             raw = UNSET if params is None else Raw(jsonrpc.encode(params))
             mirrored = self._mirror_headers(JSONRPCRequest(outgoing.id, row.name, raw), row)
-            fields = self._prepare_headers({**mirrored, headers.VERSION: outgoing.revision.date})
+            fields = {**mirrored, headers.VERSION: outgoing.revision.date}
             if is_cacheable:
                 if len(self._header_cache) >= MAX_CACHED_HEADERS:
                     self._header_cache.clear()

@@ -158,12 +158,6 @@ class SessionHeaders(Struct, eq=False):
     """The headers that every request of a session after the first one carries (HTTPL-25, HTTPL-30)."""
 
     fields: dict[str, str] = field(default_factory=dict[str, str])
-    prepared: Mapping[str, str] | None = None  # the same, once the sender has prepared them
-
-    def set_header(self, name: str, value: str) -> None:
-        """Add a header to every request from now on."""
-        self.fields[name] = value
-        self.prepared = None
 
     @property
     def id(self) -> str | None:
@@ -317,7 +311,7 @@ class HttpCall(Struct, eq=False):
             return
         if not headers.is_valid_session_id(name):
             raise RequestFailed("the server sent an invalid session id")
-        self.session.set_header(headers.SESSION, name)
+        self.session.fields[headers.SESSION] = name
 
     def _store_revision(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> None:
         """Store the revision of a session that was opened, before the answer is handed on."""
@@ -328,4 +322,4 @@ class HttpCall(Struct, eq=False):
         except InvalidJSONValue:
             return  # the caller will reject it
         if date in REVISIONS:
-            self.session.set_header(headers.VERSION, date)
+            self.session.fields[headers.VERSION] = date

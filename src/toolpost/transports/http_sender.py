@@ -192,10 +192,6 @@ class HttpSender:
         is_our_client = http.http is None or isinstance(http.http, str)
         self._headers = {"user-agent": f"toolpost/{__version__}"} if is_our_client else {}
         self._headers |= http.headers or {}
-        # An optional method of a backend: returns headers in a form that is faster to send.
-        self._prepare: Callable[[Mapping[str, str]], Mapping[str, str]] | None = getattr(
-            self._backend, "prepare_headers", None
-        )
         self._authorizer: Authorizer | None = make_authorizer(http.auth)
         is_local: bool = getattr(self._backend, "local", False)
         self._requires_encryption = isinstance(self._authorizer, BearerToken) and not is_local
@@ -229,11 +225,6 @@ class HttpSender:
                 scope.reschedule(None if self._pending_logins else until)
         self._on_login_pending(self._pending_logins > 0)
 
-    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Merge headers with those of the target, in a form that is fast to send again."""
-        whole = {**self._headers, **headers}
-        return whole if self._prepare is None else self._prepare(whole)
-
     @asynccontextmanager
     async def send(
         self,
@@ -242,17 +233,15 @@ class HttpSender:
         body: bytes | None = None,
         *,
         url: str | None = None,
-        prepared: bool = False,
     ) -> AsyncGenerator[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
-        `headers` override those of the target. `prepared` means that they come from `prepare_headers`. Raises
-        RequestFailed without a response of this origin, AuthError if the server rejects our credentials.
+        `headers` override those of the target. Raises RequestFailed without a response of this origin,
+        AuthError if the server rejects our credentials.
         """
         here, authorizer = url or self._http.url, self._authorizer
-        if not prepared or self._prepare is None:  # other backends might change cached headers
-            headers = {**self._headers, **headers}
-        redirects, again, whole = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS, headers
+        ours = whole = {**self._headers, **headers}
+        redirects, again = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS
         try:
             if self._requires_encryption:
                 check_encrypted(here)
@@ -263,7 +252,7 @@ class HttpSender:
                     request = OutgoingRequest(self._http.url, method, here, is_unattended())
                     with _wrap_auth_errors(authorizer):
                         sent = await authorizer.headers(request)
-                whole = {**headers, **sent} if sent else headers
+                whole = {**ours, **sent} if sent else ours
                 async with self._backend.send(method, here, whole, body) as response:
                     if response.status in _REDIRECT_STATUSES:
                         here, redirects = _follow_redirect(here, response, redirects), redirects - 1

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.protocol.events import OutboundRequest
@@ -30,17 +30,6 @@ class _NestingDepth(threading.local):
 
 
 _nesting: Final = _NestingDepth()
-
-
-class DirectReceiver(Protocol):
-    """Takes messages without the queue while it waits for them. Server conversations implement it."""
-
-    def is_free(self) -> bool:
-        """Whether the next message may be taken now."""
-        ...
-
-    def take_data(self, data: bytes, /) -> None:
-        """Take the next message. Neither waits nor raises."""
 
 
 class SendLimiter:
@@ -90,7 +79,8 @@ class MessageQueue:
         self.on_room: Callable[[], None] | None = None  # called after each read, while a pipe is paused
         # Gets each message as it comes, decoded if it was put so: no task has to wake up.
         self.on_message: Callable[[Any], object] | None = None
-        self.receiver: DirectReceiver | None = None  # the same; calls `receive` while it is not free
+        # The same while a reader waits; returns False for a message that has to go through the queue.
+        self.take_data: Callable[[bytes], bool] | None = None
         self.related_request: RequestId | None = None  # on whose stream the current message came
         self._waiting: asyncio.Future[None] | None = None
         self._direct_count = 0  # messages that were taken directly since the last that waited
@@ -152,23 +142,22 @@ class MessageQueue:
             else:
                 self.on_oversized(message)
             return
-        receiver, waiting = self.receiver, self._waiting
+        take_data, waiting = self.take_data, self._waiting
         if (
-            receiver is not None
+            take_data is not None
             and waiting is not None
             and isinstance(message, bytes)
             and not (waiting.done() or self.arrived)
             and (depth := _nesting.depth) < MAX_NESTED_RECEIVES
             and self._direct_count < MAX_DIRECT_MESSAGES
-            and receiver.is_free()
         ):
             _nesting.depth = depth + 1
             self._direct_count += 1
             try:
-                receiver.take_data(message)
+                if take_data(message):
+                    return
             finally:
                 _nesting.depth = depth
-            return
         self.arrived.append(message)
         if waiting is not None:
             self._wake()
@@ -219,9 +208,9 @@ class QueueChannel(ABC):
         """Report messages that are dropped because of their length to `callback` instead of the log."""
         self._queue.on_oversized = callback
 
-    def serve(self, receiver: DirectReceiver | None) -> None:
-        """Give messages to `receiver` at once while it waits for them; None ends that."""
-        self._queue.receiver = receiver
+    def serve(self, take_data: Callable[[bytes], bool] | None) -> None:
+        """Pass messages to `take_data` at once while a reader waits for them; None ends that."""
+        self._queue.take_data = take_data
 
     async def close(self) -> None:
         """End the channel and free its resources. Closing twice is fine: the second caller waits."""

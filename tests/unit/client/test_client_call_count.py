@@ -16,8 +16,8 @@ import toolpost
 from toolpost import Client
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 
-MAX_CALLS = 44
-MAX_CALLS_WITH_META = 52
+MAX_CALLS = 43
+MAX_CALLS_WITH_META = 51
 """With `meta=`, its keys are checked, and merged with what the era demands."""
 
 PROGRAM = """

@@ -8,6 +8,7 @@ import pytest
 
 from raw_server import ALL, run
 from toolpost.client.connection.dispatcher import Dispatcher
+from toolpost.client.connection.pending import NO_LIMITS
 from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
@@ -49,7 +50,7 @@ class Bounded:
 
     async def start(self, count: int) -> list[asyncio.Task[Result]]:
         """Requests with the ids 1 and so on, all of them sent."""
-        calls = [asyncio.create_task(self.link.request("tools/list")) for _ in range(count)]
+        calls = [asyncio.create_task(self.link.request(NO_LIMITS, "tools/list")) for _ in range(count)]
         for _ in calls:
             await self.channel.next_sent()
         return calls

@@ -9,7 +9,7 @@ import pytest
 from raw_server import ALL, Clock, run
 from toolpost.client.connection.dispatcher import CALLBACK_CLOSE_TIMEOUT, Dispatcher
 from toolpost.client.connection.incoming import MAX_QUEUED_CALLBACKS
-from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.errors import (
     CapabilityNotDeclared,
@@ -76,7 +76,7 @@ class Harness:
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
-        return asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
+        return asyncio.create_task(self.link.request(CallLimits(**limits), "tools/list"))
 
 
 async def turns(count: int = 10) -> None:
@@ -162,7 +162,7 @@ def test_unsupported_methods_fail_at_once():
     async def main() -> None:
         async with Harness(LATEST) as it:
             with pytest.raises(LocalProtocolError, match="ping"):
-                await it.link.request("ping")
+                await it.link.request(NO_LIMITS, "ping")
             with pytest.raises(LocalProtocolError):
                 await it.link.notify("notifications/roots/list_changed")
             assert it.channel.raw == []
@@ -437,7 +437,7 @@ def ask(number: int | str = 7, method: str = "roots/list") -> dict[str, Any]:
 def test_an_ask_is_answered_beside_everything_else():
     async def main() -> None:
         async def answer(_: InboundRequest) -> Result:
-            await it.link.request("tools/list")  # a callback may ask back
+            await it.link.request(NO_LIMITS, "tools/list")  # a callback may ask back
             return ListRootsResult([Root("file:///a")])
 
         async with Harness(answer=answer) as it:
@@ -860,7 +860,7 @@ def test_a_channel_that_does_not_return_bytes_is_reported(data, kind, caplog):
         with pytest.raises(
             ChannelClosed, match=rf"ScriptedChannel\.receive\(\) must return bytes, not {kind}"
         ):
-            await it.link.request("tools/list")
+            await it.link.request(NO_LIMITS, "tools/list")
         await it.link.close()
 
     run(main())

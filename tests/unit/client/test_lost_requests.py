@@ -7,7 +7,7 @@ import pytest
 
 from raw_server import ALL, Clock, run
 from toolpost.client.connection.dispatcher import LOST_SESSION_TIMEOUT, Dispatcher
-from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.pending import NO_LIMITS, CallLimits
 from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
@@ -62,7 +62,7 @@ class Harness:
         assert not self.connection.outgoing
 
     async def start(self, **limits: Any) -> "asyncio.Task[Result]":
-        task = asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
+        task = asyncio.create_task(self.link.request(CallLimits(**limits), "tools/list"))
         await self.channel.next_sent()
         return task
 
@@ -136,7 +136,7 @@ def test_a_notification_that_is_not_accepted_is_an_error_and_not_the_end():
                 await it.link.notify("notifications/initialized")
             it.channel.broken = LocalProtocolError("no header can carry it")
             with pytest.raises(LocalProtocolError, match="no header"):
-                await it.link.request("tools/list")
+                await it.link.request(NO_LIMITS, "tools/list")
             it.channel.broken = None
             assert it.link.end_reason is None
             await it.start()
@@ -201,7 +201,7 @@ def test_later_requests_report_the_lost_session():
             with pytest.raises(
                 SessionLost, match=r"^them: the session is forgotten \(try again\)$"
             ) as caught:
-                await it.link.request("tools/list")
+                await it.link.request(NO_LIMITS, "tools/list")
             assert caught.value is not it.link.end_reason
             assert caught.value.sent is False
             assert caught.value.retry_safe

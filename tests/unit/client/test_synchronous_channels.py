@@ -85,7 +85,7 @@ class Harness:
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
-        return asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
+        return asyncio.create_task(self.link.request(CallLimits(**limits), "tools/list"))
 
 
 async def turns() -> None:

@@ -24,6 +24,7 @@ from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, Raw, RequestId, Result, WireStruct
+from toolpost.types.initialize import LOG_LEVEL, LogLevel
 from toolpost.types.notifications import NotificationParams
 
 CALLBACK_CLOSE_TIMEOUT: Final = 5.0  # seconds for callbacks to finish on close, and again once cancelled
@@ -60,6 +61,7 @@ class Dispatcher:
         self.callback_queue = CallbackQueue(self.spawn)  # for notifications; runs empty before the end
         self.calls: dict[RequestId, PendingCall] = {}
         self.on_end: Callable[[Dispatcher], object] = lambda _: None  # called once
+        self.log_level: LogLevel | None = None  # of the stateless era: every request carries it
         self.has_response = False  # whether a request was answered; reset by `reconnect` after the handshake
         self._channel = channel
         self._features: Any = channel
@@ -95,18 +97,19 @@ class Dispatcher:
 
     def request(
         self,
+        limits: CallLimits,
         method: str | Row,
         params: WireStruct | Mapping[str, JSON] | None = None,
-        *,
         meta: Mapping[str, JSON] | None = None,
-        limits: CallLimits = NO_LIMITS,
         party: LocalPeer | None = None,
     ) -> Coroutine[Any, Any, Result]:
         """Send a request; the result is awaited at once. Nothing was sent if this raises instead."""
         if self.end_reason is not None:
             self.check_open()
+        if self.log_level is not None:
+            meta = {LOG_LEVEL: self.log_level, **(meta or {})}
         progress = limits.extendable or limits.progress is not None
-        outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
+        outgoing = self.connection.request(method, params, meta=meta or None, progress=progress, party=party)
         return self.run(outgoing, limits)
 
     async def run(self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS) -> Result:

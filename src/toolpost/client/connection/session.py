@@ -46,7 +46,7 @@ from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import LOGGING_SET_LEVEL, PING, SERVER_DISCOVER, Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Result, WireStruct
-from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
+from toolpost.types.initialize import LogLevel, SetLevelParams
 from toolpost.types.notifications import LogParams
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for `on_log`: a stateless server sends no log without a level
@@ -71,7 +71,6 @@ class ClientSession:
     ) -> None:
         self.stats = Stats()
         self.reader = ServerReader(self, self.stats, strict=options.strict, cache=options.cache)
-        self.log_level: LogLevel | None = None  # the level that every request of the stateless era carries
         self.listener: ChangeListener
         # Convert the results of extensions.
         self.result_resolvers: dict[type[Result], Callable[[Any], Awaitable[Result]]] = {}
@@ -136,7 +135,7 @@ class ClientSession:
             self._state_to_restore = frozenset(), None
         elif self._state_to_restore is None:
             self._state_to_restore = self.listener.watched_uris, self._requested_log_level
-        self.log_level = self._requested_log_level = None
+        self._requested_log_level = None
         self.reader.reset()
         handshake = Handshake(
             self._connector,
@@ -196,10 +195,11 @@ class ClientSession:
             return
         self._requested_log_level = level
         if opened.revision.stateless:
-            self.log_level = level or (DEFAULT_LOG_LEVEL if self._event_callbacks.log is not None else None)
+            default = None if self._event_callbacks.log is None else DEFAULT_LOG_LEVEL
+            opened.dispatcher.log_level = level or default
         elif level is not None:
             try:
-                await opened.dispatcher.request(LOGGING_SET_LEVEL, SetLevelParams(level=level), limits=limits)
+                await opened.dispatcher.request(limits, LOGGING_SET_LEVEL, SetLevelParams(level=level))
             except MCPError as error:
                 logger.warning("could not restore the log level %s: %.1000s", level, error)
 
@@ -256,22 +256,8 @@ class ClientSession:
         checked = None if meta is None else check_mapping("meta", meta)
         safe = True if retry is None and method in RETRY_SAFE_METHODS else retry
         return self.run_with_retry(
-            self.send, limits, method, params, checked, party, safe=safe, started=started
+            Dispatcher.request, limits, method, params, checked, party, safe=safe, started=started
         )
-
-    def send(  # noqa: PLR0917 - `run_with_retry` passes them by position
-        self,
-        dispatcher: Dispatcher,
-        limits: CallLimits,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        party: LocalPeer | None = None,
-    ) -> Awaitable[Result]:
-        """Send a request over this connection only, with the log level where it applies."""
-        if self.log_level is not None:
-            meta = {LOG_LEVEL: self.log_level, **(meta or {})}
-        return dispatcher.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def run_with_retry(
         self,
@@ -352,13 +338,13 @@ class ClientSession:
 
         async def apply(dispatcher: Dispatcher, limits: CallLimits) -> None:
             if not dispatcher.connection.revision.stateless:
-                await self.send(dispatcher, limits, LOGGING_SET_LEVEL, SetLevelParams(level=level))
+                await dispatcher.request(limits, LOGGING_SET_LEVEL, SetLevelParams(level=level))
             elif not has_capability(self.last_connection.result.capabilities, "logging"):
                 raise CapabilityNotDeclared(
                     "logging", "the server does not offer 'logging'", peer=dispatcher.peer_name
                 )
             else:
-                self.log_level = level  # every request carries it from here on
+                dispatcher.log_level = level  # every request carries it from here on
 
         await self.run_with_retry(apply, limits, safe=True)
         self._requested_log_level = level
@@ -366,7 +352,7 @@ class ClientSession:
     async def ping(self, dispatcher: Dispatcher, limits: CallLimits) -> None:
         """Check that the server answers; in the stateless era by `server/discover`."""
         stateless = dispatcher.connection.revision.stateless
-        await self.send(dispatcher, limits, SERVER_DISCOVER if stateless else PING)
+        await dispatcher.request(limits, SERVER_DISCOVER if stateless else PING)
 
     # ----------------------------------------------------------------- from the server
 

@@ -74,7 +74,9 @@ class ServerConversation:
         # On a channel over HTTP (`sse`), each request has its own headers and principal.
         self._http_channel: Any = channel if hasattr(channel, "principal_of") else None
         # Some channels call `take_data` for a message instead of returning it from `receive`.
-        self._set_taker: Callable[[ServerConversation | None], None] | None = getattr(channel, "serve", None)
+        self._serve_directly: Callable[[Callable[[bytes], bool] | None], None] | None = getattr(
+            channel, "serve", None
+        )
         self.connection.is_unordered = self._http_channel is not None
         self.lifespan = lifespan
         self.is_remote = not getattr(channel, "local", False)
@@ -106,8 +108,8 @@ class ServerConversation:
         web = self._http_channel
         self.handler.broadcaster.add_subscriber(self)
         try:
-            if self._set_taker is not None:
-                self._set_taker(self)
+            if self._serve_directly is not None:
+                self._serve_directly(self.take_data)
             while True:
                 await self._delivery.wait_until_writable()
                 data = await self.channel.receive()
@@ -121,8 +123,8 @@ class ServerConversation:
             await self._delivery.wait_until_sent()  # a client that has stopped sending may still read
         finally:
             self.handler.broadcaster.remove_subscriber(self)
-            if self._set_taker is not None:
-                self._set_taker(None)
+            if self._serve_directly is not None:
+                self._serve_directly(None)
             await self._end()
 
     def _defer(self, data: bytes, sender: Principal | None) -> None:
@@ -239,21 +241,21 @@ class ServerConversation:
         elif isinstance(event, MessageDropped):
             logger.debug("dropped: %s %s", event.reason, event.error or "")
 
-    def is_free(self) -> bool:
-        """For channels: return whether the next message may go to `take_data`."""
-        return not (self._is_handshaking or self._is_processing or self._delivery.is_busy())
-
-    def take_data(self, data: bytes) -> None:
-        """For channels: process the next message without a turn of the loop for it."""
+    def take_data(self, data: bytes) -> bool:
+        """For channels: process the next message without a turn of the loop for it; False if it must wait."""
+        delivery = self._delivery
+        if self._is_handshaking or self._is_processing or delivery.queued or delivery.unsent_bytes:
+            return False
         self._is_processing = True  # within one process, the peer may reply before this returns
         try:
             for event in self._receive(data):
                 if not isinstance(event, _ANSWERABLE):
                     self._process_silent_event(event, None)
                 elif (response := self._begin_response(event)) is not None:
-                    self._delivery.send_soon(response, event.id)
+                    delivery.send_soon(response, event.id)
         finally:
             self._is_processing = False
+        return True
 
     def _begin_response(self, incoming: InboundRequest | InvalidMessageReceived) -> bytes | None:
         """Return the response if it is ready at once; otherwise a task sends it."""
@@ -392,8 +394,8 @@ class ResponseDelivery:
     """Backpressure: counts the responses that wait for a client that reads slowly."""
 
     __slots__ = (
-        "_answer", "_file", "_offer", "_on_disk", "_queued", "_send", "_spawn", "_turn", "_unsent_bytes",
-        "_writable",
+        "_answer", "_file", "_offer", "_on_disk", "_send", "_spawn", "_turn", "_writable", "queued",
+        "unsent_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -405,27 +407,23 @@ class ResponseDelivery:
         # A channel on which each request has a stream of its own ends it with the response.
         self._answer: Callable[[bytes, RequestId], Awaitable[None]] | None = getattr(channel, "answer", None)
         self._spawn = spawn
-        self._queued: set[asyncio.Task[None]] = set()  # responses of `send_soon` that had to wait
-        self._unsent_bytes = 0
+        self.queued: set[asyncio.Task[None]] = set()  # responses of `send_soon` that had to wait
+        self.unsent_bytes = 0
         self._writable: asyncio.Event | None = None
         self._file: IO[bytes] | None = None  # has the responses that wait on disk
         self._on_disk = 0  # how many they are
         self._turn = asyncio.Lock()  # lets them go on, first come, first served
-
-    def is_busy(self) -> bool:
-        """Return whether a response of `send_soon` still waits for the channel, or many others."""
-        return bool(self._queued) or self._is_full()
 
     def offer(self, data: bytes) -> bool:
         """Offer a response to the channel; return whether it was taken at once."""
         return self._offer is not None and self._offer(data)
 
     def send_soon(self, data: bytes, request_id: RequestId | None) -> None:
-        """Send a response at once, or in the background; until it is sent, `is_busy` is true."""
+        """Send a response at once, or in the background; until it is sent, it is one of `queued`."""
         if self._offer is None or not self._offer(data):
             task = self._spawn(self.deliver(data, request_id))
-            self._queued.add(task)
-            task.add_done_callback(self._queued.discard)
+            self.queued.add(task)
+            task.add_done_callback(self.queued.discard)
 
     async def deliver(self, data: bytes, request_id: RequestId | None) -> None:
         """Send a response that may have to wait until the client reads."""
@@ -434,14 +432,14 @@ class ResponseDelivery:
             del data
             data = await waiting
         size = len(data) + RESPONSE_OVERHEAD
-        self._unsent_bytes += size
+        self.unsent_bytes += size
         try:
             await self.answer(data, request_id)
         except ChannelClosed:
             logger.debug("the client disconnected before the response to %r was sent", request_id)
         finally:
-            self._unsent_bytes -= size
-            if self._unsent_bytes <= MAX_UNSENT_BYTES and self._writable is not None:
+            self.unsent_bytes -= size
+            if self.unsent_bytes <= MAX_UNSENT_BYTES and self._writable is not None:
                 self._writable.set()
 
     async def _wait_on_disk(self, data: bytes) -> bytes:
@@ -477,14 +475,14 @@ class ResponseDelivery:
                 await self._wait_for_room()
 
     def _is_full(self) -> bool:
-        return self._unsent_bytes > MAX_UNSENT_BYTES or self._turn.locked()
+        return self.unsent_bytes > MAX_UNSENT_BYTES or self._turn.locked()
 
     async def _wait_for_room(self) -> None:
-        while self._unsent_bytes > MAX_UNSENT_BYTES:
+        while self.unsent_bytes > MAX_UNSENT_BYTES:
             self._writable = asyncio.Event()
             await self._writable.wait()
 
     async def wait_until_sent(self) -> None:
         """Wait until all responses of `send_soon` are sent."""
-        if self._queued:
-            await asyncio.wait(self._queued)
+        if self.queued:
+            await asyncio.wait(self.queued)

@@ -37,14 +37,17 @@ class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
         """Set the work, and the future that it waits for."""
         self._work, self._waits_for = work, waits_for
 
-    def send(self, value: Any, /) -> Any:
-        """Run the next step of the work."""
+    def __next__(self) -> Any:
         if self._work is None:
             raise StopIteration
         if self._is_resumed:
-            return self._work.send(value)
+            return self._work.send(None)
         self._is_resumed = True
         return self._waits_for
+
+    def send(self, _value: Any, /) -> Any:
+        """Run the next step of the work. Event loops send nothing but None."""
+        return next(self)
 
     def throw(self, *error: Any) -> Any:
         """Raise an error in the work, such as a cancellation."""
@@ -61,9 +64,6 @@ class StartedCoroutine(Coroutine[Any, Any, T], Generic[T]):
         """End the work."""
         if self._work is not None:
             self._work.close()
-
-    def __next__(self) -> Any:
-        return self.send(None)
 
     def __await__(self) -> Generator[Any, Any, T]:
         return cast("Generator[Any, Any, T]", self)

@@ -11,7 +11,6 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 from aiohttp.connector import Connection
-from multidict import CIMultiDict, istr
 from yarl import URL
 
 from toolpost.errors import RequestFailed
@@ -72,10 +71,6 @@ class AiohttpBackend:
     ) -> "_AiohttpExchange":
         """Send a request, as `Backend` promises."""
         return _AiohttpExchange(partial(self._request, method, url, headers, body))
-
-    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Return headers in aiohttp's own form, which it need not convert for each request."""
-        return CIMultiDict((istr(name), value) for name, value in headers.items())
 
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
