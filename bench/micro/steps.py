@@ -126,8 +126,8 @@ def convert_value() -> Many:
 
 def encode_result() -> Many:
     """Encode the result."""
-    result = _answer()
-    return _many(lambda: jsonrpc.encode_response(1, result))
+    result: Any = _answer()
+    return _many(lambda: jsonrpc.encode(jsonrpc.JSONRPCResponse(1, result)))
 
 
 # --------------------------------------------------------------------- the whole way

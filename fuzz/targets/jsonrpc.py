@@ -143,7 +143,7 @@ def _written(message: JSONRPCMessage) -> bytes:
         case JSONRPCNotification():
             return jsonrpc.encode_notification(message.method, message.params)
         case JSONRPCResponse():
-            return jsonrpc.encode_response(message.id, message.result)
+            return jsonrpc.encode(message)
         case JSONRPCErrorResponse():
             error = RPCError(message.message, message.data, code=message.code)
             return jsonrpc.encode_error(message.id, error)

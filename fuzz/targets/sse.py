@@ -86,4 +86,4 @@ def _there_and_back(data: bytes) -> None:
         ]
         assert (decoder.retry, decoder.last_event_id) == (half, text)
     assert EventStreamDecoder().feed(sse.encode_event(data)) == [ServerSentEvent(_END.sub(b"\n", data))]
-    assert EventStreamDecoder().feed(sse.encode_comment(text)) == []
+    assert EventStreamDecoder().feed(sse.KEEP_ALIVE) == []

@@ -280,7 +280,7 @@ def _written(message: Any, row: Row | None = None) -> bytes:
         case JSONRPCNotification(method=method, params=params):
             return jsonrpc.encode_notification(method, _params(params, row))
         case JSONRPCResponse(id=request_id, result=result):
-            return jsonrpc.encode_response(request_id, _result(result, row))
+            return jsonrpc.encode(jsonrpc.JSONRPCResponse(request_id, _result(result, row)))
         case JSONRPCErrorResponse(id=request_id, code=code, message=said, data=data):
             return jsonrpc.encode_error(request_id, errors.make_rpc_error(code, said, data, session=False))
         case _:

@@ -22,7 +22,7 @@ was answered or cancelled is forgotten.
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from msgspec.structs import replace
 
@@ -30,10 +30,10 @@ from toolpost.errors import CapabilityNotDeclared, LocalProtocolError, RemotePro
 from toolpost.protocol import eras, jsonrpc
 from toolpost.protocol import receive as receive_module
 from toolpost.protocol.downgrade import downgrade_value
-from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, prepare_params
+from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, prepare_params, stamp_request
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
 from toolpost.protocol.forward import ForwardedResult, find_error_code, restamp_result
-from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
+from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 from toolpost.protocol.lifecycle import Lifecycle, LifecycleState
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import (
@@ -218,13 +218,15 @@ class Connection:
         incoming = self.incoming.get(request_id)
         if incoming is None:
             return None
+        whole: Any = result
         if type(result) is ForwardedResult:
-            result = restamp_result(self.local_peer, incoming, result)
-        if isinstance(result, Result):
-            result = ERAS[incoming.peer.revision.era].stamp_result(self.local_peer, incoming, result)
-        elif type(result) is not Raw:
-            raise LocalProtocolError(f"a response must be a Result or Raw, not {type(result).__name__}")
-        data = jsonrpc.encode_response(incoming.id, result)  # 1 and True are one key, but not one id
+            whole = restamp_result(self.local_peer, incoming, result)
+        if isinstance(whole, Result):
+            whole = ERAS[incoming.peer.revision.era].stamp_result(self.local_peer, incoming, whole)
+        elif type(whole) is not Raw:
+            raise LocalProtocolError(f"a response must be a Result or Raw, not {type(whole).__name__}")
+        # 1 and True are one key, but not one id.
+        data = jsonrpc.encode(JSONRPCResponse(incoming.id, whole))
         del self.incoming[request_id]
         if incoming.row.name == INITIALIZE:
             self.lifecycle.move("answered")
@@ -282,7 +284,7 @@ class Connection:
                 wrong = eras.explain_invalid_meta_key(key)
                 if wrong:
                     raise LocalProtocolError(f"invalid key in _meta: {wrong}")
-            stamp = ERAS[revision.era].stamp_request(party or self.local_peer, revision, meta, token)
+            stamp = stamp_request(party or self.local_peer, revision, meta, token)
             whole = prepare_params(params, stamp, revision)
         data = jsonrpc.encode_request(request_id, row.name, whole)
         self.next_id += 1
@@ -307,7 +309,7 @@ class Connection:
         if row.result is None:
             raise LocalProtocolError(f"{row.name} is a notification, not a request")
         self._check_declared(row, revision, params)
-        facts = ERAS[revision.era].stamp_request(self.local_peer, revision, None, None)
+        facts = stamp_request(self.local_peer, revision, None, None)
         encoded = jsonrpc.encode(facts or {})
         members = encoded[:-1] + b"," if facts else encoded[:-1]
         meta, state = Raw(encoded) if facts else UNSET, self.lifecycle.state

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from toolpost import types
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue
 from toolpost.protocol.revisions import Revision
 from toolpost.types import JSON, UNSET, Content, Raw
 
-_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 _OBJECT_TYPE: Final = Raw(b'"object"')
 
 V = TypeVar("V")
@@ -171,10 +170,10 @@ def _downgrade_tool(tool: types.Tool | Raw, revision: Revision) -> types.Tool | 
 
 
 def _downgrade_raw_tool(tool: Raw, revision: Revision) -> Raw:
-    members = {} if revision.structured == "any" else _MEMBERS_READER(tool)
+    members = {} if revision.structured == "any" else MEMBERS_READER(tool)
     schema = members.pop("outputSchema", None)
     with suppress(InvalidJSONValue):  # the schema is not an object
-        if schema is None or (revision.structured and _MEMBERS_READER(schema).get("type") == _OBJECT_TYPE):
+        if schema is None or (revision.structured and MEMBERS_READER(schema).get("type") == _OBJECT_TYPE):
             return tool
     return Raw(jsonrpc.encode(members))
 

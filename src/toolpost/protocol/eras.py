@@ -1,4 +1,4 @@
-"""The two eras of the protocol, each a class with the same five hooks.
+"""The two eras of the protocol, each a class with the same three hooks.
 
 `SessionEra`: a handshake, then both sides may send requests. `StatelessEra`: every request carries its own
 facts in `_meta`, and a server asks for input by its result. Owns the keys of `_meta`. Knows no transports.
@@ -22,14 +22,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, describe_decode_error
 from toolpost.protocol.local_peer import Capabilities, LocalPeer, has_capability
-from toolpost.protocol.methods import (
-    INITIALIZE,
-    RESOURCES_SUBSCRIBE,
-    ROWS,
-    SERVER_DISCOVER,
-    SUBSCRIPTIONS_LISTEN,
-    Row,
-)
+from toolpost.protocol.methods import INITIALIZE, ROWS, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN, Row
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, UNSET, Meta, Raw, Result, Struct, Unset, WireStruct
 
@@ -158,7 +151,6 @@ _SENDER_META_KEYS: Final = frozenset(
 """The keys of `_meta` that only the sender of a request may set."""
 
 _NULL: Final = Raw(b"null")
-_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 
 
 def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
@@ -166,6 +158,18 @@ def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
     # In a session the log level is set once, by a request of its own.
     dropped = _SENDER_META_KEYS if revision.stateless else _SENDER_META_KEYS | {types.LOG_LEVEL}
     return {key: value for key, value in meta.items() if key not in dropped}
+
+
+def stamp_request(
+    party: LocalPeer, revision: Revision, meta: Mapping[str, JSON] | None, token: types.ProgressToken | None
+) -> Meta | None:
+    """Return the `_meta` of a request; a stateless one has our name and capabilities (META-7 … META-9)."""
+    stamped = drop_sender_meta(meta, revision) if meta else {}
+    if revision.stateless:
+        stamped |= party.build_meta(revision)
+    if token is not None:
+        stamped["progressToken"] = token
+    return stamped or None
 
 
 def prepare_params(
@@ -181,7 +185,7 @@ def prepare_params(
         return {**plain, "_meta": _merge_meta(plain.get("_meta"), meta, revision)}
     params = downgrade_value(params, revision)
     if "meta" not in params.__struct_fields__:
-        return params if meta is None else {**_MEMBERS_READER(jsonrpc.encode(params)), "_meta": meta}
+        return params if meta is None else {**jsonrpc.MEMBERS_READER(jsonrpc.encode(params)), "_meta": meta}
     own: Any = getattr(params, "meta", None) or None  # UNSET is false
     if own is not None or meta is not None:
         params = copy(params)
@@ -196,7 +200,7 @@ def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
         return meta or {}
     try:
         return {
-            **drop_sender_meta(_MEMBERS_READER(own) if isinstance(own, Raw) else own, revision),
+            **drop_sender_meta(jsonrpc.MEMBERS_READER(own) if isinstance(own, Raw) else own, revision),
             **(meta or {}),
         }
     except (InvalidJSONValue, AttributeError) as error:
@@ -218,19 +222,6 @@ class SessionEra:
             protocol_version=connection.revision.date, capabilities=capabilities, client_info=party.info
         )
         return connection.request(INITIALIZE, params)
-
-    def stamp_request(
-        self,
-        party: LocalPeer,  # noqa: ARG002 - a hook
-        revision: Revision,
-        meta: Mapping[str, JSON] | None,
-        token: types.ProgressToken | None,
-    ) -> Meta | None:
-        """Return the caller's members, and the progress token if there is one."""
-        stamped = drop_sender_meta(meta, revision) if meta else {}
-        if token is not None:
-            stamped["progressToken"] = token
-        return stamped or None
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:  # noqa: ARG002 - a hook
         """Return the result without the members of the stateless era."""
@@ -259,11 +250,6 @@ class SessionEra:
             )
         return connection.request(method, params)
 
-    def listen(self, connection: "Connection", wanted: types.SubscriptionFilter) -> "list[OutboundRequest]":
-        """Make a subscription for each resource; list changes come unasked."""
-        uris = wanted.resource_subscriptions or ()
-        return [connection.request(RESOURCES_SUBSCRIBE, types.SubscribeParams(uri=uri)) for uri in uris]
-
 
 # --------------------------------------------------------------------- the stateless era
 
@@ -291,20 +277,6 @@ class StatelessEra:
         return Peer(
             revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None
         )
-
-    def stamp_request(
-        self,
-        party: LocalPeer,
-        revision: Revision,
-        meta: Mapping[str, JSON] | None,
-        token: types.ProgressToken | None,
-    ) -> Meta:
-        """Return revision, identity and capabilities, on every request (META-7 … META-9)."""
-        facts = party.build_meta(revision)
-        stamped = {**drop_sender_meta(meta, revision), **facts} if meta else dict(facts)
-        if token is not None:
-            stamped["progressToken"] = token
-        return stamped
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
         """Return the result with its type, cache hints and server name (MSG-11, META-16)."""
@@ -354,10 +326,6 @@ class StatelessEra:
                 missing, f"{method} needs the client capability {missing!r}", {"requiredCapabilities": needed}
             )
         return types.InputRequest(method, Raw(jsonrpc.encode(downgrade_value(params, revision))))
-
-    def listen(self, connection: "Connection", wanted: types.SubscriptionFilter) -> "list[OutboundRequest]":
-        """Make one long request whose stream carries all notifications."""
-        return [connection.request(SUBSCRIPTIONS_LISTEN, types.ListenParams(notifications=wanted))]
 
 
 def check_extension_result(party: LocalPeer, incoming: "InboundRequest", kind: str) -> None:

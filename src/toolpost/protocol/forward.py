@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from toolpost.errors import InvalidParams, LocalProtocolError, ResourceNotFound, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import CORE_RESULT_TYPES, check_extension_result
-from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import CLIENT, RESOURCES_READ, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types.base import Params, Raw, Result, Struct
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from toolpost.protocol.events import InboundRequest
     from toolpost.protocol.local_peer import LocalPeer
 
-_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 _OPTIONAL_MEMBERS_READER: Final = JSONReader(cast("type[dict[str, Raw] | None]", dict[str, Raw] | None))
 _STATELESS_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 """The members of results that the session era does not have."""
@@ -82,7 +81,7 @@ _get_raw_row: Final = lru_cache(maxsize=256)(_build_raw_row)
 def read_members(params: bytes | Raw) -> dict[str, Raw]:
     """Return the members of parameters, not decoded. Raises LocalProtocolError if they are not an object."""
     try:
-        return _MEMBERS_READER(Raw(params))
+        return MEMBERS_READER(Raw(params))
     except InvalidJSONValue as error:
         raise LocalProtocolError(f"the parameters to forward are not a JSON object: {error}") from error
 
@@ -109,7 +108,7 @@ def restamp_result(
     known = target.requests[CLIENT].get(incoming.row.name)
     if complete and known is not None and not _understands(target, source):
         return known.read_result(Raw(forwarded.raw), "complete")
-    members = _MEMBERS_READER(Raw(forwarded.raw))
+    members = MEMBERS_READER(Raw(forwarded.raw))
     meta: dict[str, Any] = _OPTIONAL_MEMBERS_READER(members["_meta"]) or {} if "_meta" in members else {}
     meta.pop(SERVER_INFO, None)
     spliced: dict[str, Any] = {**members}

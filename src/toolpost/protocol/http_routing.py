@@ -20,6 +20,7 @@ from toolpost.protocol import headers
 from toolpost.protocol.eras import STATELESS_ERA, Peer, has_protocol_version, read_meta
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import (
+    MEMBERS_READER,
     InvalidJSONValue,
     JSONReader,
     JSONRPCMessage,
@@ -28,7 +29,7 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, Row
-from toolpost.protocol.receive import DecodedRequest, decode_stateless_request
+from toolpost.protocol.receive import DecodedRequest, decode_ordinary_request
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, Struct
 
@@ -55,8 +56,6 @@ _METHOD: Final = headers.METHOD.encode()
 _NAME: Final = headers.NAME.encode()
 _SESSION: Final = headers.SESSION.encode()
 _REVISIONS: Final = {date.encode(): revision for date, revision in REVISIONS.items()}
-
-
 _MESSAGES_WITH_METHOD: Final = (JSONRPCRequest, JSONRPCNotification)
 
 _STATUS_BY_CODE: Final[dict[int, int]] = {
@@ -83,9 +82,9 @@ def classify(
     """
     version = sent.get(_VERSION)
     known = None if version is None else _REVISIONS.get(version.strip(b" \t"))
-    if known is not None and known.stateless and isinstance(message, JSONRPCRequest):
-        is_repeated = sent.get(_METHOD) == message.method.encode()
-        decoded = decode_stateless_request(party, known, message) if is_repeated else None
+    if known is not None and known.date in party.supported and isinstance(message, JSONRPCRequest):
+        is_repeated = known.stateless and sent.get(_METHOD) == message.method.encode()
+        decoded = decode_ordinary_request(party, known, message) if is_repeated else None
         if decoded is not None:
             return StatelessRoute(decoded, decoded[3])
     # An unknown version can only be newer than ours.
@@ -154,7 +153,6 @@ def _check_method(sent: RawHeaders, method: str) -> None:
 
 # --------------------------------------------------------------------- mirrored parameters
 
-_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 _STRING_READER: Final = JSONReader(str)
 HeaderAnnotations: TypeAlias = Mapping[str, tuple[str, ...]]  # as `headers.find_annotations` returns them
 
@@ -199,7 +197,7 @@ def mirror_headers(
     mirrored = {headers.VERSION: version, headers.METHOD: method}
     row = row or LATEST.requests[CLIENT].get(method)
     if row is not None and row.member is not None:
-        members = _MEMBERS_READER(message.params)
+        members = MEMBERS_READER(message.params)
         mirrored[headers.NAME] = headers.encode_value(_STRING_READER(members.get(row.member, Raw(b"null"))))
         if annotated:
             mirrored |= headers.mirror_arguments(annotated, members.get("arguments", UNSET))

@@ -103,15 +103,9 @@ _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE: Final = re.compile(b"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
-# The shortest envelopes. The bytes that a message has besides its envelope and its parts bound what else is
-# in it, and a second `"id":0,` needs seven: below that there is no duplicate member.
-_FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
-_FRAME_NOTIFICATION: Final = len('{"jsonrpc":"2.0","method":""}')
-_FRAME_RESPONSE: Final = len('{"jsonrpc":"2.0","id":,"result":}')
-_FRAME_ERROR: Final = len('{"jsonrpc":"2.0","error":}')
-_FRAME_PARAMS: Final = len(',"params":')
-_SHORTEST_MEMBER: Final = len('"id":0,')
-_FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
+# The shortest envelopes with a duplicate member, without the values of their members.
+_DUPLICATE_IN_REQUEST: Final = len('{"jsonrpc":"2.0","id":0,"id":,"method":"","params":}')
+_DUPLICATE_IN_RESPONSE: Final = len('{"jsonrpc":"2.0","id":0,"id":,"result":}')
 _NULL: Final = b"null"
 _ESCAPED_QUOTE: Final = b"\\u0022"
 
@@ -121,23 +115,15 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec checks UTF-8 in decoded values only, not in raw ones
-        size = len(data)
         # A text of n bytes nests at most n/2 levels.
-        if size > 2 * depth and data.count(b"[") + data.count(b"{") > depth and is_deep(data, depth):
+        if len(data) > 2 * depth and data.count(b"[") + data.count(b"{") > depth and is_deep(data, depth):
             raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
         envelope = _decode_envelope(data)
         if envelope.jsonrpc != "2.0":
             raise make_invalid_request('member "jsonrpc" must be "2.0"', data)
-        method, params, identity = envelope.method, envelope.params, envelope.id
-        if method is UNSET:
+        if envelope.method is UNSET:
             return _read_response(data, envelope)
-        if params is not UNSET and (type(identity) is int or type(identity) is str):
-            # Most are requests with no room for a duplicate member.
-            inner, id_size = len(params), len(identity if type(identity) is str else str(identity))
-            if size - inner - len(method) - id_size < _FULL_REQUEST and inner != len(_NULL):
-                _check_unique_keys(params, data)
-                return JSONRPCRequest(identity, method, params)
-        return _read_request(data, envelope, method)
+        return _read_request(data, envelope, envelope.method)
     except DECODE_ERRORS as error:
         repaired = _replace_lone_surrogates(data)
         if repaired != data:
@@ -159,16 +145,16 @@ def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCReque
     identity, params = envelope.id, envelope.params
     if identity is not UNSET and type(identity) is not int and type(identity) is not str:
         raise make_invalid_request('member "id" must be a string or an integer', data)
-    size = len(method) + (_FRAME_NOTIFICATION if identity is UNSET else _FRAME_REQUEST)
+    # Most are requests without room for a duplicate member.
+    rest = len(data) - len(str(identity)) - len(method) - len(params or b"")
+    if rest >= _DUPLICATE_IN_REQUEST or params is UNSET or identity is UNSET:
+        _check_unique_members(data, envelope, params, rest)
     if params is not UNSET:
-        size += _FRAME_PARAMS + len(params)
-    if len(data) - size >= _SHORTEST_MEMBER:
-        _check_unique_members(data, envelope, params, size)
-    if params is not UNSET:
-        if len(params) == len(_NULL) and bytes(params) == _NULL:
+        text = bytes(params)
+        if text == _NULL:
             params = UNSET  # not in the specification, but common
         else:
-            _check_unique_keys(params, data)
+            _check_unique_keys(text, data)
     if identity is UNSET:
         return JSONRPCNotification(method, params)
     return JSONRPCRequest(identity, method, params)
@@ -184,9 +170,9 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
     if type(identity) is int or type(identity) is str:
         if result is not UNSET:
-            size = _FRAME_RESPONSE + len(result)
-            if len(data) - size >= _SHORTEST_MEMBER:
-                _check_unique_members(data, envelope, result, size)
+            rest = len(data) - len(str(identity)) - len(result)
+            if rest >= _DUPLICATE_IN_RESPONSE:
+                _check_unique_members(data, envelope, result, rest)
             return JSONRPCResponse(identity, result)
     elif identity is not None or error is UNSET:
         raise make_invalid_request('the "id" of a response must be a string or an integer', data)
@@ -197,7 +183,7 @@ def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRP
         raise make_invalid_request(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
     if type(failure.code) is not int:
         raise make_invalid_request("an error code must be an integer", data)
-    _check_unique_members(data, envelope, error, _FRAME_ERROR + len(error))
+    _check_unique_members(data, envelope, error, len(data) - len(error))
     return JSONRPCErrorResponse(identity, failure.code, failure.message, _decode_error_data(failure.data))
 
 
@@ -222,22 +208,17 @@ def _decode_error_data(data: Raw | Unset) -> JSON:
         return str(data, "utf-8")
 
 
-def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, size: int) -> None:
-    """Refuse duplicate members; the envelope needs `size` bytes besides its id, `part` is its value."""
-    rest = len(data) - size
-    quotes = 4 if envelope.method is UNSET else 8
-    if type(envelope.id) is str:
-        quotes += 4
-        rest -= len(envelope.id) + 2
-    elif envelope.id is not UNSET:
-        quotes += 2
-        rest -= len(str(envelope.id))
-    if rest < _SHORTEST_MEMBER:
-        return
+def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, rest: int) -> None:
+    """Refuse duplicate members; `part` is params, result or error, `rest` the bytes besides all values."""
+    method, identity = envelope.method, envelope.id
+    # Two quotes for each known member, and for each string among their values.
+    quotes = 4 if method is UNSET else 8
+    if identity is not UNSET:
+        quotes += 4 if type(identity) is str else 2
     if part is not UNSET:
         quotes += 2 + bytes(part).count(b'"')
     if quotes == data.count(b'"'):
-        return  # the rest is white space behind commas and colons
+        return  # the rest is white space
     if rest > MAX_UNKNOWN_BYTES:
         raise make_invalid_request(f"unknown members exceed {MAX_UNKNOWN_BYTES} bytes", data)
     names = _decode_names(data)
@@ -245,12 +226,15 @@ def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, s
         raise make_invalid_request("a member of the message appears twice", data)
 
 
-def _check_unique_keys(params: Raw, data: bytes) -> None:
-    """Refuse objects with a key twice: a gateway could read another value than we do."""
-    text = bytes(params)
+def _check_unique_keys(text: bytes, data: bytes) -> None:
+    """Refuse parameters with a key twice in an object: a gateway could read another value than we do."""
     try:
-        # Decoding keeps one of two values, with fewer quotes. Only this escape becomes a quote when encoded.
-        if _ESCAPED_QUOTE not in text and text.count(b'"') == _encode_value(_decode_value(text)).count(b'"'):
+        # Decoding keeps one of two values, so what is encoded again is shorter, and has fewer quotes.
+        again = _encode_value(_decode_value(text))
+        if again == text:
+            return  # compact, as most programs write it
+        # Only this escape becomes a quote when it is encoded.
+        if _ESCAPED_QUOTE not in text and text.count(b'"') == again.count(b'"'):
             return
     except (*DECODE_ERRORS, OverflowError):  # a number or a text that Python cannot hold
         pass
@@ -436,6 +420,9 @@ class JSONReader(Generic[T]):
             raise InvalidJSONValue(describe_decode_error(error)) from error
 
 
+MEMBERS_READER: Final = JSONReader(dict[str, Raw])  # the members of an object, not decoded
+
+
 # --------------------------------------------------------------------- writing
 
 
@@ -468,13 +455,6 @@ def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  #
 def encode_notification(method: str, params: Any = UNSET) -> bytes:
     """Encode a notification."""
     return encode(JSONRPCNotification(method, params))
-
-
-def encode_response(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
-    """Encode a response."""
-    if type(result) is Raw and type(id) is int:  # nothing is left to be encoded
-        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
-    return encode(JSONRPCResponse(id, result))
 
 
 def encode_error(id: RequestId | None, error: RPCError, code: int | None = None) -> bytes:  # noqa: A002 - the protocol's word

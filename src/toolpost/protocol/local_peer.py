@@ -59,7 +59,6 @@ class LocalPeer:
         self.extensions = tuple(extensions)
         self.extra_rows = collect_rows(self.extensions, rows or {})
         """The methods that no revision has, or that an extension has changed."""
-        self._capability_cache: dict[str, bool] = {}
         self._meta_by_revision: dict[str, Meta] = {}
         self.served_rows = {date: self._select_served_rows(REVISIONS[date]) for date in DATES}
         """By date of a revision: the requests that the other end may send, if we declare their capability."""
@@ -97,10 +96,7 @@ class LocalPeer:
 
     def has_capability(self, path: str) -> bool:
         """Return whether we declare a capability."""
-        known = self._capability_cache.get(path)
-        if known is None:
-            known = self._capability_cache[path] = has_capability(self.capabilities, path)
-        return known
+        return has_capability(self.capabilities, path)
 
     def select_capabilities(self, revision: Revision) -> Capabilities:
         """Return our capabilities in a revision: with its extensions, and without what it lacks."""

@@ -45,8 +45,6 @@ TASKS_CANCEL: Final = "tasks/cancel"
 ROOTS_LIST: Final = "roots/list"
 SAMPLING_CREATE_MESSAGE: Final = "sampling/createMessage"
 ELICITATION_CREATE: Final = "elicitation/create"
-FEATURES: Final = frozenset({"tools", "resources", "prompts"})
-"""The capabilities that some servers have but do not declare: a client asks all the same."""
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 PROGRESS: Final = "notifications/progress"

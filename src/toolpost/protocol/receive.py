@@ -127,8 +127,6 @@ def handle_request(
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
-        raw = message.params
-        decoded = decoded or _decode_ordinary_request(connection, message)
         row, params, meta, peer = decoded or _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
@@ -147,7 +145,7 @@ def handle_request(
             error = InvalidParams(f"Invalid params for {method}: {describe_decode_error(error)}")
         return InvalidMessageReceived(error, jsonrpc.encode_error(message.id, error), message.id)
     token = None if meta.progress_token is UNSET else meta.progress_token
-    incoming = InboundRequest(message.id, row, params, peer, raw, token)
+    incoming = InboundRequest(message.id, row, params, peer, message.params, token)
     connection.incoming[message.id] = incoming
     return incoming
 
@@ -157,50 +155,38 @@ DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]  # row, parameter
 
 def _decode_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest:
     """Decode any request, with errors that name the fault."""
-    method, raw = message.method, message.params
+    method, raw, peer, local_peer = message.method, message.params, connection.peer, connection.local_peer
+    if connection.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
+        revision = local_peer.newest if peer is None else peer.revision
+        decoded = decode_ordinary_request(local_peer, revision, message, peer)
+        if decoded is not None:
+            return decoded
     meta = read_meta(raw)
     peer = _identify_peer(connection, method, meta)
-    row = connection.local_peer.served_rows[peer.revision.date].get(method)
+    row = local_peer.served_rows[peer.revision.date].get(method)
     if row is None:
         row = _make_forwarded_row(connection, method, peer.revision)
     return row, row.read_params.decode(b"{}" if raw is UNSET else raw), meta, peer
 
 
-def _decode_ordinary_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest | None:
-    """Decode an ordinary request to a server in one pass; None if it needs the general way."""
-    peer, local_peer = connection.peer, connection.local_peer
-    if message.params is UNSET or connection.role != SERVER:
-        return None
-    if peer is None:
-        newest = local_peer.newest
-        return decode_stateless_request(local_peer, newest, message) if newest.stateless else None
-    row = local_peer.served_rows[peer.revision.date].get(message.method)
-    if row is None or row.params is InitializeParams or connection.lifecycle.state != "ready":
+def decode_ordinary_request(
+    local_peer: LocalPeer, revision: Revision, message: JSONRPCRequest, peer: Peer | None = None
+) -> DecodedRequest | None:
+    """Decode an ordinary request to a server in one pass; None if it needs the general way, with its errors.
+
+    `peer` is the client of a session; without one, the request is stateless, in a revision that we support.
+    """
+    row = local_peer.served_rows[revision.date].get(message.method)
+    if row is None or message.params is UNSET or row.name == INITIALIZE:
         return None
     try:
         params: Any = row.read_whole.decode(message.params)
     except DECODE_ERRORS:
         return None
     meta: RequestMeta = params.meta or NO_META
-    return None if meta.protocol_version is not UNSET else (row, params, meta, peer)
-
-
-def decode_stateless_request(
-    local_peer: LocalPeer, revision: Revision, message: JSONRPCRequest
-) -> DecodedRequest | None:
-    """Decode an ordinary stateless request in one pass; None if it needs the general way, with its errors."""
-    version = revision.date
-    if version not in local_peer.supported:
-        return None
-    row = local_peer.served_rows[version].get(message.method)
-    if row is None or message.params is UNSET:
-        return None
-    try:
-        params = row.read_whole.decode(message.params)
-    except DECODE_ERRORS:
-        return None
-    meta: RequestMeta | None = params.meta
-    if meta is None or meta.protocol_version != version or meta.client_capabilities is UNSET:
+    if peer is not None:
+        return None if meta.protocol_version is not UNSET else (row, params, meta, peer)
+    if meta.protocol_version != revision.date or meta.client_capabilities is UNSET or not revision.stateless:
         return None
     peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
     return row, params, meta, peer

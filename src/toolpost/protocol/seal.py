@@ -26,11 +26,8 @@ from toolpost.errors import InvalidSeal, MCPError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-
 MIN_KEY: Final = 32  # bytes of key material: as many as the keys derived from it have
-MAX_SEALED: Final = (
-    64 * 1024
-)  # characters: room for a journal, a bound on the work of hashing untrusted input
+MAX_SEALED: Final = 64 * 1024  # characters: room for a journal, a bound on the work for untrusted input
 
 _MAC_FORM: Final = 1
 _AES_FORM: Final = 2

@@ -15,6 +15,9 @@ _COLON: Final = 0x3A
 _LF: Final = 0x0A  # a search for a number is far cheaper than one for bytes
 _CR: Final = 0x0D
 
+KEEP_ALIVE: Final = b": \n\n"
+"""A comment, which readers skip (HTTPM-8); the blank line is for those that look at blocks of the stream."""
+
 
 # --------------------------------------------------------------------- writing
 
@@ -32,7 +35,8 @@ def encode_event(
     Raises ValueError if `event`, `id` or `retry` (milliseconds) cannot be written.
     """
     if _LF in data or _CR in data:
-        data = _normalize_newlines(data).replace(b"\n", b"\ndata: ")
+        # A reader sees no difference between CR, LF and CRLF.
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     fields = b"" if id is None else _encode_field("id", id)
     if event is not None:
         fields += _encode_field("event", event)
@@ -48,20 +52,6 @@ def encode_message(data: bytes, stream: bytes, number: int) -> bytes:
     if _LF in data or _CR in data:
         return encode_event(data, event="message", id=f"{stream.decode()}.{number}")
     return b"id: %b.%d\nevent: message\ndata: %b\n\n" % (stream, number, data)
-
-
-def encode_comment(text: str = "") -> bytes:
-    """Encode a comment, which readers skip: it keeps a quiet connection alive (HTTPM-8).
-
-    The blank line behind it is for readers that look at the stream in blocks.
-    """
-    lines = _normalize_newlines(text.encode("utf-8", "replace")).replace(b"\n", b"\n: ")
-    return b": %b\n\n" % lines
-
-
-def _normalize_newlines(text: bytes) -> bytes:
-    """Write LF for each CRLF and each CR: a reader sees no difference between the three."""
-    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _encode_field(name: str, value: str) -> bytes:

@@ -12,12 +12,12 @@ from toolpost.client.connection.pending import NO_LIMITS
 from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS_ERA, Peer
+from toolpost.protocol.eras import Peer
 from toolpost.protocol.framing import LineBuffer, OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
-from toolpost.types import ClientCapabilities, Implementation, Result, SubscriptionFilter
+from toolpost.types import ClientCapabilities, Implementation, Result
 
 LIMIT = 1000
 LONG = b'{"text":"%s"}' % (b"x" * LIMIT)
@@ -136,7 +136,8 @@ def test_without_an_id_none_of_several_requests_is_blamed(line):
 def test_a_subscription_is_not_taken_for_the_request():
     async def main() -> None:
         it = Bounded(LATEST)
-        (outgoing,) = STATELESS_ERA.listen(it.link.connection, SubscriptionFilter(tools_list_changed=True))
+        wanted = {"notifications": {"toolsListChanged": True}}
+        outgoing = it.link.connection.request("subscriptions/listen", wanted)
         listen = it.link.register_call(outgoing)
         await it.link.start_call(listen)
         await it.channel.next_sent()

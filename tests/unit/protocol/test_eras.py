@@ -54,7 +54,6 @@ from toolpost.types import (
     ListToolsResult,
     Raw,
     ServerCapabilities,
-    SubscriptionFilter,
     Tool,
     ToolChoice,
     WireStruct,
@@ -653,39 +652,6 @@ def test_most_things_cannot_be_asked(method):
     server = Connection(SERVER_PARTY)
     with pytest.raises(LocalProtocolError, match=f"{method} cannot be sent to a client"):
         STATELESS_ERA.make_client_request(server, _call(server), method, ClientRequestParams())
-
-
-# --------------------------------------------------------------------- listen
-
-WANTED = SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["file:///a", "file:///b"])
-
-
-@every_session
-def test_a_session_subscribes_to_each_resource(revision):
-    client = talk(revision).client
-    subscriptions = [parse(outgoing.data) for outgoing in SESSION_ERA.listen(client, WANTED)]
-    assert [(said["method"], said["params"]) for said in subscriptions] == [
-        ("resources/subscribe", {"uri": "file:///a"}),
-        ("resources/subscribe", {"uri": "file:///b"}),
-    ]
-    assert SESSION_ERA.listen(client, SubscriptionFilter(tools_list_changed=True)) == []
-
-
-def test_a_session_subscribes_only_where_that_was_declared():
-    conversation = talk(LATEST_SESSION, server=party(without(SERVER_CAN, "resources.subscribe")))
-    with pytest.raises(CapabilityNotDeclared, match=r"resources\.subscribe"):
-        SESSION_ERA.listen(conversation.client, WANTED)
-    assert conversation.client.outgoing == {}
-
-
-def test_a_stateless_client_listens_with_one_request():
-    [outgoing] = STATELESS_ERA.listen(talk(LATEST).client, WANTED)
-    said = parse(outgoing.data)
-    assert said["method"] == "subscriptions/listen"
-    assert said["params"]["notifications"] == {
-        "toolsListChanged": True,
-        "resourceSubscriptions": ["file:///a", "file:///b"],
-    }
 
 
 # --------------------------------------------------------------------- introductions

@@ -36,7 +36,6 @@ from toolpost.protocol.jsonrpc import (
     encode_error,
     encode_notification,
     encode_request,
-    encode_response,
     is_batch,
 )
 from toolpost.protocol.local_peer import LocalPeer
@@ -80,6 +79,10 @@ in_every_slot = pytest.mark.parametrize(
 everywhere = pytest.mark.parametrize(
     "around", [pytest.param(around, id=name) for name, around in EVERYWHERE.items()]
 )
+
+
+def encode_response(*members: Any) -> bytes:
+    return encode(JSONRPCResponse(*members))
 
 
 def refusal(data: bytes, read: Any = decode, **options: Any) -> RemoteProtocolError:
@@ -1412,3 +1415,41 @@ def test_a_batch_has_a_length():
     assert refused.value.answer is not None
     assert refused.value.answer.code == -32600
     assert len(decode_batch(encode_batch([item]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "has_duplicate"),
+    [
+        (b'{"a":1,"b":{"a":1}}', False),
+        (b'{ "a": 1, "b": [{"a": 1.0}, {"a": "\\u00e9"}] }', False),
+        (b'{"a":"\\u0022"}', False),
+        (b'{"a":1e400}', False),
+        (b'{"a":1,"a":1}', True),
+        (b'{"b":{"a":1, "a":2}}', True),
+        (b'{"b":[{"a":1,"\\u0061":2}]}', True),
+        (b'{"a":"\\u0022","b":{"c":1,"c":1}}', True),
+        (b'{"a":1e400,"a":1}', True),
+    ],
+)
+def test_an_object_in_parameters_has_each_key_once(params, has_duplicate):
+    data = b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % params
+    if has_duplicate:
+        with pytest.raises(RemoteProtocolError, match="appears twice in an object"):
+            decode(data)
+    else:
+        assert decode(data) == JSONRPCRequest(1, "m", Raw(params))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"jsonrpc":"2.0","id":0,"id":1,"method":"m","params":{}}',
+        b'{"jsonrpc":"2.0","id":0,"method":"","method":"m"}',
+        b'{"jsonrpc":"2.0","method":"m","params":{},"params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":0,"result":0}',
+        b'{"jsonrpc":"2.0","id":0,"\\u0069d":1,"result":0}',
+    ],
+)
+def test_the_shortest_duplicate_members_are_found(data):
+    with pytest.raises(RemoteProtocolError, match="a member of the message appears twice"):
+        decode(data)

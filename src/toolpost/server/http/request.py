@@ -339,7 +339,7 @@ class HttpExchange:
     async def _send_keep_alive(self) -> None:
         try:
             if self.streaming and not self.has_ended:
-                await self.send_chunk(sse.encode_comment())
+                await self.send_chunk(sse.KEEP_ALIVE)
             if self.pulse is not None:
                 await self.pulse()
         except Exception:  # the writer of the stream will report it

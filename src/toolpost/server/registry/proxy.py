@@ -7,17 +7,15 @@ request.
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from toolpost.principal import parse_scopes
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.jsonrpc import MEMBERS_READER, InvalidJSONValue
 from toolpost.protocol.uri_template import UriTemplate
 from toolpost.server.registry.registry import Cache, Registry, RegistryEntry
 from toolpost.types.base import Raw, WireStruct
 from toolpost.types.prompts import CompleteResult, Completion
-
-_OBJECT_READER: Final = JSONReader(dict[str, Raw])
 
 
 class ProxyEntry(RegistryEntry[..., Any]):
@@ -83,7 +81,7 @@ class ProxyEntry(RegistryEntry[..., Any]):
 
 def _check_object(item: bytes) -> Raw:
     try:
-        _OBJECT_READER(Raw(item))
+        MEMBERS_READER(Raw(item))
     except InvalidJSONValue as error:
         raise ValueError(f"the list item of an entry is not a JSON object: {error}") from error
     return Raw(item)
