@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from hashlib import sha1
+from math import inf
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -27,6 +28,7 @@ logger: Final = logging.getLogger("toolpost.stores")
 
 READ_SHARE: Final = 1 / 8  # of the timeout, for a command that a request waits for: 0.25 s by default
 PAUSE: Final = 1.0  # seconds after a failure in which commands fail at once
+RECOVERY_TIME: Final = 5.0  # seconds after a failure in which all workers reconnect
 MAX_BATCH: Final = 256  # commands of one pipeline
 MAX_WAITING: Final = 10_000  # commands that wait for the pipeline before theirs
 MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
@@ -129,6 +131,12 @@ class RedisCommands:
         self._sender: asyncio.Task[None] | None = None
         self._paused_until = 0.0
         self.is_available = True
+        self._available_since = -inf
+
+    @property
+    def has_just_recovered(self) -> bool:
+        """Whether Redis failed a moment ago: what workers write at intervals may be missing."""
+        return asyncio.get_running_loop().time() < self._available_since + RECOVERY_TIME
 
     async def read(self, *command: Any) -> Any:
         """Send a command that a request waits for."""
@@ -201,6 +209,7 @@ class RedisCommands:
             return [StoreUnavailable("Redis is unreachable")] * len(batch)
         if not self.is_available:
             self.is_available = True
+            self._available_since = asyncio.get_running_loop().time()
             logger.info("Redis answers again")
         return [_translate(reply) for reply in replies]
 

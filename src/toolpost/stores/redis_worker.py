@@ -51,11 +51,17 @@ def make_inbox_key(prefix: str, number: int) -> str:
 
 
 async def send(commands: RedisCommands, prefix: str, number: int, data: bytes) -> bool:
-    """Send a message to a worker; return False if it is dead. StoreUnavailable if its inbox is full."""
+    """Send a message to a worker; return False if it is dead.
+
+    Raises:
+        StoreUnavailable: its inbox is full, or it may not have renewed its lease since Redis lost it.
+    """
     keys = make_lease_key(prefix, number), make_inbox_key(prefix, number)
     sent = await commands.run(_SEND, keys, data)
     if sent < 0:
         raise StoreUnavailable("the worker has too many unread messages")
+    if not sent and commands.has_just_recovered:
+        raise StoreUnavailable("the worker has no lease yet")
     return bool(sent)
 
 
@@ -151,6 +157,7 @@ class RedisWorker:
                     if self._news in keys and not self._positions[self._news]:
                         await self._find_last_news()
                     if is_behind:
+                        await self._renew()  # Redis may have lost the lease
                         await self._check_positions(keys)
                     is_behind = await self._read_once(client, keys)
                     delay, _ = RETRY_DELAYS

@@ -7,8 +7,8 @@ import pytest
 from hosted import run
 from protected_server import kitchen
 from toolpost import Auth
-from toolpost.auth.server import admission as denying
-from toolpost.auth.server.admission import LogThrottle
+from toolpost.auth.server import protected_resource as denying
+from toolpost.auth.server.protected_resource import LogThrottle
 from toolpost.server.http.serve import _add_public_url, serve_http
 from toolpost.server.options import HTTP
 

@@ -9,7 +9,7 @@ import pytest
 from toolpost import Context, Handler
 from toolpost.errors import RateLimited
 from toolpost.protocol.methods import DATES
-from toolpost.server import context, middleware
+from toolpost.server import context, rate_limit
 from toolpost.server.middleware import RateLimit
 from toolpost.server.runtime import notifications
 from toolpost.server.runtime.conversation import ServerConversation
@@ -186,7 +186,7 @@ def test_a_client_that_sends_too_much_before_the_handshake_is_disconnected():
 
 
 def test_the_rates_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(middleware, "MAX_CLIENTS", 10)
+    monkeypatch.setattr(rate_limit, "MAX_CLIENTS", 10)
     now = [0.0]
     rate: Any = RateLimit(1, 10.0, clock=lambda: now[0])
     for number in range(100):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import store_contract
 
-from redis_servers import PROGRAMS, redis_cluster, redis_server, sentinel_group
+from redis_servers import PROGRAMS, RedisServer, redis_cluster, redis_server, sentinel_group
+from toolpost.errors import StoreUnavailable
 from toolpost.stores.redis_store import RedisStore
 
 
@@ -47,3 +48,31 @@ def test_redis_keeps_the_contract(url, case):
             await case(both)
 
     asyncio.run(asyncio.wait_for(main(), 100))
+
+
+async def deliver(store: RedisStore, number: int, data: bytes) -> bool:
+    """Send a message as soon as the store is available."""
+    while True:
+        try:
+            return await store.send(number, data)
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)  # the store has no event for this
+
+
+def test_a_message_reaches_its_worker_after_redis_has_lost_all_leases(tmp_path):
+    async def main(server: RedisServer) -> None:
+        here, there = RedisStore(server.url), RedisStore(server.url)
+        received: asyncio.Queue[bytes] = asyncio.Queue()
+        async with here.join(received.put_nowait) as number, there.join(lambda _: None):
+            assert await there.send(number, b"before")
+            assert await received.get() == b"before"
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            assert await deliver(there, number, b"after")
+            while (message := await received.get()) != b"after":
+                assert message == b""  # messages to all workers may be lost
+        await here.close()
+        await there.close()
+
+    with redis_server(tmp_path) as server:
+        asyncio.run(asyncio.wait_for(main(server), 100))

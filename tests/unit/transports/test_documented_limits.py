@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Server, run, threads
-from toolpost.auth.server import admission, dpop, introspection
+from toolpost.auth.server import dpop, introspection, protected_resource
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, middleware, per_client, state
+from toolpost.server import client_requests, context, handler, per_client, rate_limit, state
 from toolpost.server.elicitation import input_required, journal
 from toolpost.server.http import request, security, serve, sessions, sse, streams, uvicorn, worker
 from toolpost.server.options import HTTP, SERVER
@@ -36,7 +36,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "URI": (uri_template.MAX_URI,),
     "URI template, and its variables": (uri_template.MAX_TEMPLATE, uri_template.MAX_VARIABLES),
     "state carried by a client": (seal.MAX_SEALED,),
-    "token, and DPoP proof": (admission.MAX_TOKEN_LENGTH, dpop.MAX_PROOF_LENGTH),
+    "token, and DPoP proof": (protected_resource.MAX_TOKEN_LENGTH, dpop.MAX_PROOF_LENGTH),
     "calls in flight; of a principal, over all its sessions and outside": (connection.MAX_IN_FLIGHT,),
     "bytes of calls in flight larger than 64 KiB": (receive.MAX_IN_FLIGHT_BYTES,),
     "notifications being processed": (connection.MAX_IN_FLIGHT,),
@@ -88,7 +88,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "entries per page": (SERVER.page_size,),
     "completion values": (prompts.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
-    "clients in the rate limiter": (middleware.MAX_CLIENTS,),
+    "clients in the rate limiter": (rate_limit.MAX_CLIENTS,),
     "concurrency limit": (),
     "cached tokens": (introspection.MAX_CACHED_TOKENS,),
     "connections waiting to be accepted": (serve.LISTEN_BACKLOG,),

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, field
 from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
 from toolpost.protocol.methods import TOOLS_CALL
 from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, ElicitationForm
-from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.runtime.eager_tasks import Unanswered
 from toolpost.server.signature import inspection
 from toolpost.server.signature.errors import SignatureError, prefix_signature_errors
 from toolpost.server.signature.inspection import UNION_TYPES, AnnotationScope, resolve_alias

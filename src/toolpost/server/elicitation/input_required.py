@@ -31,7 +31,7 @@ from toolpost.protocol.methods import ELICITATION_CREATE, ROOTS_LIST, SAMPLING_C
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.elicitation.forms import Accepted
 from toolpost.server.elicitation.journal import ManualQuestion, ReplayJournal
-from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.runtime.eager_tasks import Unanswered
 from toolpost.types.base import JSON, UNSET, InputRequiredResult, Raw, Result, WireStruct
 
 if TYPE_CHECKING:

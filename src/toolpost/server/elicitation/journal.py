@@ -25,7 +25,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.seal import MAX_PAYLOAD, KeyRing
-from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.runtime.eager_tasks import Unanswered
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import JSON, UNSET, InputRequest, Raw, Result, Struct, Unset
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolpost.auth.server.admission import AccessDenied, Admission, LogThrottle
 from toolpost.auth.server.auth import Auth, resolve_resource_url
+from toolpost.auth.server.protected_resource import AccessDenied, Admission, LogThrottle
 from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.principal import Principal
 from toolpost.server.handler import Handler

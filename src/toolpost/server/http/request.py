@@ -18,7 +18,7 @@ from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
 from toolpost.server.http.disconnect import CONNECTION_MONITOR, ConnectionMonitor
-from toolpost.server.runtime.eager import StartedCoroutine
+from toolpost.server.runtime.eager_tasks import StartedCoroutine
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]

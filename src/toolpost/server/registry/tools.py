@@ -15,7 +15,7 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolE
 from toolpost.server.context import Context
 from toolpost.server.options import check_timeouts
 from toolpost.server.registry.registry import FunctionEntry, Registry
-from toolpost.server.runtime.eager import is_pending, is_unanswered
+from toolpost.server.runtime.eager_tasks import is_pending, is_unanswered
 from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
 from toolpost.server.signature.results import ResultConverter

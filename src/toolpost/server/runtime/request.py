@@ -15,7 +15,7 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.forward import ForwardedResult
 from toolpost.protocol.local_peer import has_capability
 from toolpost.protocol.methods import INITIALIZE
-from toolpost.server.runtime.eager import is_pending, is_unanswered
+from toolpost.server.runtime.eager_tasks import is_pending, is_unanswered
 from toolpost.types.base import InputResponseParams, Raw, Result, Struct
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from types import CodeType, FrameType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from toolpost.server.context import Context
-from toolpost.server.runtime.eager import is_pending
+from toolpost.server.runtime.eager_tasks import is_pending
 from toolpost.server.sync_context import SyncContext
 from toolpost.threads import ThreadPool
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.runtime.eager import StartedCoroutine, start_task
+from toolpost.server.runtime.eager_tasks import StartedCoroutine, start_task
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
