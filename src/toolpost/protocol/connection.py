@@ -100,23 +100,13 @@ class Connection:
     if the handshake was done elsewhere. `limit` is how many requests of the peer may be in flight.
     """
 
-    __slots__ = (
-        "_revision",
-        "dropped_counts",
-        "early_cancellations",
-        "incoming",
-        "is_unordered",
-        "lifecycle",
-        "limit",
-        "local_peer",
-        "log_level",
-        "next_id",
-        "outgoing",
-        "peer",
-        "peer_role",
-        "request_forms",
-        "role",
-    )
+    log_level: LogLevel | None = None
+    is_unordered = False
+    """Whether messages may overtake each other, as over HTTP."""
+    early_cancellations: dict[RequestId, None] | None = None
+    """Requests that were cancelled before they arrived."""
+    next_id = 1
+    request_forms = _NO_FORMS
 
     def __init__(
         self,
@@ -131,17 +121,12 @@ class Connection:
         self.peer_role: Role = party.peer_role
         self.peer = peer
         self.lifecycle = Lifecycle(party.role, "new" if peer is None else "ready")
-        self.log_level: LogLevel | None = None
         self.incoming: dict[RequestId, InboundRequest] = {}
         self.outgoing: dict[RequestId, OutboundRequest] = {}
-        self.is_unordered = False
-        """Whether messages may overtake each other, as over HTTP."""
-        self.early_cancellations: dict[RequestId, None] | None = None
-        """Requests that were cancelled before they arrived."""
         self.dropped_counts: dict[str, int] = {}
         self.limit = limit
-        self.request_forms: dict[str | Row, RequestForm] = {} if party.role == CLIENT else _NO_FORMS
-        self.next_id = 1
+        if party.role == CLIENT:
+            self.request_forms = {}
         self._revision = revision or party.newest
 
     @property

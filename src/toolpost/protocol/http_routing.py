@@ -29,16 +29,19 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, INITIALIZE, Row
-from toolpost.protocol.receive import DecodedRequest, decode_ordinary_request
+from toolpost.protocol.receive import decode_ordinary_request
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, Struct
 
 
 class StatelessRoute(Struct):
-    """A message of the stateless era; an ordinary request is decoded with its `_meta`."""
+    """A message of the stateless era, and the client that sent it if it is a request.
 
-    decoded: DecodedRequest | None = None
+    `incoming` is an ordinary request, which is decoded already.
+    """
+
     peer: Peer | None = None
+    incoming: InboundRequest | None = None
 
 
 class SessionRoute(Struct):
@@ -84,9 +87,9 @@ def classify(
     known = None if version is None else _REVISIONS.get(version.strip(b" \t"))
     if known is not None and known.date in party.supported and isinstance(message, JSONRPCRequest):
         is_repeated = known.stateless and sent.get(_METHOD) == message.method.encode()
-        decoded = decode_ordinary_request(party, known, message) if is_repeated else None
-        if decoded is not None:
-            return StatelessRoute(decoded, decoded[3])
+        incoming = decode_ordinary_request(party, known, message) if is_repeated else None
+        if incoming is not None:
+            return StatelessRoute(incoming.peer, incoming)
     # An unknown version can only be newer than ours.
     modern = version is not None and (known is None or known.stateless)
     if not modern and isinstance(message, _MESSAGES_WITH_METHOD):
@@ -138,7 +141,7 @@ def _route_to_stateless(sent: RawHeaders, message: JSONRPCMessage | None, party:
         return StatelessRoute()
     peer = STATELESS_ERA.read_peer(party, meta)
     _check_method(sent, message.method)
-    return StatelessRoute(peer=peer)
+    return StatelessRoute(peer)
 
 
 def _check_method(sent: RawHeaders, method: str) -> None:

@@ -5,7 +5,7 @@ exactly one event, and none of these functions raises.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import ValidationError, convert
 
@@ -120,40 +120,41 @@ def handle_message(
 
 
 def handle_request(
-    connection: "Connection", message: JSONRPCRequest, decoded: "DecodedRequest | None" = None
+    connection: "Connection", message: JSONRPCRequest, incoming: InboundRequest | None = None
 ) -> InboundRequest | InvalidMessageReceived:
-    """Return the event for a request; `decoded` if that was done before, as HTTP does."""
-    method = message.method
+    """Return the event for a request; `incoming` if it was decoded before, as HTTP does."""
+    method, request_id = message.method, message.id
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
-        row, params, meta, peer = decoded or _decode_request(connection, message)
+        if incoming is None:
+            incoming = _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
-        if row.extension and row.extension not in (
-            (peer.capabilities and peer.capabilities.extensions) or ()
-        ):
-            raise make_missing_extension_error(row.extension)  # VER-5
+        row, params = incoming.row, incoming.params
+        if row.extension is not None:
+            _check_extension(row.extension, incoming.peer)
         if row.can_require_input:  # its parameters are `InputResponseParams`
-            if len(params.input_responses or ()) > MAX_INPUT_RESPONSES:
+            if params.input_responses and len(params.input_responses) > MAX_INPUT_RESPONSES:
                 too_many = f"inputResponses has more than {MAX_INPUT_RESPONSES} members"
                 raise InvalidParams(f"Invalid params: {too_many}")
         elif isinstance(params, InitializeParams):
-            peer = _accept_initialize(connection, params)
+            incoming.peer = _accept_initialize(connection, params)
     except (RPCError, *DECODE_ERRORS) as error:
         if not isinstance(error, RPCError):
             error = InvalidParams(f"Invalid params for {method}: {describe_decode_error(error)}")
-        return InvalidMessageReceived(error, jsonrpc.encode_error(message.id, error), message.id)
-    token = None if meta.progress_token is UNSET else meta.progress_token
-    incoming = InboundRequest(message.id, row, params, peer, message.params, token)
-    connection.incoming[message.id] = incoming
+        return InvalidMessageReceived(error, jsonrpc.encode_error(request_id, error), request_id)
+    connection.incoming[request_id] = incoming
     return incoming
 
 
-DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]  # row, parameters, `_meta` and sender
+def _check_extension(name: str, peer: Peer) -> None:
+    """Refuse a method of an extension that the client did not declare (VER-5)."""
+    if name not in ((peer.capabilities and peer.capabilities.extensions) or ()):
+        raise make_missing_extension_error(name)
 
 
-def _decode_request(connection: "Connection", message: JSONRPCRequest) -> DecodedRequest:
+def _decode_request(connection: "Connection", message: JSONRPCRequest) -> InboundRequest:
     """Decode any request, with errors that name the fault."""
     method, raw, peer, local_peer = message.method, message.params, connection.peer, connection.local_peer
     if connection.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
@@ -166,30 +167,36 @@ def _decode_request(connection: "Connection", message: JSONRPCRequest) -> Decode
     row = local_peer.served_rows[peer.revision.date].get(method)
     if row is None:
         row = _make_forwarded_row(connection, method, peer.revision)
-    return row, row.read_params.decode(b"{}" if raw is UNSET else raw), meta, peer
+    params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
+    token = None if meta.progress_token is UNSET else meta.progress_token
+    return InboundRequest(message.id, row, params, peer, raw, token)
 
 
 def decode_ordinary_request(
     local_peer: LocalPeer, revision: Revision, message: JSONRPCRequest, peer: Peer | None = None
-) -> DecodedRequest | None:
+) -> InboundRequest | None:
     """Decode an ordinary request to a server in one pass; None if it needs the general way, with its errors.
 
     `peer` is the client of a session; without one, the request is stateless, in a revision that we support.
     """
-    row = local_peer.served_rows[revision.date].get(message.method)
-    if row is None or message.params is UNSET or row.name == INITIALIZE:
+    row, raw = local_peer.served_rows[revision.date].get(message.method), message.params
+    if row is None or raw is UNSET or row.name == INITIALIZE:
         return None
     try:
-        params: Any = row.read_whole.decode(message.params)
+        params: Any = row.read_whole.decode(raw)
     except DECODE_ERRORS:
         return None
     meta: RequestMeta = params.meta or NO_META
-    if peer is not None:
-        return None if meta.protocol_version is not UNSET else (row, params, meta, peer)
-    if meta.protocol_version != revision.date or meta.client_capabilities is UNSET or not revision.stateless:
+    if peer is None:
+        if meta.protocol_version != revision.date or meta.client_capabilities is UNSET:
+            return None
+        if not revision.stateless:
+            return None
+        peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
+    elif meta.protocol_version is not UNSET:
         return None
-    peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
-    return row, params, meta, peer
+    token = meta.progress_token
+    return InboundRequest(message.id, row, params, peer, raw, None if token is UNSET else token)
 
 
 def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> Peer:

@@ -44,7 +44,7 @@ from toolpost.errors import (
 from toolpost.protocol import connection as connection_module
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import LOG_LEVEL_RANKS, MAX_IN_FLIGHT, Connection
-from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA, Peer, read_meta
+from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA, Peer
 from toolpost.protocol.events import (
     CancellationReceived,
     ErrorReceived,
@@ -1814,9 +1814,9 @@ def test_a_request_may_be_decoded_before_it_comes():
     assert isinstance(message, JSONRPCRequest)
     row = LATEST.requests["client"]["tools/call"]
     peer = Peer(LATEST, ClientCapabilities(), Implementation("n", "v"), "error")
-    meta = read_meta(Raw(b'{"_meta":{"progressToken":"given"}}'))
-    incoming = handle_request(server, message, (row, row.read_params(message.params), meta, peer))
-    assert isinstance(incoming, InboundRequest)
+    decoded = InboundRequest(1, row, row.read_params(message.params), peer, message.params, "given")
+    incoming = handle_request(server, message, decoded)
+    assert incoming is decoded
     assert incoming.peer is peer
     assert incoming.token == "given"
     assert server.report_progress(1, 1)

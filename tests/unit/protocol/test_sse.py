@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.sse import KEEP_ALIVE, MAX_EVENT, EventStreamDecoder, ServerSentEvent, encode_event
+from toolpost.protocol.sse import (
+    KEEP_ALIVE,
+    MAX_EVENT,
+    EventStreamDecoder,
+    ServerSentEvent,
+    encode_event,
+    encode_message,
+)
 
 # The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
@@ -367,6 +374,11 @@ def test_keep_alives_never_add_up():
 
 
 # --------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"a":\n1}', b'{"a":\r1}'])
+def test_a_message_is_an_event_with_its_place_in_the_stream(data):
+    assert encode_message(data, b"w-1", 3) == encode_event(data, event="message", id="w-1.3")
 
 
 @pytest.mark.parametrize(

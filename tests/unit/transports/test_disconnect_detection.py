@@ -158,7 +158,7 @@ def test_a_request_may_be_aborted():
     run(main)
 
 
-def test_a_pulse_beats_in_the_context_of_its_own_request():
+def test_a_pulse_has_the_context_of_no_request():
     async def main():
         heard: dict[str, set[str]] = {"ann": set(), "bob": set()}
 
@@ -175,7 +175,7 @@ def test_a_pulse_beats_in_the_context_of_its_own_request():
         for each in working:
             each.cancel()
         await asyncio.wait(working)
-        assert heard == {"ann": {"ann"}, "bob": {"bob"}}
+        assert heard == {"ann": {"nobody"}, "bob": {"nobody"}}
 
     run(main)
 

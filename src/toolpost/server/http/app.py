@@ -43,11 +43,25 @@ from toolpost.server.http.sse import post_message, serve_sse
 from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
 from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions
+from toolpost.types.base import Struct
 
 logger: Final = logging.getLogger("toolpost.http")
 
 MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[object]]
 
+
+class Route(Struct, frozen=True):
+    """The function that serves an HTTP method at a path, and whether its clients have to authenticate.
+
+    `is_guarded` if host and origin are checked: health checks use our address, and documents are public.
+    """
+
+    serve: MethodFunction
+    is_guarded: bool = True
+    needs_token: bool = True
+
+
+_NO_ROUTES: Final[dict[str, Route]] = {}
 _OPTION_MINIMUMS: Final = {
     "max_body": 1,
     "max_calls": 1,
@@ -78,24 +92,22 @@ class Endpoint:
         sse, path = settings.sse, strip_trailing_slash(settings.path)
         self._has_sse_at_path = sse is not None and strip_trailing_slash(sse) == path
         self._paths = self._build_routes(documents)
-        # Health checks use our address, not our name; and published documents are for everyone.
-        self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.serve})
-        self._tokenless = self._unguarded | {self._answer_preflight}  # browsers send no token there
+        self._authenticates = self._authenticator is not None or settings.principal is not None
         self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._worker: Worker | None = None
 
-    def _build_routes(self, documents: Mapping[str, bytes]) -> dict[str, dict[str, MethodFunction]]:
-        """Return path → HTTP method → function; raise ValueError for an impossible path."""
-        chosen = self.settings
-        paths: dict[str, dict[str, MethodFunction]] = {}
+    def _build_routes(self, documents: Mapping[str, bytes]) -> dict[str, dict[str, Route]]:
+        """Return path → HTTP method → route; raise ValueError for an impossible path."""
+        chosen, answer = self.settings, self._metadata.serve
+        paths: dict[str, dict[str, Route]] = {}
 
-        def add(name: str, path: str, **verbs: MethodFunction) -> None:
+        def add(name: str, path: str, *, is_public: bool = False, **verbs: MethodFunction) -> None:
             if not path.startswith("/"):
                 raise ValueError(f"{name} must start with '/', not {path!r}")
             served = paths.setdefault(strip_trailing_slash(path), {})
             if served.keys() & verbs:
                 raise ValueError(f"{name}: {path!r} is already in use")
-            served.update(verbs)
+            served.update({verb: Route(serve, not is_public, not is_public) for verb, serve in verbs.items()})
 
         add("path", chosen.path, POST=self._post)
         if has_sessions(self._handler, chosen):
@@ -106,12 +118,11 @@ class Endpoint:
                 add("messages", chosen.messages, POST=self._post_message)
         if chosen.health is not None:
             ready = f"{strip_trailing_slash(chosen.health)}/ready"
-            add("health", chosen.health, GET=self._answer_live, HEAD=self._answer_live)
-            add("health", ready, GET=self._answer_ready, HEAD=self._answer_ready)
-        answer = self._metadata.serve
+            add("health", chosen.health, is_public=True, GET=self._answer_live, HEAD=self._answer_live)
+            add("health", ready, is_public=True, GET=self._answer_ready, HEAD=self._answer_ready)
         for path in documents:
             if path not in paths:
-                add("auth", path, GET=answer, HEAD=answer, OPTIONS=answer)
+                add("auth", path, is_public=True, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
 
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
@@ -124,13 +135,14 @@ class Endpoint:
             return
         exchange = HttpExchange(scope, receive, send)
         try:
-            verb = self._find_method(exchange)
-            if self._authenticator is not None and verb not in self._tokenless:
-                exchange.principal = await self._authenticator.authenticate(exchange)
-            elif self.settings.principal is not None and verb not in self._tokenless:
-                found = self.settings.principal(scope)
-                exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
-            await verb(exchange)
+            route = self._paths.get(exchange.path, _NO_ROUTES).get(exchange.method)
+            if route is None:
+                route = self._find_route(exchange)
+            if route.is_guarded:
+                self._guard.check(exchange)
+            if self._authenticates and route.needs_token:
+                await self._authenticate(exchange)
+            await route.serve(exchange)
         except asyncio.CancelledError:
             if self._worker is not None and self._worker.is_over:
                 await self._answer_failure(exchange, ResponseAborted())
@@ -143,16 +155,14 @@ class Endpoint:
             await self._answer_failure(exchange, error)
 
     async def _answer_failure(self, exchange: HttpExchange, error: Exception) -> None:
-        if isinstance(error, ResponseAborted):
-            text = "The request was aborted: the server or a worker is shutting down."
-            error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
-        elif isinstance(error, StoreUnavailable):
-            text = "The server cannot reach its store. Try again later."
-            error = HTTPRefusal(503, body=jsonrpc.encode_error(None, InternalError(text)))
-        elif not isinstance(error, HTTPRefusal | ClientDisconnected):
-            logger.error("%s %.200s failed", exchange.method, exchange.path, exc_info=error)
-            text = "Internal error: the request could not be served"
-            error = HTTPRefusal(500, body=jsonrpc.encode_error(None, InternalError(text)))
+        if not isinstance(error, HTTPRefusal | ClientDisconnected):
+            status, text = 503, "The request was aborted: the server or a worker is shutting down."
+            if isinstance(error, StoreUnavailable):
+                text = "The server cannot reach its store. Try again later."
+            elif not isinstance(error, ResponseAborted):
+                logger.error("%s %.200s failed", exchange.method, exchange.path, exc_info=error)
+                status, text = 500, "Internal error: the request could not be served"
+            error = HTTPRefusal(status, body=jsonrpc.encode_error(None, InternalError(text)))
         if isinstance(error, ClientDisconnected):
             logger.debug("%s %.200s: the client disconnected", exchange.method, exchange.path)
             await exchange.finish_disconnected()
@@ -161,10 +171,18 @@ class Endpoint:
         else:
             await exchange.respond(error.status, error.body, error.headers)
 
-    def _find_method(self, exchange: HttpExchange) -> MethodFunction:
-        """Return the function that serves a request, after the checks of host and origin."""
+    async def _authenticate(self, exchange: HttpExchange) -> None:
+        """Find the principal of a request. Raises HTTPRefusal if it has no valid token."""
+        if self._authenticator is not None:
+            exchange.principal = await self._authenticator.authenticate(exchange)
+        elif self.settings.principal is not None:
+            found = self.settings.principal(exchange.scope)
+            exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
+
+    def _find_route(self, exchange: HttpExchange) -> Route:
+        """Return the route of a request whose path or method is not exactly that of a route."""
         path = exchange.path
-        verbs = self._paths.get(path) or self._paths.get(strip_trailing_slash(path))
+        verbs = self._paths.get(strip_trailing_slash(path))
         if verbs is None:
             here, chosen = exchange.root + self.settings.path, self.settings
             sse_paths = {strip_trailing_slash(chosen.sse or ""), chosen.messages}
@@ -173,23 +191,18 @@ class Endpoint:
             else:
                 why = "Not found"
             raise HTTPRefusal(404, f"{why}; the MCP endpoint is {here}.")
-        verb = verbs.get(exchange.method)
-        if verb is None:
-            self._guard.check(exchange)
-            return self._answer_preflight if exchange.method == "OPTIONS" else self._refuse_method
-        if verb not in self._unguarded:
-            self._guard.check(exchange)
-        return verb
+        if exchange.method == "OPTIONS":  # browsers send no token there
+            return verbs.get("OPTIONS", Route(self._answer_preflight, needs_token=False))
+        return verbs.get(exchange.method, Route(self._refuse_method))
 
     async def _answer_preflight(self, exchange: HttpExchange) -> None:
         allowed = self._guard.get_preflight_headers(exchange)
         await (self._refuse_method(exchange) if allowed is None else exchange.respond(204, headers=allowed))
 
     async def _refuse_method(self, exchange: HttpExchange) -> None:
-        verbs = self._paths[strip_trailing_slash(exchange.path)]
+        allowed = ", ".join(self._paths[strip_trailing_slash(exchange.path)]).encode()
         hint = " For requests from web pages, set cors=True." if exchange.method == "OPTIONS" else ""
-        allowed = [(b"allow", ", ".join(verbs).encode())]
-        raise HTTPRefusal(405, f"Method {exchange.method} is not allowed here.{hint}", allowed)
+        raise HTTPRefusal(405, f"Method {exchange.method} is not allowed here.{hint}", [(b"allow", allowed)])
 
     # ----------------------------------------------------------------- messages
 
@@ -212,18 +225,18 @@ class Endpoint:
         except RemoteProtocolError as error:
             raise make_message_refusal(error) from error
         worker, task = self._worker, exchange.task
-        assert task is not None, "a request is served in a task"
-        if worker is None or worker.is_draining or not worker.is_open or worker.loop is not task.get_loop():
+        if worker is None or not worker.is_open or worker.loop is not task.get_loop():
             worker = await self._get_worker(exchange)
         worker.running[exchange] = task
-        worker.timer.fresh[exchange] = False
-        if not worker.timer.is_checking:
-            worker.timer.start()
+        timer = worker.timer
+        timer.fresh[exchange] = False
+        if not timer.is_checking:
+            timer.start()
         try:
             await serve(worker, exchange, message, data)
         finally:
             del worker.running[exchange]
-            worker.timer.fresh.pop(exchange, None)
+            timer.fresh.pop(exchange, None)
 
     async def _get(self, exchange: HttpExchange) -> None:
         self._check_era(exchange)
@@ -317,7 +330,7 @@ class Endpoint:
         """Return the worker in this loop, once it is ready; the first request starts it."""
         worker = self._worker
         if worker is None or worker.loop is not asyncio.get_running_loop():
-            if worker is not None and worker.is_open and worker.loop.is_running():
+            if worker is not None and not worker.is_over and worker.loop.is_running():
                 raise InternalError(
                     "this application serves in another event loop; give each loop its own server"
                 )

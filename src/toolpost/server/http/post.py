@@ -112,7 +112,7 @@ def _serve_stateless(
 ) -> Awaitable[object]:
     handler = worker.handler
     connection = Connection(handler.local_peer, limit=handler.max_in_flight)
-    event = receive.handle_request(connection, message, route.decoded)
+    event = receive.handle_request(connection, message, route.incoming)
     if isinstance(event, InvalidMessageReceived):
         status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
         raise HTTPRefusal(status, body=event.data)
@@ -177,7 +177,14 @@ async def _run_request(
     else:
         reply = HttpReply(worker, connection, exchange, session, stream)
         reply.is_quiet = worker.options.json_only and not is_listen
-        context = _prepare_call(worker, exchange, reply, incoming, is_in_batch=is_in_batch)
+        handler, lifespan = worker.handler, worker.lifespan
+        if session is None:
+            exchange.unwanted = connection.close
+        else:
+            handler, lifespan = worker.get_server(session)
+            _register_call(exchange, session, reply, incoming.id, is_in_batch=is_in_batch)
+        method = incoming.row.name
+        context = Context(handler, reply, method, incoming, lifespan=lifespan, principal=principal)
         try:
             with _ALREADY_WORKING if is_in_batch else exchange:
                 answer, error = await serve_request(context)
@@ -199,24 +206,17 @@ async def _run_request(
     return answer, error
 
 
-def _prepare_call(
-    worker: "Worker", exchange: HttpExchange, reply: HttpReply, incoming: InboundRequest, *, is_in_batch: bool
-) -> Context:
-    """Return the context of a call. In a session, other requests find it, and it outlasts a disconnect."""
-    handler, lifespan, session = worker.handler, worker.lifespan, reply.session
-    if session is None:
-        exchange.unwanted = reply.connection.close
-    else:
-        handler, lifespan = worker.get_server(session)
-        task = asyncio.current_task() if is_in_batch else exchange.task
-        assert task is not None, "a request is served in a task"
-        reply.task = task
-        reply.cancel = task.cancel if is_in_batch else exchange.abort
-        session.calls = session.calls or {}
-        session.calls[incoming.id] = reply
-        exchange.pulse, exchange.is_detached = session.touch, True
-    principal = exchange.principal
-    return Context(handler, reply, incoming.row.name, incoming, lifespan=lifespan, principal=principal)
+def _register_call(
+    exchange: HttpExchange, session: Session, reply: HttpReply, request_id: RequestId, *, is_in_batch: bool
+) -> None:
+    """Let other requests of the session find a call, and let it outlast a disconnect."""
+    task = asyncio.current_task() if is_in_batch else exchange.task
+    assert task is not None, "a request is served in a task"
+    reply.task = task
+    reply.cancel = task.cancel if is_in_batch else exchange.abort
+    session.calls = session.calls or {}
+    session.calls[request_id] = reply
+    exchange.pulse, exchange.is_detached = session.touch, True
 
 
 def _end_call(

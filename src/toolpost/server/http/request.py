@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
-from contextvars import Context, copy_context
 from inspect import isawaitable
 from types import CoroutineType, TracebackType
 from typing import Any, Final, TypeAlias
@@ -75,16 +74,15 @@ class HttpExchange:
     """One request and its response.
 
     `extra` are more headers of the response; `principal` is set by authentication; `is_disconnected` means
-    that the client disconnected during the work; `unwanted` is called before work is cancelled for that.
+    that the client disconnected during the work; `unwanted` is called before work is cancelled for that,
+    `pulse` every `KEEP_ALIVE_INTERVAL` seconds during the work.
     """
 
     extra: tuple[tuple[bytes, bytes], ...] = ()
     principal: Principal | None = None
     streaming = is_disconnected = False
     unwanted: Callable[[], object] | None = None
-    pulse: Callable[[], Awaitable[object]] | None = (
-        None  # called every `KEEP_ALIVE_INTERVAL` seconds during the work
-    )
+    pulse: Callable[[], Awaitable[object]] | None = None
     is_detached = False  # whether work continues after a disconnect
     _ended = _is_aborted = False
     _body_wait_since: float | None = None  # when we first had to wait for the body
@@ -93,7 +91,6 @@ class HttpExchange:
     _keep_alive_timer: asyncio.TimerHandle | None = None  # while the client is watched
     _keep_alive_task: "asyncio.Task[None] | None" = None
     _disconnect_task: "asyncio.Task[None] | None" = None
-    _context: Context
 
     def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         self.scope: ASGIScope = scope
@@ -105,7 +102,9 @@ class HttpExchange:
         self.raw_headers = read if len(read) == len(given) else _join_headers(given)
         client: tuple[str, int] | None = scope.get("client")
         self.address = "" if client is None else client[0]
-        self.task = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        self.task = task
         self._receive = receive
         self._send = send
 
@@ -263,9 +262,7 @@ class HttpExchange:
         The end raises ClientDisconnected after a disconnect, ResponseAborted if `abort` was called.
         """
         task = self._working_task = self.task
-        assert task is not None, "a request is served in a task"
         self._cancellations = task.cancelling()
-        self._context = copy_context()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -289,7 +286,7 @@ class HttpExchange:
             monitor: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
             if monitor is None or not monitor.watch_disconnect(self):
                 loop = asyncio.get_running_loop()
-                self._disconnect_task = loop.create_task(self._wait_for_disconnect(), context=self._context)
+                self._disconnect_task = loop.create_task(self._wait_for_disconnect())
         return self._keep_alive_timer is not None
 
     def _stop_watching(self, timer: asyncio.TimerHandle) -> None:
@@ -328,7 +325,7 @@ class HttpExchange:
 
     def _schedule_keep_alive(self) -> None:
         self._keep_alive_timer = asyncio.get_running_loop().call_later(
-            KEEP_ALIVE_INTERVAL, self._on_keep_alive, context=self._context
+            KEEP_ALIVE_INTERVAL, self._on_keep_alive
         )
 
     def _on_keep_alive(self) -> None:

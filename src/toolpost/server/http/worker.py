@@ -133,8 +133,9 @@ class Worker:
     """The state of an endpoint in one event loop.
 
     `running` are requests with their tasks, `listening` streams for notifications, `conversations` those of
-    HTTP+SSE. While it `is_draining`, it serves on and closes connections; when it `is_over`, it refuses all.
-    One task enters and leaves the lifespan of the server, as some contexts require.
+    HTTP+SSE. It `is_open` once the lifespan has started; then it `is_draining`: it serves on and closes
+    connections; at last it `is_over`, and refuses all. One task enters and leaves the lifespan, as some
+    contexts require.
     """
 
     def __init__(self, handler: Handler, options: HttpOptions, authenticator: Authenticator | None) -> None:
@@ -241,7 +242,7 @@ class Worker:
 
     async def drain(self, seconds: float) -> None:
         """End streams, and wait this long for running requests. New requests are served meanwhile."""
-        self.is_draining = True
+        self.is_draining, self.is_open = True, False
         self.handler.end_subscriptions(self)
         for exchange in tuple(self.listening):
             exchange.abort()
