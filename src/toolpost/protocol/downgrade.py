@@ -40,7 +40,7 @@ class _TypeTable(dict[type, V | None]):
 
 def downgrade_value(value: W, revision: Revision) -> W:
     """Return the value for a peer of `revision`; LocalProtocolError if that has no way to express it."""
-    change = _DOWNGRADES[type(value)]
+    change = DOWNGRADES[type(value)]
     return value if change is None else change(value, revision)
 
 
@@ -293,7 +293,7 @@ def _read_choice(name: str, choice: JSON) -> tuple[str, str]:
             )
 
 
-_DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
+DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
     {
         types.CallToolParams: _downgrade_call,
         types.InputResponseParams: _drop_input_responses,

@@ -19,7 +19,7 @@ from toolpost.errors import (
     LocalProtocolError,
 )
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.downgrade import downgrade_value
+from toolpost.protocol.downgrade import DOWNGRADES, downgrade_value
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, describe_decode_error
 from toolpost.protocol.local_peer import Capabilities, LocalPeer, has_capability
 from toolpost.protocol.methods import INITIALIZE, ROWS, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN, Row
@@ -166,7 +166,7 @@ def stamp_request(
     """Return the `_meta` of a request; a stateless one has our name and capabilities (META-7 … META-9)."""
     stamped = drop_sender_meta(meta, revision) if meta else {}
     if revision.stateless:
-        stamped |= party.build_meta(revision)
+        stamped |= party.stamps[revision.date]
     if token is not None:
         stamped["progressToken"] = token
     return stamped or None
@@ -281,11 +281,13 @@ class StatelessEra:
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
         """Return the result with its type, cache hints and server name (MSG-11, META-16)."""
         revision = incoming.peer.revision
-        result = downgrade_value(result, revision)
+        downgrade = DOWNGRADES[type(result)]
+        if downgrade is not None:
+            result = downgrade(result, revision)
         kind = result.result_type or "complete"
         if result.result_type is not None and kind not in CORE_RESULT_TYPES:
             check_extension_result(party, incoming, kind)
-        meta = party.build_meta(revision)
+        meta = party.stamps[revision.date]
         if result.meta:
             meta = {**meta, **result.meta}
         if isinstance(result, types.CacheableResult):

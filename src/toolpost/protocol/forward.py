@@ -113,7 +113,7 @@ def restamp_result(
     meta.pop(SERVER_INFO, None)
     spliced: dict[str, Any] = {**members}
     if target.stateless:
-        meta |= party.build_meta(target)
+        meta |= party.stamps[target.date]
         spliced["resultType"] = forwarded.result_type
         if complete and known is not None and known.is_cacheable:
             spliced = {"ttlMs": 0, "cacheScope": "private", **spliced}

@@ -107,8 +107,6 @@ def check_name(header: bytes | None, body: str) -> None:
     """Raise HeaderMismatch if `Mcp-Name` does not repeat the name, URI or task id in the body."""
     if header is None:
         raise HeaderMismatch(f"{NAME}: the header is missing, but the body has {quote_value(body)}")
-    if body.isascii() and body.isidentifier() and header == body.encode():
-        return  # most names: nothing to strip, nothing in Base64
     text = decode_value(str(header, "latin-1"), NAME)
     if text != body:
         shown = quote_value(text)

@@ -59,7 +59,8 @@ class LocalPeer:
         self.extensions = tuple(extensions)
         self.extra_rows = collect_rows(self.extensions, rows or {})
         """The methods that no revision has, or that an extension has changed."""
-        self._meta_by_revision: dict[str, Meta] = {}
+        self.stamps = {each.date: self._build_meta(each) for each in REVISIONS.values() if each.stateless}
+        """By date of a revision: the `_meta` of our messages."""
         self.served_rows = {date: self._select_served_rows(REVISIONS[date]) for date in DATES}
         """By date of a revision: the requests that the other end may send, if we declare their capability."""
 
@@ -123,17 +124,14 @@ class LocalPeer:
             return types.DiscoverResult(list(self.supported), capabilities, instructions)
         return types.InitializeResult(revision.date, capabilities, self.info, instructions)
 
-    def build_meta(self, revision: Revision) -> Meta:
+    def _build_meta(self, revision: Revision) -> Meta:
         """Return the `_meta` of our stateless messages: all about a client, the name of a server."""
-        facts = self._meta_by_revision.get(revision.date)
-        if facts is None:
-            facts = {}
-            if not self._anonymous:
-                facts[_INFO_KEYS[self.role]] = Raw(jsonrpc.encode(self.info))
-            if self.role == CLIENT:
-                facts[types.PROTOCOL_VERSION] = revision.date
-                facts[types.CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
-            self._meta_by_revision[revision.date] = facts
+        facts: Meta = {}
+        if not self._anonymous:
+            facts[_INFO_KEYS[self.role]] = Raw(jsonrpc.encode(self.info))
+        if self.role == CLIENT:
+            facts[types.PROTOCOL_VERSION] = revision.date
+            facts[types.CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
         return facts
 
 

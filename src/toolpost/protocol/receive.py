@@ -120,15 +120,14 @@ def handle_message(
 
 
 def handle_request(
-    connection: "Connection", message: JSONRPCRequest, incoming: InboundRequest | None = None
+    connection: "Connection", message: JSONRPCRequest
 ) -> InboundRequest | InvalidMessageReceived:
-    """Return the event for a request; `incoming` if it was decoded before, as HTTP does."""
+    """Return the event for a request."""
     method, request_id = message.method, message.id
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.check_incoming(method)
-        if incoming is None:
-            incoming = _decode_request(connection, message)
+        incoming = _decode_request(connection, message)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
         row, params = incoming.row, incoming.params
@@ -180,7 +179,7 @@ def decode_ordinary_request(
     `peer` is the client of a session; without one, the request is stateless, in a revision that we support.
     """
     row, raw = local_peer.served_rows[revision.date].get(message.method), message.params
-    if row is None or raw is UNSET or row.name == INITIALIZE:
+    if row is None or raw is UNSET or row.name == INITIALIZE or row.extension is not None:
         return None
     try:
         params: Any = row.read_whole.decode(raw)
@@ -194,6 +193,8 @@ def decode_ordinary_request(
             return None
         peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
     elif meta.protocol_version is not UNSET:
+        return None
+    if row.can_require_input and params.input_responses:
         return None
     token = meta.progress_token
     return InboundRequest(message.id, row, params, peer, raw, None if token is UNSET else token)

@@ -117,9 +117,9 @@ class PerClientServer(Handler):
             if annotated:
                 headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
         answer = await self._pass_on(ctx, chosen)
-        if isinstance(answer, Result):
+        if isinstance(answer, Result) and revision.stateless:
             answer = copy(answer)
-            answer.meta = {**chosen.local_peer.build_meta(revision), **(answer.meta or {})}
+            answer.meta = {**chosen.local_peer.stamps[revision.date], **(answer.meta or {})}
         return answer
 
     async def _pass_on(self, ctx: Context, chosen: Handler) -> RouteResult:

@@ -55,10 +55,10 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
-from toolpost.protocol.jsonrpc import MAX_DEPTH, JSONRPCRequest
+from toolpost.protocol.jsonrpc import MAX_DEPTH
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
-from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS, handle_request
+from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.types import (
     LOG_LEVEL,
@@ -1806,20 +1806,6 @@ def test_a_session_goes_on_in_another_place():
     one(greeted.receive(message(id=1, method="tools/list")), InboundRequest)
     greeted.receive(message(method="notifications/initialized"))
     one(greeted.receive(message(id=3, method="tools/list")), InboundRequest)
-
-
-def test_a_request_may_be_decoded_before_it_comes():
-    server = Connection(SERVER_PARTY)
-    message = jsonrpc.decode(told(LATEST, "tools/call", id=1))
-    assert isinstance(message, JSONRPCRequest)
-    row = LATEST.requests["client"]["tools/call"]
-    peer = Peer(LATEST, ClientCapabilities(), Implementation("n", "v"), "error")
-    decoded = InboundRequest(1, row, row.read_params(message.params), peer, message.params, "given")
-    incoming = handle_request(server, message, decoded)
-    assert incoming is decoded
-    assert incoming.peer is peer
-    assert incoming.token == "given"
-    assert server.report_progress(1, 1)
 
 
 # --------------------------------------------------------------------- the end

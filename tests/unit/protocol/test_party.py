@@ -5,7 +5,7 @@ from conversation import CLIENT_CAN, CLIENT_INFO, SERVER_CAN, SERVER_INFO, every
 
 from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import CLIENT, DATES, ROWS, SERVER
-from toolpost.protocol.revisions import LATEST, REVISIONS
+from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
     ClientCapabilities,
     ListCapability,
@@ -129,33 +129,30 @@ def _plain(facts):
 @pytest.mark.requirement("META-7", "META-8", "META-9")
 def test_a_client_says_revision_capabilities_and_name():
     client = LocalPeer(CLIENT_INFO, CLIENT_CAN)
-    assert _plain(client.build_meta(LATEST)) == {
+    assert _plain(client.stamps[LATEST.date]) == {
         "io.modelcontextprotocol/clientInfo": CLIENT_TAG,
         "io.modelcontextprotocol/protocolVersion": NEWEST,
         "io.modelcontextprotocol/clientCapabilities": b'{"roots":{},"sampling":{},"elicitation":{}}',
     }
-    assert client.build_meta(LATEST) is client.build_meta(LATEST)
-    session = client.build_meta(REVISIONS[NEWEST_SESSION])
-    assert session["io.modelcontextprotocol/protocolVersion"] == NEWEST_SESSION
 
 
 @pytest.mark.requirement("META-8")
 def test_a_client_that_can_do_nothing_says_so():
-    facts = _plain(LocalPeer(CLIENT_INFO, ClientCapabilities()).build_meta(LATEST))
+    facts = _plain(LocalPeer(CLIENT_INFO, ClientCapabilities()).stamps[LATEST.date])
     assert facts["io.modelcontextprotocol/clientCapabilities"] == b"{}"
 
 
 @pytest.mark.requirement("META-16")
 def test_a_server_says_its_name_only():
-    facts = LocalPeer(SERVER_INFO, SERVER_CAN).build_meta(LATEST)
+    facts = LocalPeer(SERVER_INFO, SERVER_CAN).stamps[LATEST.date]
     assert _plain(facts) == {"io.modelcontextprotocol/serverInfo": SERVER_TAG}
 
 
 @pytest.mark.requirement("META-9", "META-16")
 def test_an_anonymous_party_keeps_its_name_to_itself():
     client = LocalPeer(CLIENT_INFO, ClientCapabilities(), anonymous=True)
-    assert set(client.build_meta(LATEST)) == {
+    assert set(client.stamps[LATEST.date]) == {
         "io.modelcontextprotocol/protocolVersion",
         "io.modelcontextprotocol/clientCapabilities",
     }
-    assert LocalPeer(SERVER_INFO, ServerCapabilities(), anonymous=True).build_meta(LATEST) == {}
+    assert LocalPeer(SERVER_INFO, ServerCapabilities(), anonymous=True).stamps[LATEST.date] == {}

@@ -135,7 +135,7 @@ class Post:
             return 400, route.error
         assert isinstance(message, JSONRPCRequest)
         assert isinstance(route, StatelessRoute)
-        incoming = receive.handle_request(connection, message, route.incoming)
+        incoming = route.incoming or receive.handle_request(connection, message)
         if isinstance(incoming, InvalidMessageReceived):
             assert isinstance(incoming.error, RPCError)
             return get_http_status(incoming.error.code), incoming.error
@@ -397,8 +397,7 @@ def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Inb
     route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection.local_peer)
     assert isinstance(message, JSONRPCRequest)
     assert isinstance(route, StatelessRoute)
-    assert route.incoming is not None
-    incoming = receive.handle_request(connection, message, route.incoming)
+    incoming = route.incoming
     assert isinstance(incoming, InboundRequest)
     assert incoming.peer is route.peer
     return incoming
@@ -644,7 +643,7 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     route = classify(post.sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
     assert isinstance(message, JSONRPCRequest)
-    incoming = receive.handle_request(connection, message, route.incoming)
+    incoming = route.incoming or receive.handle_request(connection, message)
     assert isinstance(incoming, InboundRequest)
     sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}
     verify_headers(sent, incoming, {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")})
@@ -1077,7 +1076,7 @@ def test_headers_of_a_client_pass_the_verification_of_a_server(kind, name, call,
     route = classify(sent, message, connection.local_peer)
     assert isinstance(route, StatelessRoute)
     assert isinstance(message, JSONRPCRequest)
-    incoming = receive.handle_request(connection, message, route.incoming)
+    incoming = route.incoming or receive.handle_request(connection, message)
     assert isinstance(incoming, InboundRequest)
     verify_headers(sent, incoming, annotated)
 

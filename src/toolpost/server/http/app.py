@@ -35,7 +35,7 @@ from toolpost.server.http.security import (
     JSON,
     RequestGuard,
     check_get,
-    check_post,
+    find_media_type_error,
     make_message_refusal,
 )
 from toolpost.server.http.sessions import Session, has_sessions
@@ -216,7 +216,11 @@ class Endpoint:
         answer_types: tuple[str, ...] | None = None,
     ) -> None:
         """Read the message of a POST, and serve it."""
-        check_post(exchange, self._answer_types if answer_types is None else answer_types)
+        sent, wanted = exchange.raw_headers, self._answer_types if answer_types is None else answer_types
+        content_type, accept = sent.get(b"content-type"), sent.get(b"accept")
+        refusal = find_media_type_error(content_type, accept, wanted, sent.get(b"content-encoding"))
+        if refusal is not None:
+            raise HTTPRefusal(*refusal)
         data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data

@@ -81,9 +81,8 @@ def serve_post(
     counts = worker.counts
     is_new = message is None or isinstance(message, JSONRPCRequest)
     if is_new and counts.calls >= counts.max_calls:  # responses and cancellations let calls end
-        raise HTTPRefusal(
-            503, f"Server busy: the limit is {counts.max_calls} concurrent requests (max_calls=)."
-        )
+        text = f"Server busy: the limit is {counts.max_calls} concurrent requests (max_calls=)."
+        raise HTTPRefusal(503, text)
     try:
         route = classify(exchange.raw_headers, message, worker.handler.local_peer)
     except RPCError as error:
@@ -111,23 +110,27 @@ def _serve_stateless(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCRequest, route: StatelessRoute
 ) -> Awaitable[object]:
     handler = worker.handler
-    connection = Connection(handler.local_peer, limit=handler.max_in_flight)
-    event = receive.handle_request(connection, message, route.incoming)
-    if isinstance(event, InvalidMessageReceived):
-        status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
-        raise HTTPRefusal(status, body=event.data)
-    row, annotated = event.row, None
+    connection, incoming = Connection(handler.local_peer, limit=handler.max_in_flight), route.incoming
+    if incoming is not None:
+        connection.incoming[incoming.id] = incoming
+    else:
+        event = receive.handle_request(connection, message)
+        if isinstance(event, InvalidMessageReceived):
+            status = get_http_status(event.error.code) if isinstance(event.error, RPCError) else 400
+            raise HTTPRefusal(status, body=event.data)
+        incoming = event
+    row, annotated = incoming.row, None
     if row.name == TOOLS_CALL and handler.has_header_parameters:
-        annotated = handler.find_header_parameters(event.params.name)
+        annotated = handler.find_header_parameters(incoming.params.name)
     try:
         if row.named is not None:
-            verify_headers(exchange.raw_headers, event, annotated)
+            verify_headers(exchange.raw_headers, incoming, annotated)
     except HeaderMismatch as error:
-        body = jsonrpc.encode_error(event.id, error)
+        body = jsonrpc.encode_error(incoming.id, error)
         raise HTTPRefusal(get_http_status(error.code), body=body) from error
     if row.name == SUBSCRIPTIONS_LISTEN:
-        return _serve_listen(worker, exchange, connection, event)
-    return _run_request(worker, exchange, connection, event)
+        return _serve_listen(worker, exchange, connection, incoming)
+    return _run_request(worker, exchange, connection, incoming)
 
 
 async def _serve_listen(

@@ -85,37 +85,31 @@ def _decode_header(value: bytes | None) -> str | None:
     return None if value is None else str(value, "latin-1")
 
 
-def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
-    """Refuse a POST that is not JSON (415), or does not accept the wanted media types (406)."""
-    sent = exchange.raw_headers
-    encoding = sent.get(b"content-encoding")
-    if encoding is not None and encoding.lower() != b"identity":
-        shown = headers.quote_value(str(encoding, "latin-1"))
-        text = f"Content-Encoding {shown} is not supported; send the body unencoded."
-        raise HTTPRefusal(415, text, [(b"accept-encoding", b"identity")])
-    refusal = _find_media_type_error(sent.get(b"content-type"), sent.get(b"accept"), wanted)
-    if refusal is not None:
-        raise HTTPRefusal(*refusal)
-
-
 @lru_cache(maxsize=256)
-def _find_media_type_error(
-    raw_type: bytes | None, raw_accept: bytes | None, wanted: tuple[str, ...]
-) -> tuple[int, str] | None:
-    """Return status and text of the refusal of these headers; None if they are fine."""
+def find_media_type_error(
+    raw_type: bytes | None,
+    raw_accept: bytes | None,
+    wanted: tuple[str, ...],
+    raw_encoding: bytes | None = None,
+) -> tuple[int, str, Headers] | None:
+    """Return status, text and headers of the refusal of a POST (415 or 406); None if its headers are fine."""
     content_type, accept = _decode_header(raw_type), _decode_header(raw_accept)
+    if raw_encoding is not None and raw_encoding.lower() != b"identity":
+        shown = headers.quote_value(str(raw_encoding, "latin-1"))
+        text = f"Content-Encoding {shown} is not supported; send the body unencoded."
+        return 415, text, ((b"accept-encoding", b"identity"),)
     if not headers.is_json(content_type):
         shown = headers.quote_value(content_type or "")
-        return 415, f"Content-Type must be {JSON} in UTF-8, not {shown}."
+        return 415, f"Content-Type must be {JSON} in UTF-8, not {shown}.", ()
     if all(headers.accepts(accept, media) for media in wanted):
         return None
     shown = headers.quote_value(accept or "")
-    return 406, f"The Accept header must include {' and '.join(wanted)}; it is {shown}."
+    return 406, f"The Accept header must include {' and '.join(wanted)}; it is {shown}.", ()
 
 
 def check_get(exchange: HttpExchange) -> None:
     """Refuse a GET that does not accept an event stream (HTTPL-11)."""
-    refusal = _find_media_type_error(JSON.encode(), exchange.raw_headers.get(b"accept"), (EVENTS,))
+    refusal = find_media_type_error(JSON.encode(), exchange.raw_headers.get(b"accept"), (EVENTS,))
     if refusal is not None:
         raise HTTPRefusal(*refusal)
 

@@ -106,10 +106,8 @@ class RequestCounts:
     def open_stream(self) -> None:
         """Count a stream. Raises HTTPRefusal if too many are open."""
         if self.streams >= self.max_streams:
-            raise HTTPRefusal(
-                503,
-                f"Too many open streams: the limit is {self.max_streams} (max_streams=). Try again later.",
-            )
+            text = f"Too many open streams: the limit is {self.max_streams} (max_streams=). Try again later."
+            raise HTTPRefusal(503, text)
         self.streams += 1
 
     def open_subscription(self, peer: str, most: int) -> str | None:

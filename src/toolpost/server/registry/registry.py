@@ -415,7 +415,7 @@ class Registry(Generic[E]):
             listed: dict[str, Any] = {
                 self.kind.field: [entry.to_list_item(revision.structured) for _, entry in page],
                 "next_cursor": self.keys().seal(last, audience=audience) if more else None,
-                "meta": local_peer.build_meta(revision) if revision.stateless else None,
+                "meta": local_peer.stamps[revision.date] if revision.stateless else None,
             }
             result = apply_cache(self.kind.result(**listed), self.cache)
             stamped = ERAS[revision.era].stamp_result(local_peer, incoming, result)
