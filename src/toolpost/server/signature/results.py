@@ -108,7 +108,7 @@ class ResultConverter:
         wrap = self.is_wrapped and (wrap or not self.is_bare)
         if type(value) is self._exact_type:
             is_text = self._exact_type is str
-            block = _to_content_block(value) if is_text else TextContent(ENCODER.encode(value).decode())
+            block = _to_content_block(value) if is_text else TextContent(_encode_output(value).decode())
             return CallToolResult(content=[block], structured_content={RESULT_KEY: value} if wrap else value)
         if self._check is not None and not isinstance(value, CallToolResult):
             return _make_structured_result(self._encode_checked(value), wrap=wrap)
