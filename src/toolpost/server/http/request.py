@@ -97,8 +97,7 @@ class HttpExchange:
         self.scope: ASGIScope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        root: str | None = scope.get("root_path")
-        if root:
+        if root := scope.get("root_path"):
             self.path = _strip_root(self.path, root.rstrip("/"))
         given: list[tuple[bytes, bytes]] = scope["headers"]
         headers = dict(given)

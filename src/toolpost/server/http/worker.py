@@ -84,10 +84,7 @@ class RequestCounts:
         self._listens: dict[str, int] = {}
 
     def begin(self, peer: str) -> str | None:
-        """Count a new call of a peer; return the reason if it has too many.
-
-        Raises HTTPRefusal if there are too many calls of all peers.
-        """
+        """Count a call; return the reason if its peer has too many. Raises HTTPRefusal if the server has."""
         running = self._peers.get(peer, 0)
         if running >= self.limit:
             return f"Too many requests in flight: the limit is {self.limit} per client (max_in_flight=)"
