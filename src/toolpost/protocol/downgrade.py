@@ -114,7 +114,8 @@ def _to_json(value: JSON) -> str:
 def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResultT:
     """Translate the result of a tool, for a client or in a sampling conversation."""
     content, structured = value.content, value.structured_content
-    if revision.structured == "any" and len(content) == 1 and type(content[0]) is types.TextContent:
+    fits = revision.structured == "any" or (revision.structured == "object" and type(structured) is dict)
+    if fits and len(content) == 1 and type(content[0]) is types.TextContent:
         return value  # the usual case
     if revision.structured != "any":
         if not content or type(content[0]) is not types.TextContent:
