@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from hosted import call, legacy, modern, serving
 from request_state_talk import REFUSED, Name, Talk
-from toolpost import Client, Context, Extension, ForwardedResult, Handler, Server, SyncContext
+from toolpost import Client, Context, Extension, ForwardedResult, Handler, KeyRing, Server, SyncContext
 from toolpost.errors import (
     InvalidParams,
     MissingScopes,
@@ -357,6 +358,28 @@ def test_a_state_with_steps_is_used_once():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_equal_calls_have_states_of_their_own(encrypts):
+    """Of two users who call the same at the same moment, the second could not answer otherwise."""
+    server = Server("s", keys=KeyRing(["k" * 32], encrypt=encrypts))
+    paid: list[str] = []
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        await ctx.elicit("What is your name?", Name, key="user_name")
+        await ctx.step("pay", paid.append, "paid")
+        return "done"
+
+    async def main() -> None:
+        async with Talk(server) as talk:
+            states = [(await talk.ask()).request_state for _ in range(20)]
+            for state in states:
+                assert (await talk.ask(state)).content[0].text == "done"
+        assert len(paid) == len(states)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 def test_steps_behind_the_last_question_run_once(threaded):
     """The state holds no step yet, so the client may send the same answers again until one begins."""
@@ -409,35 +432,43 @@ def test_a_state_of_a_destructive_tool_is_used_once():
     asyncio.run(main())
 
 
+PAYMENTS: list[str] = []
+
+
+class Receipt: ...
+
+
+def pay() -> Receipt:
+    PAYMENTS.append("paid")
+    return Receipt()
+
+
+async def pay_later() -> list[Receipt]:
+    return [pay()]
+
+
+class Till:
+    def __call__(self) -> Receipt:
+        return pay()
+
+    def take(self) -> "Receipt":
+        return pay()
+
+
 @pytest.mark.parametrize("revision", [SESSION, "2026-07-28"])
-def test_a_step_that_cannot_be_stored_does_not_run(revision):
+@pytest.mark.parametrize("step", [pay, pay_later, partial(pay), Till(), Till().take])
+def test_a_step_that_cannot_be_stored_does_not_run(step, revision):
     server = Server("s")
-    payments: list[str] = []
-
-    class Receipt: ...
-
-    def pay() -> Receipt:
-        payments.append("paid")
-        return Receipt()
 
     @server.tool
     async def buy(ctx: Context) -> str:
-        await ctx.step("pay", pay)
-        return "bought"
-
-    @server.tool
-    async def buy_many(ctx: Context) -> str:
-        def pay_many() -> list[Receipt]:
-            return [pay()]
-
-        await ctx.step("pay", pay_many)
+        await ctx.step("pay", step)
         return "bought"
 
     async def main() -> None:
         async with Client(server, revision=revision) as client:
-            for name in ("buy", "buy_many"):
-                with pytest.raises(ToolError, match="cannot be stored"):
-                    await client.call_tool(name)
-        assert payments == []
+            with pytest.raises(ToolError, match="cannot be stored"):
+                await client.call_tool("buy")
+        assert PAYMENTS == []
 
     asyncio.run(main())
