@@ -185,7 +185,8 @@ class RPCError(MCPError):
 
     code: int = -32603
     kind: str = "error"
-    is_upstream: bool = False  # whether a server has sent it to a client of ours
+    is_foreign: bool = False  # whether a peer has sent it: it does not answer another peer
+    is_forwarded: bool = False  # whether a gateway passes it on all the same
 
     def __init_subclass__(cls, *, code: int | None = None, kind: str | None = None, **others: Any) -> None:
         super().__init_subclass__(**others)

@@ -265,7 +265,7 @@ class ChangeStream:
             except MCPError as error:
                 if not self._session.reconnector.can_reconnect:
                     raise
-                logger.info("not receiving change notifications at the moment: %s", error)
+                logger.info("not receiving change notifications at the moment: %.1000s", error)
             else:
                 if refused:
                     logger.warning("the server no longer watches %.1000s", ", ".join(refused))

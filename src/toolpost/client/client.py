@@ -35,7 +35,7 @@ from toolpost.client.options import (
     make_reference,
 )
 from toolpost.client.tools import RequestResult, ToolMethods, decode_value
-from toolpost.errors import CapabilityNotDeclared, explain_keywords, name_methods
+from toolpost.errors import CapabilityNotDeclared, RPCError, explain_keywords, name_methods
 from toolpost.protocol.connection import LOG_LEVEL_RANKS
 from toolpost.protocol.extension import Extension
 from toolpost.protocol.forward import ForwardedResult, make_raw_row, read_members
@@ -533,7 +533,11 @@ class Client(ServerFacts, ToolMethods):
         row = make_raw_row(method, self._local_peer.extra_rows.get(method))
         limits = self._make_limits(timeout, progress)
         retry = row.repeatable or None if retry is None else retry
-        result = await self._session.request(row, read_members(params), limits, retry=retry)
+        try:
+            result = await self._session.request(row, read_members(params), limits, retry=retry)
+        except RPCError as error:
+            error.is_forwarded = True
+            raise
         return ForwardedResult(result.raw or b"{}", result.result_type or "complete", self.revision)
 
     async def notify(

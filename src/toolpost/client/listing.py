@@ -386,7 +386,7 @@ class ServerReader:
                     async for _ in self.iter_pages(TOOLS, limits, fresh=True):
                         pass
                 except MCPError as error:
-                    logger.info("could not list the tools after a header mismatch: %s", error)
+                    logger.info("could not list the tools after a header mismatch: %.1000s", error)
         return (self.header_parameters.get(name) or None) != (known or None)
 
     async def read_resource(self, uri: str, limits: CallLimits) -> types.ReadResourceResult:

@@ -274,7 +274,7 @@ class ChangeListener:
                 logger.warning("change notifications have stopped: %.1000s", error)
                 return
             except MCPError as error:
-                logger.info("could not subscribe to changes yet: %s", error)
+                logger.info("could not subscribe to changes yet: %.1000s", error)
             else:
                 break
         self._on_gap()

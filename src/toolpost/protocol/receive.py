@@ -17,6 +17,7 @@ from toolpost.errors import (
     MethodNotFound,
     RemoteProtocolError,
     RPCError,
+    UserRejected,
     make_rpc_error,
 )
 from toolpost.protocol import jsonrpc
@@ -366,7 +367,8 @@ def _handle_error(
     revision = connection.revision if outgoing is None else outgoing.revision
     code, text, is_session = message.code, message.message, not revision.stateless
     error = make_rpc_error(code, text, message.data, session=is_session, peer=connection.peer_name)
-    error.is_upstream = connection.role == CLIENT
+    # A user who declines has declined the whole call: its client gets its own error back.
+    error.is_foreign = connection.role == CLIENT or not isinstance(error, UserRejected)
     if outgoing is None:
         return drop(connection, "error without an id", error)
     return _fail_request(connection, outgoing, error)

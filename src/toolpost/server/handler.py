@@ -437,7 +437,7 @@ class Handler(ServeMethods):
     async def _list(self, ctx: Context, params: types.PaginatedRequestParams) -> Result:
         name, kind = _OVERRIDABLE[ctx.method], LIST_KINDS[ctx.method]
         has_no_templates = ctx.method == methods.RESOURCES_TEMPLATES_LIST and not self.is_overridden(name)
-        page = () if has_no_templates else await getattr(self, name)(params.cursor)
+        page = () if has_no_templates else await getattr(self, name)(params.cursor or None)
         return page if isinstance(page, Result) else kind.result(**{kind.field: list(page)})
 
     async def _call_tool(self, ctx: Context, params: types.CallToolParams) -> Result:

@@ -336,7 +336,7 @@ class IncomingRouter:
             task.cancel()
 
     def _handle_refusal(self, event: events.InvalidMessageReceived) -> None:
-        logger.info("rejected a message from the server: %s", event.error)
+        logger.debug("rejected a message from the server: %s", event.error)
         self._stats.record_discard("rejected message")
         if event.data is not None:
             self._dispatcher.queue_send(event.data)

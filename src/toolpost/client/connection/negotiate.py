@@ -310,7 +310,7 @@ class Handshake:
         except RequestFailed as error:
             if error.status is None:
                 raise
-            logger.info("%s: %s was refused: %s", self._name, INITIALIZED, error)
+            logger.info("%s: %s was refused: %.1000s", self._name, INITIALIZED, error)
         return OpenedConnection(dispatcher, dispatcher.connection.revision, result)
 
     async def _initialize_via_fallback(

@@ -297,7 +297,7 @@ class ClientSession:
                 if pause is None or self.reconnector.is_closed:
                     raise
                 left = limits.subtract(now - first + pause)
-                logger.info("%s: retrying in %.1f s: %s", self.name, pause, error)
+                logger.info("%s: retrying in %.1f s: %.1000s", self.name, pause, error)
                 self.stats.retries += 1
                 await asyncio.sleep(pause)
                 started = loop.time()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from inspect import isawaitable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.server.elicitation.forms import Accepted
 from toolpost.server.elicitation.journal import ManualQuestion, ReplayJournal
 from toolpost.server.runtime.eager_tasks import Unanswered
+from toolpost.server.signature.errors import SignatureError
+from toolpost.server.signature.inspection import AnnotationScope, unwrap_layers
 from toolpost.types.base import JSON, UNSET, InputRequiredResult, Raw, Result, WireStruct
 
 if TYPE_CHECKING:
@@ -221,9 +223,10 @@ async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
 
 def _check_step_type(name: str, fn: Callable[..., Any]) -> Any:
     """Return the declared type of a step's value. Raises LocalProtocolError if it is not JSON."""
+    *_, written = unwrap_layers(fn)
     try:
-        kind = get_type_hints(fn).get("return", Any)
-    except (TypeError, NameError):  # there is none, or it cannot be resolved
+        kind = AnnotationScope(fn).evaluate(getattr(written, "__annotations__", {}).get("return", Any))
+    except SignatureError:  # it cannot be resolved
         return Any
     try:
         msgspec.json.schema(kind)

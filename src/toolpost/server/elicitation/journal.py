@@ -156,6 +156,7 @@ MAX_STORED_JOURNAL_BYTES: Final = 64 * 1024 * 1024
 _KEY_RECORD: Final = "keys/states"
 _INLINE_MARK: Final = b"="
 _STORED_MARK: Final = b"@"
+_NONCE_BYTES: Final = 12
 
 
 class RequestStates:
@@ -212,7 +213,8 @@ class RequestStates:
     async def seal(self, journal: ReplayJournal, incoming: InboundRequest, principal: str | None) -> str:
         """Return the state that the client carries."""
         pages = journal.encode()
-        payload = _INLINE_MARK + pages
+        # The same call twice has two states: each is used once, and not every seal has a nonce.
+        payload = _INLINE_MARK + secrets.token_bytes(_NONCE_BYTES) + pages
         if len(payload) > MAX_PAYLOAD:
             payload = _STORED_MARK + await self._store_journal(pages)
         keys, binding = await self.get_keys(), _make_binding(incoming, principal)
@@ -238,7 +240,7 @@ class RequestStates:
         keys, binding = await self.get_keys(), _make_binding(incoming, principal)
         payload = keys.open(state, audience=self._audience, binding=binding, now=int(time.time()))
         if payload[:1] == _INLINE_MARK:
-            return payload[1:]
+            return payload[1 + _NONCE_BYTES :]
         pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
         if pages is None:
             raise InvalidSeal("it is not in the store: it has expired, or another store has it")
