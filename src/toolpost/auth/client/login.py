@@ -16,13 +16,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import field
 
-from toolpost.auth.arguments import call_user_function
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.client.token_endpoint import SecretRecord
 from toolpost.auth.jose import hash_s256
 from toolpost.auth.urls import UrlPolicy, parse_http_url, redact_url
 from toolpost.errors import AuthError, AuthorizationRequired
 from toolpost.protocol.urls import is_loopback_host
+from toolpost.threads import ThreadPool
 
 PKCE_METHOD: Final = "S256"
 MAX_REDIRECT_LENGTH: Final = 32 * 1024  # characters of a redirect
@@ -170,7 +170,7 @@ def open_in_browser(url: str) -> None:
 async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
     """Show a page to the user; return the address of the redirect, if `open_url` returns it."""
     try:
-        answer = await call_user_function(open_url, url)
+        answer = await ThreadPool(1).call_function(open_url, url)
     except AuthError:
         raise
     except Exception as error:

@@ -6,8 +6,8 @@ The login page and its redirect are in `login`, the use of tokens in `grant`.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -140,8 +140,13 @@ class OAuth(Grant):
             return await self._login(request, endpoint)
 
     async def _login(self, request: TokenRequest, endpoint: str) -> Tokens:
-        policy = request.fetch.url_policy
-        async with self._open_listener(await self._get_registration(request)) as (listener, redirect_uri):
+        policy, listener, redirect_uri = request.fetch.url_policy, None, self._redirect_uri
+        async with AsyncExitStack() as stack:
+            if is_loopback_host(urlsplit(redirect_uri).hostname):
+                known = await self._get_registration(request)
+                last_port = 0 if known is None else urlsplit(known.redirect_uri or "").port or 0
+                listener = await stack.enter_async_context(RedirectListener(redirect_uri, last_port).open())
+                redirect_uri = listener.redirect_uri
             client = await self._ensure_registration(request, redirect_uri)
             attempt = LoginAttempt(request.server.issuer, redirect_uri)
             await policy.check(endpoint, "the login page")
@@ -182,18 +187,6 @@ class OAuth(Grant):
             showing.cancel()
             await asyncio.wait([showing])
         raise AuthorizationRequired("open_url returned nothing", hint="return the URL of the redirect")
-
-    @asynccontextmanager
-    async def _open_listener(
-        self, kept: Registration | None
-    ) -> AsyncGenerator[tuple[RedirectListener | None, str]]:
-        """Listen for the browser if the redirect leads to this machine; yields the address too."""
-        if not is_loopback_host(urlsplit(self._redirect_uri).hostname):
-            yield None, self._redirect_uri
-            return
-        last_port = 0 if kept is None else urlsplit(kept.redirect_uri or "").port or 0
-        async with RedirectListener(self._redirect_uri, last_port).open() as listener:
-            yield listener, listener.redirect_uri
 
     # ----------------------------------------------------------------- registration
 

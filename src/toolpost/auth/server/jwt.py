@@ -127,17 +127,14 @@ class Jwt:
         if claims.get("exp") is None:
             raise TokenRejected("the token has no exp")
         check_times(claims, self._leeway)
-        await self._check_signature(read)
-        return build_principal(claims)
-
-    async def _check_signature(self, token: CompactJws) -> None:
-        if token.algorithm not in self._algorithms:
+        if read.algorithm not in self._algorithms:
             raise TokenRejected("the signature algorithm is not allowed")
-        if token.typ not in _ACCESS_TOKEN_TYPES:
+        if read.typ not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("the token is not an access token: wrong typ")
         keys, source = self._keys, self._key_source
-        if not (await source.verify_signature(token) if keys is None else is_signed_by(keys, token)):
+        if not (await source.verify_signature(read) if keys is None else is_signed_by(keys, read)):
             raise TokenRejected("the signature matches no key of the issuer")
+        return build_principal(claims)
 
     async def _fetch_keys(self) -> "list[VerificationKey]":
         uri = self._uri

@@ -19,7 +19,7 @@ from toolpost.cli.errors import FAILED, UNAUTHORIZED, CommandError, translate_er
 from toolpost.cli.install.config_file import HostConfigFile, edit_toml
 from toolpost.cli.install.hosts import HOSTS, HostDefinition, Scope
 from toolpost.cli.output import JSON_HELP, CommandOutput
-from toolpost.cli.target import CONNECT_TIMEOUT, FILE_PATTERN, parse_env
+from toolpost.cli.target import CONNECT_TIMEOUT, ENV_OPTION, FILE_PATTERN
 from toolpost.transports.targets import Http, Stdio
 from toolpost.types.base import JSON
 
@@ -53,13 +53,7 @@ class InstallRequest:
     "--for", "host", required=True, type=click.Choice(list(HOSTS)), metavar="HOST", help=", ".join(HOSTS)
 )
 @click.option("--name", help="Name of the server in the host (default: the file name).")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    callback=parse_env,
-    help="Set an environment variable for the server; NAME alone copies yours.",
-)
+@click.option("--env", **ENV_OPTION)
 @click.option(
     "--scope",
     type=click.Choice(["user", "project"]),

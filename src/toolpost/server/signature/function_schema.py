@@ -26,7 +26,7 @@ from toolpost.server.signature import compiled_types, errors, inspection, schema
 from toolpost.server.signature.compiled_types import DECODE_ERRORS, CompiledType
 from toolpost.server.signature.errors import SignatureError, ValidationError
 from toolpost.server.signature.inspection import AnnotationScope
-from toolpost.server.signature.schema_parts import HEADER_KEYWORD, attach_definitions, inline_refs
+from toolpost.server.signature.schema_parts import HEADER_KEYWORD, attach_definitions, inline_definitions
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.types.base import JSON, Unset
 
@@ -354,7 +354,9 @@ def _build_input_schema(
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
     schema |= ({"required": required} if required else {}) | {"additionalProperties": False}
     # A header may be on a field of a class, and no reference may come before it (HDR-12).
-    schema = attach_definitions(inline_refs(schema, defs, HEADER_KEYWORD), defs)
+    schema = attach_definitions(schema, defs)
+    if f'"{HEADER_KEYWORD}"'.encode() in msgspec.json.encode(schema.get("$defs")):
+        schema = inline_definitions(schema)
     try:
         return schema, headers.find_annotations(schema)
     except ValueError as error:
