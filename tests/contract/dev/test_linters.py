@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-INWARD = "Rings point inward BROKEN"
-ALONE = "The innermost ring and its neighbours stand alone BROKEN"
-PUBLIC = "The public names, which lead to every ring, are for users BROKEN"
+INWARD = "Imports point inward BROKEN"
+ALONE = "The lowest modules do not import each other BROKEN"
+PUBLIC = "No module imports the package itself, which loads every layer BROKEN"
 
 
 def run(*command: str, at: Path = ROOT, **options):

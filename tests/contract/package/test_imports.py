@@ -156,7 +156,7 @@ FORBIDDEN = {
     "time",
     "warnings",
 }
-"""Loops, sockets, clocks, logs, threads, processes: ring 1 is bytes in and events out."""
+"""Loops, sockets, clocks, logs, threads, processes: the protocol core is bytes in and events out."""
 
 SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glob("*.py")])
 
