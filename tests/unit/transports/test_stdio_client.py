@@ -645,9 +645,9 @@ def test_a_log_without_handlers_is_named(stderr, level, unheard, caplog):
     [
         (
             Stdio("no-such-program"),
-            "no-such-program: program 'no-such-program' not found (install it, or pass its full path: it",
+            "no-such-program: program 'no-such-program' not found (install it, or pass its full path)",
         ),
-        (Stdio("no-such-program"), "it is not on the PATH of the server)"),
+        (Stdio("no-such-program"), "install it, or pass its full path)"),
         (Stdio("hello.py"), "(start a script with Python: [sys.executable, 'hello.py'])"),
         (Stdio("./no/hello.py", cwd="/"), "[sys.executable, './no/hello.py']"),
         (Stdio("hello.py", cwd="/no/such/folder"), "folder '/no/such/folder' does not exist (create"),
