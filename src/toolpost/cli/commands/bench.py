@@ -133,6 +133,7 @@ class LoadGenerator:
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
+    metavar="N",
     help="Number of concurrent requests.",
 )
 @click.option(
