@@ -46,7 +46,7 @@ class OAuth(Grant):
     listens on a port of this machine, and stores tokens in files that only you may read.
 
     Args:
-        scopes: the scopes to request, besides those that the server asks for.
+        scopes: the scopes to request, in addition to those that the server asks for.
         client_id: the id of this client at the authorization server, if it was registered manually.
         client_secret: its secret, if it has one.
         issuer: the authorization server where it is registered. The secret is sent only there. By default it
