@@ -189,7 +189,7 @@ class MultiRoundCall(Struct):
             return self.limits
         left = cap - self.elapsed - more
         if left <= 0:
-            raise RequestTimeout(f"no response to {self.method} within {cap:.1f} s")
+            raise RequestTimeout(f"no response to {self.method} within {cap:g} s")
         return self.limits._replace(timeout=min(timeout, left), cap=left)
 
     @property

@@ -190,7 +190,7 @@ def test_pauses_count_as_the_servers_time():
         async with Client(RawServer({"tools/call": script}), timeout=1, max_timeout=2) as client:
             loop = asyncio.get_running_loop()
             began = loop.time()
-            with pytest.raises(RequestTimeout, match=r"no response to tools/call within 2\.0 s"):
+            with pytest.raises(RequestTimeout, match=r"no response to tools/call within 2 s"):
                 await client.call_tool("t")
             assert loop.time() - began <= 2
             assert len(script.seen) == 5  # after 0, 0.1, 0.3, 0.7 and 1.5 s
