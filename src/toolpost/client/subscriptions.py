@@ -234,7 +234,7 @@ class ChangeListener:
         return [kind for kind in LISTS if self._wants_lists and self.has_capability(f"{kind}.list_changed")]
 
     async def _listen(self, uris: frozenset[str], limits: CallLimits) -> SubscriptionFilter:
-        """Subscribe to everything at once; return what the server accepts."""
+        """Subscribe to everything in one request; return the part that the server accepts."""
         wanted = make_filter(self._wanted_lists(), sorted(uris))
         if wanted == SubscriptionFilter():
             dropped, self._current = self._current, None

@@ -136,7 +136,7 @@ class KeyRing:
 
     @property
     def encrypts(self) -> bool:
-        """Whether the payload of what is sealed from now on is hidden from its bearer."""
+        """Whether new strings are encrypted, so that their bearer cannot read the payload."""
         return self._form == _AES_FORM
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Context`: what a function may know and do while it serves a request or a notification.
+"""`Context`: the interface of a function to the request or notification that it serves.
 
 A `ClientConnection` sends its messages. Requests to the client, and steps, are in `client_requests`.
 """

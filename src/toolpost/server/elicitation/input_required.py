@@ -88,7 +88,7 @@ class CallReplay:
         return self.loaded_journal
 
     async def claim_state(self) -> None:
-        """Use up the state that the client sent, before something that must not run twice.
+        """Use up the state that the client sent, before a function that must not run twice.
 
         Raises InvalidParams if the state was used before.
         """

@@ -235,7 +235,7 @@ def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
 
 
 def to_own_error(error: RPCError) -> RPCError:
-    """Return the error of a function: what an upstream server refused is not our refusal."""
+    """Return the error to send for an error of a function. One from an upstream server is internal here."""
     return InternalError(f"Internal error: {error}") if error.is_upstream else error
 
 
