@@ -1,7 +1,7 @@
-"""A server whose HTTP is broken, endless, or leads elsewhere: the call fails in its time and says why.
+"""Servers with broken, endless or redirecting HTTP: the call fails in time, and the error says why.
 
 All rows of a table are in flight at once, each on a connection of its own, and a good call goes with them.
-What the server could get rid of before the client had enough is counted.
+Counts how much the server could send before the client stopped reading.
 """
 
 import asyncio

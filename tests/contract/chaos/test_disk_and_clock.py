@@ -1,4 +1,4 @@
-"""A disk without room for tokens, and a clock that jumps: what is known goes on being used."""
+"""A full disk and a clock that jumps: tokens in memory stay in use."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""How long a client waits when its limits meet, and what it says of a server that kept it waiting."""
+"""Combined timeouts of a client, and its errors about slow servers."""
 
 import asyncio
 import math

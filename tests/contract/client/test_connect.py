@@ -1,4 +1,4 @@
-"""Every kind of target, and what is said about those that are none."""
+"""Every kind of target, and the errors for invalid ones."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A request that takes several rounds: what each of them carries, how many there may be, and how long."""
+"""Requests with several rounds of questions: the data of each round, their number and their duration."""
 
 import asyncio
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Answers that are kept: as long as the server says, until it says that they have changed, and no longer."""
+"""Cached responses: for as long as the server allows, and until it reports a change."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The differential without its peers: what is asked, what of an answer counts, what may differ."""
+"""The differential test without its peers: requests, compared parts of responses, known differences."""
 
 import asyncio
 import contextlib

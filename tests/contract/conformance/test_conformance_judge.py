@@ -1,4 +1,4 @@
-"""The judgement as a whole: legs, the list of what may wait, table and exit code."""
+"""The conformance runner: legs, pending scenarios, table and exit code."""
 
 import asyncio
 import json

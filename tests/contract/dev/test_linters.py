@@ -1,4 +1,4 @@
-"""What the linters are set up to refuse: they see a tree that breaks a rule of ours, and say so."""
+"""The configuration of the linters: they reject trees that break one of our rules."""
 
 import shutil
 import subprocess

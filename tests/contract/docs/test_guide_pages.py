@@ -1,4 +1,4 @@
-"""The code on the pages of the guide runs as it stands: block after block, in one namespace."""
+"""The code on the pages of the guide runs block by block, in one namespace."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every public name says what it is and shows how it is used, and what it shows is true."""
+"""Every public name has a docstring with an example that runs."""
 
 import doctest
 from typing import Any

@@ -1,4 +1,4 @@
-"""The names that toolpost promises: each is there, once, loaded on first use, and known to type checkers."""
+"""The public names of toolpost: each exists once, is loaded on first use, and is known to type checkers."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""`Ask`: a question on a parameter: what is asked, in which order, what the function gets."""
+"""`Ask`, a question on a parameter: the questions, their order, and the values for the function."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Transcripts: what they hear over each way, how they read, and what they are like."""
+"""Transcripts: the recorded messages of each transport, the readable form, and comparison."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A list change costs no work for each idle session when it happens: they read of it when they come again."""
+"""A list change costs no work per idle session: a session reads it when it returns."""
 
 import sys
 from pathlib import Path

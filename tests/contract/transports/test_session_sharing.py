@@ -1,4 +1,4 @@
-"""Processes that share nothing but a key: any of them serves any session, behind a proxy that knows none."""
+"""Processes that share only a key: each serves any session, behind a proxy without sticky sessions."""
 
 import asyncio
 from collections import Counter

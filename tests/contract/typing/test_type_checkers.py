@@ -1,4 +1,4 @@
-"""What an editor shows a user is part of the product: three type checkers agree with the cases, line by line.
+"""The types that an editor shows: three type checkers agree with the cases, line by line.
 
 A case is a file of `cases/`: it has an error in each line that says `# expect: error`, and in no other. Cases
 are kept as text, so that the checks of this repository leave them alone.

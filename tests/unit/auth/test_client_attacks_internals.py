@@ -1,4 +1,4 @@
-"""Attacks of servers on a client that logs in: each is tried, and refused before it does harm."""
+"""Attacks of servers on a client that logs in. The client rejects each of them before it does harm."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What tests of the command line share: code that they load leaves nothing behind in this process."""
+"""Fixtures of tests of the command line: loaded code leaves nothing behind in this process."""
 
 import sys
 

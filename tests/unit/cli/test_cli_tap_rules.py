@@ -1,4 +1,4 @@
-"""What the inspector reports about a conversation: pairs of messages, negotiated values, violations."""
+"""The reports of the inspector about a conversation: pairs of messages, negotiated values, violations."""
 
 import json
 

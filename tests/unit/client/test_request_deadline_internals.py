@@ -1,4 +1,4 @@
-"""The clock of a request stands still while a person or a model answers the server, and goes on after."""
+"""The timeout of a request pauses while a person or a model answers the server."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Channels that send at once, or deliver by callback: the dispatcher needs no task for either."""
+"""Channels that send immediately or deliver by callback: the dispatcher needs no task for either."""
 
 import asyncio
 import logging

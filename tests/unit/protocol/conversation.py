@@ -1,7 +1,7 @@
-"""A client and a server that talk, message by message: what the tests of `Connection` stand on.
+"""A client and a server that exchange messages one by one, for the tests of `Connection`.
 
-Peers are also simulated: `message` writes JSON without our encoder. Samples hold the
-least that a method needs. Nothing here asserts what a test is about.
+Peers are also simulated: `message` writes JSON without our encoder. Samples hold the least that a method
+needs. Nothing here asserts what a test is about.
 """
 
 import copy

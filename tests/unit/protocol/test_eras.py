@@ -1,4 +1,4 @@
-"""The six hooks of both eras, and what a request says of itself."""
+"""The hooks of both eras, and the `_meta` of requests."""
 
 import json
 from typing import Any, Literal

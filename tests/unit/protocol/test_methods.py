@@ -1,4 +1,4 @@
-"""The 34 rows and the five official schemas say the same; a result is read by its type."""
+"""The rows of methods agree with the five official schemas, and results are decoded by their type."""
 
 import json
 from typing import get_args, get_type_hints

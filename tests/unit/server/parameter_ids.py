@@ -1,4 +1,4 @@
-"""Names for parametrised tests: the same in every process, as pytest-xdist wants them: no addresses."""
+"""Names for parametrised tests, without addresses: pytest-xdist needs the same in every process."""
 
 import re
 from typing import Any

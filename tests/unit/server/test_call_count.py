@@ -1,4 +1,4 @@
-"""How many of our own functions one tool call takes, by transport: fewer steps are simpler and faster.
+"""The number of our function calls per tool call, by transport: fewer steps are simpler and faster.
 
 Counted are calls of functions and coroutines of `toolpost`, not the times that a coroutine goes on. The call
 is an ordinary one: headers, ids and tokens differ each time, the tool takes a context and awaits once.

@@ -1,4 +1,4 @@
-"""A list that clients can read: order, pages, cursors, answers that are kept."""
+"""The lists of a registry: order, pages, cursors, cached responses."""
 
 import sys
 from collections.abc import Callable, Generator

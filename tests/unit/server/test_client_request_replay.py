@@ -1,4 +1,4 @@
-"""Any program of questions and steps gives the same, asked live in a session or replayed without one."""
+"""Any program of questions and steps has the same result in a session and when it is replayed without one."""
 
 import asyncio
 from typing import Any

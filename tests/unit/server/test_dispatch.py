@@ -1,4 +1,4 @@
-"""One request through middleware to the bytes of its answer, with nothing around it."""
+"""One request, through middleware to the bytes of its response."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Work that starts at once: in which task it runs, what it sees, and how both end."""
+"""Eager tasks: the task in which work runs, its context, and its end."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Types, one by one: what schema they have, what is read, and what is refused.
+"""Types one by one: their schema, accepted values and rejected values.
 
 Each row is bound as the only parameter of a function. `jsonschema_rs` has to agree with what is read, but for
 the differences that a row names.

@@ -1,4 +1,4 @@
-"""One server after another, for the same clients."""
+"""Replacement of a server while clients stay connected."""
 
 import asyncio
 from collections.abc import AsyncGenerator

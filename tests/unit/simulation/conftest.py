@@ -1,4 +1,4 @@
-"""What is said in a simulation is judged by sample: it is the same all the time, and garbled on purpose."""
+"""In a simulation only samples of messages are validated: most are alike, or corrupted on purpose."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""HTTP on which things go wrong: requests that do not arrive, answers that get lost, bodies that are cut.
+"""HTTP with faults: requests that do not arrive, lost responses, truncated bodies.
 
 Stands between a client and an ASGI application in the same world. Owns what may go wrong and decides it by
 the chance of the world. Knows HTTP, and nothing of what is said over it.

@@ -1,4 +1,4 @@
-"""A channel on which things go wrong: a wire between a server and the channel of its client.
+"""A channel with faults, between a server and the channel of its client.
 
 Owns what may go wrong with a message or a piece of one, and decides it by the chance of the world. Two kinds:
 a post, where each message goes its own way, and a line, where bytes flow in order and `LineBuffer` cuts them

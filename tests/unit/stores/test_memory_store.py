@@ -1,4 +1,4 @@
-"""The store in memory keeps the promise, and keeps nothing else: no loop, no task, no leftovers."""
+"""The store in memory keeps the contract, and holds no loop, no task and no leftovers."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""From a URL to a store; and an error that says what there is, and no password."""
+"""Stores by URL; errors list the supported schemes, and contain no password."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Connections that send or read nothing, or byte by byte: each ends in time, and no other client waits.
+"""Connections that send or read nothing, or byte by byte: each is closed in time, and no other client waits.
 
-Time is that of a loop in which it passes only when there is nothing else to do.
+The loop has a simulated clock, which advances only when the loop is idle.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The client side of HTTP and servers that answer with something else, late, twice, or never."""
+"""The HTTP client and servers that respond wrongly, late, twice or never."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The channel over HTTP+SSE: one stream brings everything, and says where to post."""
+"""The channel over HTTP+SSE: one stream delivers all messages and the endpoint for POSTs."""
 
 import asyncio
 import contextlib

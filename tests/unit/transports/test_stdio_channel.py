@@ -1,4 +1,4 @@
-"""Our own stdin and stdout, seen from the process at the other end."""
+"""The stdio channel of a server, tested from the client process."""
 
 import asyncio
 import fcntl

@@ -1,4 +1,4 @@
-"""A server as a child process: what it says, how it ends, and that nothing of it stays behind."""
+"""A server as a child process: its output, its exit, and no leftovers."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Our structs and the five official schemas: every definition has a home there, every property a field."""
+"""Our structs cover the five official schemas: every definition has a struct, every property a field."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The official example messages: each is read by its type and written again as the same JSON."""
+"""The official example messages: each is decoded by its type and encoded to the same JSON."""
 
 import json
 

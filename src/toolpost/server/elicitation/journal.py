@@ -188,7 +188,7 @@ class RequestStates:
         return journal
 
     async def claim_state(self, journal: ReplayJournal, incoming: InboundRequest) -> None:
-        """Use up the state of a journal: its call must not run twice. Raises InvalidParams if it is used up."""
+        """Use up the state of a journal, which must not run twice. Raises InvalidParams if it is used up."""
         if journal.claim is None:
             return
         (used, run), records = journal.claim, self._server.store.records

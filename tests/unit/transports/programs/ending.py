@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Closes its channel in every way: with an answer on the way, cancelled, twice, at the same time."""
+"""Closes its channel in every way: with a pending response, cancelled, twice, concurrently."""
 
 import asyncio
 import sys
