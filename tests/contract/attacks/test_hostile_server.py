@@ -37,7 +37,7 @@ def result(members: str) -> str:
 
 
 class Broken(NamedTuple):
-    """What is sent instead of a response, and what the caller gets."""
+    """A message instead of a response, and the error for the caller."""
 
     message: str | bytes
     why: str

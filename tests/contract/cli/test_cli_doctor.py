@@ -29,7 +29,7 @@ PATIENCE = 40
 
 
 def doctored(*words, **env):
-    """How a doctor in a process of its own has ended, and what it has said."""
+    """Run the doctor in a separate process; return its exit code and its output."""
     return subprocess.run(
         [*DOCTOR, *words],
         capture_output=True,

@@ -26,7 +26,7 @@ from toolpost.types import (
 
 
 def called(script: Script, *, method: str = "tools/call", **options: Any) -> Any:
-    """What a call of a tool gives."""
+    """Return the result of a tool call."""
 
     async def main() -> Any:
         async with Client(RawServer({method: script}), **options) as client:

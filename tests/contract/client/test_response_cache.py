@@ -42,7 +42,7 @@ def server(**table: Any) -> Endpoint:
 
 
 async def quiet(it: Endpoint) -> None:
-    """Return when all that was said has been read."""
+    """Return when all messages have been read."""
     for _ in range(10):
         await asyncio.sleep(0)
     assert it.channels

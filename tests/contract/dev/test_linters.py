@@ -20,7 +20,7 @@ def run(*command: str, at: Path = ROOT, **options):
 
 
 def contracts(root: Path):
-    """What import-linter says about a tree."""
+    """Return the report of import-linter about a tree."""
     shutil.copy(ROOT / "pyproject.toml", root)
     program = (
         "import sys; sys.path.insert(0, 'src'); from importlinter import cli; cli.lint_imports_command()"

@@ -13,7 +13,7 @@ KNOWN = [(types, types.__all__), (errors, errors.__all__), (toolpost, toolpost._
 
 
 def example(name: str) -> doctest.DocTest:
-    """What a docstring shows, to be run with the public names at hand."""
+    """The example in a docstring, to be run with the public names."""
     at_hand: dict[str, Any] = {word: getattr(home, word) for home, words in KNOWN for word in words}
     return doctest.DocTestParser().get_doctest(docstring(name), at_hand, name, None, 0)
 

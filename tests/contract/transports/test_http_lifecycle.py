@@ -367,7 +367,7 @@ class Child:
         self.process.send_signal(number)
 
     async def ends(self) -> int:
-        """The code that it ends with; what it said is in `said`."""
+        """Return its exit code; `said` has its output."""
         assert self.process.stderr is not None
         self.said = (await self.process.stderr.read()).decode()
         return await self.process.wait()

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def loading(monkeypatch, tmp_path):
-    """What is loaded here is forgotten again."""
+    """Remove loaded modules after the test."""
     monkeypatch.chdir(tmp_path)
     path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
     yield

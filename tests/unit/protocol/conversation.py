@@ -228,7 +228,7 @@ def told(revision: Revision, method: str, **members: Any) -> bytes:
 
 
 def parse(data: bytes | None) -> Any:
-    """What stands on the wire."""
+    """Return the decoded bytes of the wire."""
     assert data is not None
     return json.loads(data)
 
@@ -306,5 +306,5 @@ class Conversation:
 
 
 def talk(revision: Revision, **options: Any) -> Conversation:
-    """A conversation in which everything may be said."""
+    """A conversation in which both peers declare every capability."""
     return Conversation(revision, **options).open()

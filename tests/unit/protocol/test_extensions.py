@@ -27,7 +27,7 @@ from toolpost.types.tools import CallToolParams, CallToolResult
 
 
 class Started(Result):
-    """What the extension answers instead of a result."""
+    """The extension's result type."""
 
     ticket: str
 

@@ -7,5 +7,5 @@ __all__ = ["tell"]
 
 
 def tell(it: Any, most: int = 60) -> str:
-    """What a value is called in the name of a test."""
+    """Return the name of a value in the name of a test."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(it) if isinstance(it, str | type) else repr(it))[:most]

@@ -62,7 +62,7 @@ async def count(call: Callable[[int], Awaitable[object]]) -> list[str]:
 
 @functools.cache
 def find_start(code: CodeType) -> int:
-    """Where a function begins; a coroutine goes on somewhere behind that."""
+    """Return the first instruction of a function; a resumed coroutine continues after it."""
     return next(step.offset for step in dis.get_instructions(code) if step.opname == "RESUME")
 
 

@@ -28,7 +28,7 @@ WAYS = [
 
 
 def run(main: Any) -> None:
-    """Run a test in a loop of its own, which ends in time."""
+    """Run a test in a new loop, with a timeout."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE):

@@ -13,7 +13,7 @@ SAMPLE = 5
 
 @pytest.fixture(autouse=True)
 def _recorded(_judge: recording.Judge | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in `recording`, but only for what is sent: what is received may have been spoilt on the way."""
+    """As in `recording`, but only for sent messages: received ones may be corrupted on purpose."""
     seen: Counter[tuple[object, ...]] = Counter()
     note = recording.note
 

@@ -64,7 +64,7 @@ WEB_FAULTS = {
 
 
 class _Page(Response):
-    """What a proxy says."""
+    """A response of a proxy."""
 
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
@@ -95,7 +95,7 @@ class _Cut(Response):
                 data = data[size:]
 
     def _size(self, there: int) -> int:
-        """How much comes next."""
+        """Return the size of the next piece."""
         if self._backend.faults is WEB_CALM:
             return there
         rng = self._backend.world.rng
@@ -175,7 +175,7 @@ class FaultyBackend:
         return None
 
     def delay(self) -> float:
-        """How many seconds something takes."""
+        """Return a random duration in seconds."""
         return self.world.rng.choice(LONG if self._tossed(self.faults.late) else DELAYS)
 
     def _tossed(self, likely: float) -> bool:

@@ -277,7 +277,7 @@ async def deaf(site: Any, name: str, **headers: str):
 
 
 async def length(wire: Wire) -> int:
-    """How many bytes of a response come, until the connection ends."""
+    """Return the number of bytes of a response until the connection ends."""
     size = 0
     try:
         while data := await wire.reader.read(65536):

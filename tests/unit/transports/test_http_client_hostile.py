@@ -318,7 +318,7 @@ def test_a_stream_that_is_refused_for_the_moment_is_asked_for_again(status, monk
 
 
 def of_events(posted):
-    """A server of HTTP+SSE, whose stream stays open; the script gets what is posted."""
+    """A server of HTTP+SSE, whose stream stays open; the script receives the POSTs."""
     streams = []
 
     async def serve(heard):

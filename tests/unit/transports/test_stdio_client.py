@@ -69,7 +69,7 @@ async def opened(stdio):
 
 
 async def end_of(channel):
-    """How the channel ended, after everything that came before."""
+    """Return the error at the end of the channel, after all earlier messages."""
     messages = []
     try:
         while True:
