@@ -89,16 +89,16 @@ class _SealKey:
 class KeyRing:
     """The keys of a server: the first one seals, all of them open.
 
-    To rotate keys, put the new key first, and remove the old one when its last string has expired.
+    To rotate, put the new key in front and drop the old one when its last string has expired.
 
     Args:
-        keys: at least `MIN_KEY` bytes each; a str is encoded as UTF-8.
-        encrypt: whether to encrypt sealed data; by default if `cryptography` can be imported. Opening does
-            not depend on it.
+        keys: each with at least `MIN_KEY` bytes; a str is taken as its UTF-8 bytes.
+        encrypt: whether to encrypt what is sealed. None means: where `cryptography` can be imported. Opening
+            does not depend on it.
 
     Raises:
         ValueError: there is no key, or one is too short.
-        MCPError: encryption is required, but `cryptography` cannot be imported.
+        MCPError: encryption is demanded and `cryptography` cannot be imported.
 
     Examples:
         >>> ring = KeyRing(["an example, far too well known!!"])
@@ -136,7 +136,7 @@ class KeyRing:
 
     @property
     def encrypts(self) -> bool:
-        """Whether new strings are encrypted, so that their bearer cannot read the payload."""
+        """Whether the payload of what is sealed from now on is hidden from its bearer."""
         return self._form == _AES_FORM
 
     def __repr__(self) -> str:
@@ -155,9 +155,9 @@ class KeyRing:
         Args:
             payload: at most `MAX_PAYLOAD` bytes.
             audience: the use and the server, such as "cursor of shop". A string opens for no other.
-            binding: values that must be the same when the string comes back: principal, method, target, a
-                digest of the arguments. The string does not contain them.
-            expires: the Unix time at which the string expires. None means never.
+            binding: what must be the same when the string comes back: principal, method, target, a digest
+                of the arguments. It is not carried in the string.
+            expires: the Unix time from which on the string is refused. None means never.
 
         Raises:
             ValueError: the payload is too large, or the expiry is not a Unix time.
@@ -177,13 +177,13 @@ class KeyRing:
         """The payload that was sealed for this audience and binding.
 
         Args:
-            sealed: the string that the client sent back; it may be any string.
+            sealed: the string that came back; any string is accepted.
             audience: as at the sealing.
             binding: as at the sealing.
             now: the Unix time. A string that expires now has expired.
 
         Raises:
-            InvalidSeal: the string cannot be opened; `reason` has the details, for the log only.
+            InvalidSeal: for any problem; its `reason`, which is for the log, has the details.
         """
         raw = _decode_base64url(sealed)
         if len(raw) < _HEADER.size:

@@ -135,7 +135,7 @@ class RedisCommands:
 
     @property
     def has_just_recovered(self) -> bool:
-        """Whether Redis failed a moment ago: data that workers write at intervals may be missing."""
+        """Whether Redis failed a moment ago: what workers write at intervals may be missing."""
         return asyncio.get_running_loop().time() < self._available_since + RECOVERY_TIME
 
     async def read(self, *command: Any) -> Any:
