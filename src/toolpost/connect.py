@@ -229,7 +229,7 @@ def _make_command_connector(target: "Stdio | str | Sequence[str]") -> Connector:
             return await open_child(stdio)
         except ConnectFailed as error:
             if isinstance(target, str) and isinstance(error.__cause__, FileNotFoundError):
-                error.hint = f"{error.hint}; a string is a command line; other targets: {_TARGET_FORMS}"
+                error.hint = f"{error.hint}. A target can also be {_TARGET_FORMS}"
             raise
 
     return Connector(stdio.label, start_process)

@@ -338,7 +338,7 @@ def _explain_keys(value: dict[str, JSON], schema: Schema, path: str) -> Iterator
             yield ValidationIssue(path, f"a key: {issue.message}")
     for name in schema.get("required", ()):
         if name not in value:
-            yield ValidationIssue(join_path(path, name), "is missing")
+            yield ValidationIssue(join_path(path, name), "required but missing")
     if schema.get("additionalProperties") is False:
         known = schema["properties"]
         for name in value:

@@ -98,7 +98,7 @@ class UrlPolicy:
         innermost = max(await _resolve_zones(parts), default=NetworkZone.PUBLIC)
         if innermost is NetworkZone.FORBIDDEN or innermost > _classify_server(self._server):
             raise AuthError(
-                f"{label} is in a network that the server is not in: {redact_url(url)}",
+                f"{label} is in a private network that the server is not in: {redact_url(url)}",
                 hint="a server must not redirect a client into a private network; allow_private=True "
                 "allows it if you trust the server",
             )

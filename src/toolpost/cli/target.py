@@ -96,7 +96,7 @@ def _suggest_target(name: str, known: Sequence[str]) -> str:
     if known:
         close = get_close_matches(name, known, n=3)
         return f"did you mean {close[0]!r}?" if close else f"available: {', '.join(known)}"
-    return "TARGET is http://…, server.py, a name from an mcp.json, or, at the end of the line, -- command …"
+    return "TARGET is http://…, server.py, a name from an mcp.json, or -- COMMAND at the end of the line"
 
 
 def _list_config_files(config: str | None) -> list[str]:

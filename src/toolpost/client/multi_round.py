@@ -38,13 +38,13 @@ class PausedCall(
 ):
     """A tool call that waits for answers; `client.resume(paused, answers)` continues it.
 
-    It holds the arguments of the call and the server's state: keep it as safe as those.
+    It contains the arguments of the call and the server's state: protect it as you protect those.
 
     Attributes:
         name: the name of the tool.
         arguments: its arguments.
         questions: the questions of the server, by key.
-        rounds: how often the server has asked, this time included.
+        rounds: how often the server has asked so far.
 
     Examples:
         >>> server = Server("shop")
@@ -189,7 +189,7 @@ class MultiRoundCall(Struct):
             return self.limits
         left = cap - self.elapsed - more
         if left <= 0:
-            raise RequestTimeout(f"{self.method} was not answered within {cap:.1f} s")
+            raise RequestTimeout(f"no response to {self.method} within {cap:g} s")
         return self.limits._replace(timeout=min(timeout, left), cap=left)
 
     @property

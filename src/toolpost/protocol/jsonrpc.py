@@ -390,7 +390,7 @@ class InvalidJSONValue(ValueError):
 
 
 def describe_decode_error(error: Exception) -> str:
-    """Return the text of one of `DECODE_ERRORS`: what is wrong with a JSON value."""
+    """Return the text of one of `DECODE_ERRORS`, which describes an invalid JSON value."""
     return shorten(str(error), MAX_DECODE_ERROR_TEXT)
 
 

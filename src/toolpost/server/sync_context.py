@@ -37,8 +37,8 @@ def _wait_for(
 class SyncContext:
     """The context of one request, for a function that is not async.
 
-    A thread cannot be stopped. When its request is cancelled, waiting and later calls raise
-    `LocalProtocolError`; after a disconnect, `ChannelClosed`.
+    A thread cannot be stopped. When its request is cancelled, its current and later calls raise
+    `LocalProtocolError`; after a disconnect, they raise `ChannelClosed`.
 
     Examples:
         >>> server = Server("shop")

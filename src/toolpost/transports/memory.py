@@ -72,7 +72,7 @@ class MessageQueue:
         self.limit = limit
         self.senders = SendLimiter(lambda: len(self.arrived) < self.limit or self.reason is not None)
         self.arrived: deque[bytes | OversizedLine] = deque()
-        # Gets each message that was dropped because of its length, when its turn has come.
+        # Gets each message that was dropped because of its length, in the order of messages.
         self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
         self.reason: str | None = None  # why there will be no more messages, once that is so
         self._end_error: type[ChannelClosed] = ChannelClosed

@@ -388,7 +388,7 @@ def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
         problem, hint = f"program {command!r} not found", "pass its arguments separately, in `args`"
     elif isinstance(error, FileNotFoundError):
         problem = f"program {command!r} not found"
-        hint = "install it, or pass its full path: it is not on the PATH of the server"
+        hint = "install it, or pass its full path"
     elif isinstance(error, PermissionError):
         problem, hint = f"{command!r} is not executable", "if it is a program, try chmod +x"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:

@@ -1,8 +1,8 @@
 """The table of attacks: the source of each, and the test that tries it here.
 
-An advisory applies to all who could make the same mistake, so each row is tried against our server or client,
-whichever could. A test in another folder is named and not repeated. Checked here: each test exists, and each
-test of this folder has a source.
+An advisory applies to all software that could make the same mistake, so each row is tried against our server
+or client. A test in another folder is named and not repeated. Checked here: each test exists, and each test
+of this folder has a source.
 """
 
 import ast

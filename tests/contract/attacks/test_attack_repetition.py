@@ -78,7 +78,7 @@ class ForgetfulServer:
 
 
 class RelayingServer(ForgetfulServer):
-    """Answers a call with what another server has told it: that it does not know the revision."""
+    """Answers a call with the error of another server: that it does not support the revision."""
 
     def answer(self, method: str, body: bytes) -> tuple[int, bytes, bytes]:
         message = json.loads(body) if method == "POST" else {}

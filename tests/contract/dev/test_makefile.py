@@ -1,4 +1,4 @@
-"""Words of the Makefile, run with tools that only say how they were called."""
+"""Targets of the Makefile, run with fake tools that print their arguments."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The explicit form of a server, with everything overridden."""
+"""`Handler` with all of its methods overridden."""
 
 import asyncio
 from typing import Any

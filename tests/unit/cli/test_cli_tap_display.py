@@ -1,4 +1,4 @@
-"""How messages are shown, where they are written, and that a slow reader or a full disk stops no traffic."""
+"""The display of messages and its destination; a slow reader or a full disk stops no traffic."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`Extension` and raw passage, seen by connections: what is declared, accepted, refused and restamped."""
+"""`Extension` and forwarding in connections: declarations, and accepted, rejected and rewritten messages."""
 
 from typing import Any
 

@@ -34,13 +34,13 @@ streams = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join)
 
 
 def dropped(line, limit=LIMIT):
-    """What stands for a line, given with its CR, that is over the limit."""
+    """Return the placeholder for a line over the limit, given with its CR."""
     edge = min(EDGE_BYTES, limit)
     return OversizedLine(len(line), limit, line[:edge], line[-edge:])
 
 
 def reference(stream, limit=MAX_LINE):
-    """The lines of a stream and what is left at its end, slowly and with everything at hand."""
+    """Return the lines of a stream and its unfinished rest: a slow reference implementation."""
 
     def read(raw):
         line = raw[:-1] if raw.endswith(b"\r") else raw
@@ -235,7 +235,7 @@ TOLD = [
 
 
 def refused(chunks, limit):
-    """What is wrong with a line that is over the limit."""
+    """Return the error for a line over the limit."""
     ((lost,), _) = run(chunks, limit)
     assert isinstance(lost, OversizedLine)
     return lost.make_error()

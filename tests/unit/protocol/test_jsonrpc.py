@@ -99,7 +99,7 @@ def code_of(error: RemoteProtocolError) -> int | None:
 
 
 class Verdict(NamedTuple):
-    """What a reader makes of a text: the kind of the message and its parts, or the refusal."""
+    """The outcome of parsing a text: the kind of the message and its parts, or the error."""
 
     kind: str
     code: int | None = None
@@ -822,7 +822,7 @@ def test_a_notification_that_is_rejected_has_no_answer(data):
 
 
 def levels(text: bytes) -> int:
-    """How deeply brackets nest outside strings, read byte by byte."""
+    """Return the nesting depth of brackets outside strings, byte by byte."""
     depth = deepest = 0
     quoted = escaped = False
     for char in text.decode():

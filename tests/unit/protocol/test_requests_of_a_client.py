@@ -1,4 +1,4 @@
-"""Requests that are like one before: the same bytes as if each was looked at, and no check less."""
+"""Repeated requests: the same bytes and the same checks as for the first one."""
 
 import json
 from typing import cast

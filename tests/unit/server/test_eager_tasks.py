@@ -1,4 +1,4 @@
-"""Work that starts at once: in which task it runs, what it sees, and how both end."""
+"""Eager tasks: the task in which work runs, its context, and its end."""
 
 import asyncio
 import sys
@@ -220,7 +220,7 @@ def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int, wait: Any)
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_a_cancellation_reaches_the_innermost_await(later: int):
-    """As with every task: what is awaited is cancelled first, and may end in its own way."""
+    """As with every task: the awaited object is cancelled first, and may suppress the cancellation."""
 
     async def main():
         awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""A channel on which things go wrong: a wire between a server and the channel of its client.
+"""A channel with faults, between a server and the channel of its client.
 
 Owns what may go wrong with a message or a piece of one, and decides it by the chance of the world. Two kinds:
 a post, where each message goes its own way, and a line, where bytes flow in order and `LineBuffer` cuts them
@@ -172,7 +172,7 @@ class Wire:
     # ----------------------------------------------------------------- the channel of the server
 
     async def receive(self) -> bytes:
-        """What has arrived of the client."""
+        """Return the next message of the client that arrived."""
         return await self._box.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
@@ -294,7 +294,7 @@ class Wire:
             self._arrive(way, data)
 
     def _end(self, way: Way) -> None:
-        """What was half said when the bytes ended counts as said."""
+        """An incomplete message at the end of the bytes counts as sent."""
         rest = self._lines[way].end()
         if isinstance(rest, bytes):
             self._arrive(way, rest)

@@ -1,4 +1,4 @@
-"""How an endpoint begins and ends: with and without a lifespan, in a loop of ours, and as a process."""
+"""The start and the end of an endpoint: with and without a lifespan, in our own loop, and as a process."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
+"""Sessions over HTTP: owners, expiry, and no event lost, repeated or sent to another session."""
 
 from typing import Any
 
@@ -136,7 +136,7 @@ def test_events_of_finished_streams_are_kept_only_briefly():
 
 
 class Clock:
-    """The time of sessions and their store, which goes on when a test wants it to."""
+    """The clock of sessions and their store, which a test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Sessions without an owner: what an id carries, who may use it, for how long, and what is shared."""
+"""Sealed sessions: the content of the id, its owner, its lifetime, and the shared state."""
 
 from collections.abc import Callable
 from math import inf

@@ -1,4 +1,4 @@
-"""Our own stdin and stdout, seen from the process at the other end."""
+"""The stdio channel of a server, tested from the client process."""
 
 import asyncio
 import fcntl
@@ -46,7 +46,7 @@ def start(program, *args, env: Any = None, **ends: Any) -> Generator[Any]:
 
 
 def talk(program, *args, messages=(), **options):
-    """What the program writes to stdout, its stderr and its exit code, for these lines and then the end."""
+    """Return stdout, stderr and exit code of the program, for these lines and then the end of stdin."""
     with start(program, *args, **options) as process:
         out, err = process.communicate(b"".join(line + b"\n" for line in messages))
         return out, err.decode(), process.returncode

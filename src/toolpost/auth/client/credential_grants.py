@@ -35,7 +35,7 @@ def _fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
-        raise ValueError("storage= requires a string: a function may return another identity next time")
+        raise ValueError("storage= requires a string: a function may return a different identity each time")
     return ""
 
 
@@ -58,8 +58,8 @@ class ClientCredentials(Grant):
 
     Args:
         client_id: its id at the authorization server.
-        client_secret: its secret; or
-        private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
+        client_secret: its secret. Pass this or `private_key`.
+        private_key: its private key, as PEM or as a JWK. Safer than a secret, because it is never sent.
         algorithm: the algorithm of the key.
         key_id: the `kid` of the key, if the authorization server has several.
         options: `issuer`, `scopes`, `storage` (by default in memory), `dpop`, `http`, `allow_private` and

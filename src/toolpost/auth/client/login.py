@@ -43,7 +43,7 @@ def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no login page")
     if PKCE_METHOD not in (issuer.code_challenge_methods_supported or ()):
         raise AuthError(
-            f"the authorization server {redact_url(issuer.issuer)} does not list PKCE with {PKCE_METHOD}",
+            f"the authorization server {redact_url(issuer.issuer)} does not declare PKCE with {PKCE_METHOD}",
             hint="without PKCE a code could be stolen, so the login was not started",
         )
     return issuer.authorization_endpoint

@@ -46,11 +46,11 @@ class OAuth(Grant):
     listens on a port of this machine, and stores tokens in files that only you may read.
 
     Args:
-        scopes: the scopes to request, besides those that the server asks for.
+        scopes: the scopes to request, in addition to those that the server asks for.
         client_id: the id of this client at the authorization server, if it was registered manually.
         client_secret: its secret, if it has one.
-        issuer: the authorization server where it was registered. The secret is sent to no other; by default
-            that is the first one that a server names.
+        issuer: the authorization server where it is registered. The secret is sent only there. By default it
+            is the first one that a server names.
         client_metadata_url: the URL of the client ID metadata document, for authorization servers that
             support such documents.
         client_name: the name that the consent page shows.
@@ -58,13 +58,13 @@ class OAuth(Grant):
             listen, or an https page of yours, if `open_url` returns the address.
         storage: where tokens are stored: a `FileTokens` (by default in your folder for state), a
             `MemoryTokens`, or an object with `get`, `put` and `delete`.
-        open_url: shows a page to the user, instead of their browser. May return the address that the page
-            redirects to, or a code that it shows.
-        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        open_url: a function that shows a page to the user instead of opening the browser. It may return the
+            address that the page redirects to, or a code that it shows.
+        dpop: whether tokens are bound to a key: "auto" (if the server asks for it), True or False.
         http: the HTTP library for requests to authorization servers, as for a client.
-        allow_private: allow a server to name addresses in networks that it is not in itself.
+        allow_private: allow metadata of public servers to point to addresses in private networks.
         allow_http: allow tokens to be sent to other machines without encryption.
-        timeout: seconds for a person to log in.
+        timeout: seconds for the user to log in.
 
     Raises:
         TypeError: an argument has the wrong type.

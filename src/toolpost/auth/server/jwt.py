@@ -67,7 +67,7 @@ class Jwt:
         issuer: their issuer, exactly as the tokens name it.
         jwks_uri: the URL of its keys; by default from its metadata.
         keys: its keys, if they are known: a JWK set, a JWK, PEM strings, keys of joserfc.
-        algorithms: the allowed algorithms; by default all that have a public key.
+        algorithms: the allowed algorithms; by default all asymmetric ones.
         leeway: seconds by which clocks may differ.
         audience: the audience of the tokens, if that is not the URL of the resource.
         http: the HTTP library, as in `Http(http=…)`.
@@ -162,7 +162,7 @@ async def _fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
                     hint="copy the issuer exactly, including any slash at the end",
                 )
             return found
-    raise MCPError(f"{issuer} publishes no metadata at the URLs of RFC 8414 and OpenID Connect")
+    raise MCPError(f"{issuer} publishes no metadata at the URLs that RFC 8414 and OpenID Connect define")
 
 
 # --------------------------------------------------------------------- claims, of introspection too

@@ -158,7 +158,7 @@ def init_command(*, name: str, http: bool, json: bool) -> None:
 
 def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     if not _PROJECT_NAME.fullmatch(name):
-        hint = "use a letter, then letters, digits and single hyphens, for example my-server"
+        hint = "start with a letter; then use letters, digits and single hyphens, for example my-server"
         raise usage_error(f"invalid project name {name!r}", hint)
     module = name.replace("-", "_").lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:

@@ -62,8 +62,8 @@ def call_command(
     """Call a tool.
 
     Pass the parameters of TOOL as options after its name: toolpost call TARGET TOOL --help lists them. The
-    options below go before TOOL. Repeat an option to pass a list, write --address.city for a member of an
-    object, and JSON for anything else. On a terminal, toolpost prompts for missing parameters.
+    options below go before TOOL. Repeat an option to pass a list, use --address.city for a member of an
+    object, and pass anything else as JSON. On a terminal, toolpost prompts for missing parameters.
     """
     with closing(TerminalPrompter(target)) as prompter:
 

@@ -165,7 +165,7 @@ def _make_absolute(server: str) -> str:
 def _choose_name(name: str | None, server: str | None) -> str:
     if name is None:
         if server is None:
-            raise usage_error("a URL requires a name", "use --name NAME")
+            raise usage_error("--http requires a name for the server", "use --name NAME")
         found = FILE_PATTERN.fullmatch(server)
         path = Path(found["path"]) if found else Path(server.partition(":")[0].rpartition(".")[2])
         stem = path.stem if path.stem not in _GENERIC_NAMES or not found else path.resolve().parent.name

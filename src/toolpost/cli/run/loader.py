@@ -74,7 +74,7 @@ def _find_named_server(module: ModuleType, name: str) -> Handler:
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            text = f"has no server named {name}, and calling it requires arguments: {error}"
+            text = f"has {name}, which is not a server and cannot be called without arguments: {error}"
             raise _ServerNotFound(text) from None
     made: Any = found()
     if isinstance(made, Handler):

@@ -24,7 +24,7 @@ MIN_SECRET_LENGTH: Final = 6  # characters; shorter secrets could match any text
 @click.command(
     "tap",
     cls=TargetCommand,
-    epilog="Have the host start `toolpost tap -- the real command`, or give it the URL that `toolpost tap "
+    epilog="Configure the host to start `toolpost tap -- COMMAND`, or to use the URL that `toolpost tap "
     "URL` prints.",
 )
 @click.option(
@@ -34,7 +34,7 @@ MIN_SECRET_LENGTH: Final = 6  # characters; shorter secrets could match any text
     "--record",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Record the session in FILE, for toolpost.testing.replay; FILE-1 if FILE exists.",
+    help="Record the session in FILE for toolpost.testing.replay; if FILE exists, in FILE-1.",
 )
 @click.option("--full", is_flag=True, help="Show whole messages.")
 @click.option(

@@ -140,7 +140,9 @@ class Dispatcher:
             self.stats.timeouts += 1
             waited = self.loop.time() - call.started
             raise RequestTimeout(
-                f"{call.method} was not answered within {waited:.1f} s", sent=call.sent, peer=self.peer_name
+                f"no response to {call.method} within {round(waited, 2):g} s",
+                sent=call.sent,
+                peer=self.peer_name,
             ) from None
         except RuntimeError as error:
             self._check_loop(error)

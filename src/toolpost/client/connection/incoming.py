@@ -296,7 +296,7 @@ class IncomingRouter:
             del self._client_request_tasks[request_id]
 
     async def _answer_client_request(self, incoming: events.InboundRequest) -> None:
-        """Answer a request of the server, whatever the callback does."""
+        """Answer a request of the server, even if the callback fails."""
         method, connection = incoming.row.name, self._dispatcher.connection
         try:
             data = connection.reply(incoming.id, await self._run_callback(incoming))

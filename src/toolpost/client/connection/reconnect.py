@@ -1,7 +1,7 @@
 """Opens a connection, opens it again when it is lost, and closes it, for callers in any task.
 
-Owns the connecting task, the timer for the next try, the dispatcher that results, and those that end behind
-it. A connection that is lost again and again is tried a few times in the background, and then only on demand.
+Owns the connecting task, the retry timer, the current dispatcher, and the dispatchers that are still closing.
+A connection that is lost again and again is tried a few times in the background, and then only on demand.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from toolpost.client.connection.status import ConnectionState, Transition
 from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 
 MIN_BACKOFF: Final = 0.5  # seconds before the first retry: a server that restarts quickly is back by then
-MAX_BACKOFF: Final = 30.0  # seconds to which the delay grows; what lasts longer is a success
+MAX_BACKOFF: Final = 30.0  # maximum delay in seconds; a connection that lasts longer is a success
 
 BACKOFF_JITTER: Final = 0.5  # random part of a delay: clients of one server must not all come back at once
 
 
 class Backoff:
-    """The growing, randomised pauses between the tries of one thing; `tries` counts failures in a row."""
+    """Growing, randomised pauses between attempts; `tries` counts failures in a row."""
 
     def __init__(self) -> None:
         self._stood: float | None = None
@@ -237,7 +237,7 @@ class Reconnector:
         loop = asyncio.get_running_loop()
         pause = self._backoff.next_delay(loop.time())
         if isinstance(cause, SessionLost) and self._backoff.tries == 1:
-            pause = 0.0  # the server is there, and has only forgotten us
+            pause = 0.0  # the server is available, and has only forgotten us
         if isinstance(cause.__cause__, RequestFailed) and cause.__cause__.retry_after is not None:
             pause = max(pause, min(cause.__cause__.retry_after, MAX_RECONNECT_RETRY_AFTER))
         self._connection_state.enter(Transition("backoff", cause, pause, self._backoff.tries))
@@ -270,7 +270,7 @@ class Reconnector:
     def _close_in_background(self, dispatcher: Dispatcher) -> None:
         """Close a lost session later: its requests get their own outcome, and its callbacks may go on.
 
-        One of these callbacks may be what connects; it must neither be cancelled for that nor waited for.
+        One of these callbacks may have caused the reconnect, so it must be neither cancelled nor awaited.
         """
 
         async def end() -> None:
@@ -291,7 +291,7 @@ class Reconnector:
 async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
     """Cancel a task and wait for its end; its error belongs to the tasks that wait for it."""
     if not connecting.done():
-        if not connecting.cancelling():  # the second time would end it in the middle of its cleaning up
+        if not connecting.cancelling():  # a second time would interrupt its cleanup
             connecting.cancel()
         await asyncio.wait([connecting])
     if not connecting.cancelled():

@@ -320,7 +320,7 @@ class ClientSession:
             self.stats.timeouts += 1
             cause = self.reconnector.cause
             raise RequestTimeout(
-                f"the connection was lost and not restored within {limits.timeout:.1f} s: {cause}",
+                f"the connection was lost and not restored within {limits.timeout:g} s: {cause}",
                 sent=False,
                 peer=self.name,
             ) from cause

@@ -90,7 +90,7 @@ class CallReplay:
         return self.loaded_journal
 
     async def claim_state(self) -> None:
-        """Use up the state that the client sent, before something that must not run twice.
+        """Use up the state that the client sent, before a function that must not run twice.
 
         Raises InvalidParams if the state was used before.
         """
@@ -279,7 +279,7 @@ R = TypeVar("R")
 
 
 class InputRequired:
-    """Returned by a handler instead of its result: these questions have to be answered first.
+    """Returned by a handler instead of a result, to ask questions first.
 
     The method is then called again: it finds the answers in `ctx.input_responses`, and the state in
     `ctx.request_state`. In a session the client is asked at once, and the method is called again within the

@@ -65,9 +65,7 @@ class ReplayJournal:
     """The questions and steps of one call: `pages` of earlier runs, and the answers of this round."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
-        self.claim: tuple[str, bytes] | None = (
-            None  # what records that the state is used up, and by which run
-        )
+        self.claim: tuple[str, bytes] | None = None  # records that the state is used up, and by which run
         self.record = JournalRecord({}, {}, {}, {}, []) if pages is None else _JOURNAL_READER(pages)
         self.open_questions: dict[str, InputRequest] = {}  # of this run, by key
         self.client_answers = answers or {}
@@ -191,7 +189,7 @@ class RequestStates:
         return journal
 
     async def claim_state(self, journal: ReplayJournal, incoming: InboundRequest) -> None:
-        """Use up the state of a journal: what follows must not run twice. Raises InvalidParams if it did."""
+        """Use up the state of a journal, which must not run twice. Raises InvalidParams if it is used up."""
         if journal.claim is None:
             return
         (used, run), records = journal.claim, self._server.store.records

@@ -118,7 +118,7 @@ class RegisteredPrompt(CompletableEntry[P, R, Prompt]):
         try:
             values = self.bound.read_strings(params.arguments or {})
         except ToolError as error:
-            raise InvalidParams(f"Invalid params for prompt {self.name!r}: {error}") from error
+            raise InvalidParams(f"Prompt {self.name!r}: {error}") from error
         value = await self._threads.run(self.bound, values, context)
         return to_prompt_result(value, self.prompt.description)
 
