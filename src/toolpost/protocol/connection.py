@@ -117,8 +117,6 @@ class Connection:
         limit: int = MAX_IN_FLIGHT,
     ) -> None:
         self.local_peer = party
-        self.role: Role = party.role
-        self.peer_role: Role = party.peer_role
         self.peer = peer
         self.lifecycle = Lifecycle(party.role, "new" if peer is None else "ready")
         self.incoming: dict[RequestId, InboundRequest] = {}
@@ -128,6 +126,16 @@ class Connection:
         if party.role == CLIENT:
             self.request_forms = {}
         self._revision = revision or party.newest
+
+    @property
+    def role(self) -> Role:
+        """Which side we are."""
+        return self.local_peer.role
+
+    @property
+    def peer_role(self) -> Role:
+        """Which side the other end is."""
+        return self.local_peer.peer_role
 
     @property
     def revision(self) -> Revision:
@@ -201,7 +209,11 @@ class Connection:
         then still waits for an answer.
         """
         incoming = self.incoming.get(request_id)
-        if incoming is None:
+        return None if incoming is None else self.answer(incoming, result)
+
+    def answer(self, incoming: InboundRequest, result: Result | ForwardedResult | Raw) -> bytes | None:
+        """Return the bytes of the response to a request; as `reply`, also if its id was reused."""
+        if self.incoming.get(incoming.id) is not incoming:
             return None
         whole: Any = result
         if type(result) is ForwardedResult:
@@ -210,9 +222,8 @@ class Connection:
             whole = ERAS[incoming.peer.revision.era].stamp_result(self.local_peer, incoming, whole)
         elif type(whole) is not Raw:
             raise LocalProtocolError(f"a response must be a Result or Raw, not {type(whole).__name__}")
-        # 1 and True are one key, but not one id.
         data = jsonrpc.encode(JSONRPCResponse(incoming.id, whole))
-        del self.incoming[request_id]
+        del self.incoming[incoming.id]
         if incoming.row.name == INITIALIZE:
             self.lifecycle.move("answered")
             self.peer = incoming.peer

@@ -290,9 +290,11 @@ class StatelessEra:
         meta = party.stamps[revision.date]
         if result.meta:
             meta = {**meta, **result.meta}
-        if isinstance(result, types.CacheableResult):
+        if type(result) is types.CallToolResult:
+            pass
+        elif isinstance(result, types.CacheableResult):
             return _add_cache_hints(result, meta, kind)
-        if isinstance(result, types.InputRequiredResult):
+        elif isinstance(result, types.InputRequiredResult):
             if not incoming.row.can_require_input:
                 raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
             if not result.input_requests and result.request_state is None:

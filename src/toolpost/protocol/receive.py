@@ -159,7 +159,8 @@ def _decode_request(connection: "Connection", message: JSONRPCRequest) -> Inboun
     method, raw, peer, local_peer = message.method, message.params, connection.peer, connection.local_peer
     if connection.role == SERVER and (peer is None or connection.lifecycle.state == "ready"):
         revision = local_peer.newest if peer is None else peer.revision
-        decoded = decode_ordinary_request(local_peer, revision, message, peer)
+        is_readable = peer is not None or revision.stateless
+        decoded = decode_ordinary_request(local_peer, revision, message, peer) if is_readable else None
         if decoded is not None:
             return decoded
     meta = read_meta(raw)
@@ -177,10 +178,10 @@ def decode_ordinary_request(
 ) -> InboundRequest | None:
     """Decode an ordinary request to a server in one pass; None if it needs the general way, with its errors.
 
-    `peer` is the client of a session; without one, the request is stateless, in a revision that we support.
+    `peer` is the client of a session; without one, the request is stateless, and so is the revision.
     """
-    row, raw = local_peer.served_rows[revision.date].get(message.method), message.params
-    if row is None or raw is UNSET or row.name == INITIALIZE or row.extension is not None:
+    row, raw = local_peer.ordinary_rows[revision.date].get(message.method), message.params
+    if row is None or raw is UNSET:
         return None
     try:
         params: Any = row.read_whole.decode(raw)
@@ -189,8 +190,6 @@ def decode_ordinary_request(
     meta: RequestMeta = params.meta or NO_META
     if peer is None:
         if meta.protocol_version != revision.date or meta.client_capabilities is UNSET:
-            return None
-        if not revision.stateless:
             return None
         peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
     elif meta.protocol_version is not UNSET:

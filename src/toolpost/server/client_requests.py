@@ -42,8 +42,6 @@ MAX_URL_ELICITATIONS: Final = 256
 class ClientRequests:
     """The half of a `Context` that sends requests to the client; without a session, by replay."""
 
-    __slots__ = ()
-
     server: "Handler"
     client_connection: "ClientConnection"
     incoming: InboundRequest | None

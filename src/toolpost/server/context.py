@@ -62,22 +62,12 @@ class Context(ClientRequests):
         '2026-07-28'
     """
 
-    __slots__ = (
-        "_has_dropped_logs",
-        "_log_limiter",
-        "_peer",
-        "_progress_limiter",
-        "_request",
-        "_state",
-        "client_connection",
-        "connection",
-        "incoming",
-        "lifespan",
-        "loaded_replay",
-        "method",
-        "principal",
-        "server",
-    )
+    loaded_replay: "CallReplay | None" = None
+    _request: "ContextRequest[Coroutine[Any, Any, Result]] | None" = None
+    _state: State | None = None
+    _log_limiter: TokenBucket | None = None
+    _progress_limiter: TokenBucket | None = None
+    _has_dropped_logs = False
 
     def __init__(
         self,
@@ -98,12 +88,6 @@ class Context(ClientRequests):
         self.principal = principal
         """The principal of the request, if it is known."""
         self._peer = incoming.peer if incoming else connection.peer or Peer(connection.revision)
-        self._request: ContextRequest[Coroutine[Any, Any, Result]] | None = None
-        self._state: State | None = None
-        self.loaded_replay: CallReplay | None = None
-        self._log_limiter: TokenBucket | None = None
-        self._has_dropped_logs = False
-        self._progress_limiter: TokenBucket | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"

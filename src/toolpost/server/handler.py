@@ -295,14 +295,9 @@ class Handler(ServeMethods):
 
     @cached_property
     def routes(self) -> Routes:
-        """The function that serves each method."""
-        forwarded = {
-            method: self._forward_request
-            for method, name in _OVERRIDABLE.items()
-            if self.fallback_route is not None and not self.is_overridden(name)
-        }
+        """The function that serves each method; `fallback_route` serves the others."""
         extensions = {name: route for each in self.extensions for name, route in each.routes.items()}
-        return {
+        own: dict[str, Route] = {
             methods.INITIALIZE: self._initialize,
             methods.SERVER_DISCOVER: self._discover,
             methods.PING: self._ping,
@@ -315,9 +310,12 @@ class Handler(ServeMethods):
             methods.RESOURCES_READ: self._read_resource,
             methods.PROMPTS_GET: self._get_prompt,
             methods.COMPLETION_COMPLETE: self._complete,
-            **forwarded,
-            **extensions,
         }
+        if self.fallback_route is not None:
+            for method, name in _OVERRIDABLE.items():
+                if not self.is_overridden(name):
+                    del own[method]
+        return {**own, **extensions}
 
     @cached_property
     def request_states(self) -> "RequestStates":

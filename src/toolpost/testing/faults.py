@@ -141,9 +141,9 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         ...     return a + b
         >>> async def main():
         ...     lossy = faulty(server, Fault("drop", "client", method="tools/call"))
-        ...     async with Client(lossy, timeout=0.05, retries=0) as mcp:
+        ...     async with Client(lossy, retries=0) as mcp:
         ...         try:
-        ...             await mcp.call_tool("add", {"a": 1, "b": 2})
+        ...             await mcp.call_tool("add", {"a": 1, "b": 2}, timeout=0.05)
         ...         except RequestTimeout:
         ...             return await mcp.call_tool("add", {"a": 1, "b": 2})
         >>> asyncio.run(main()).data

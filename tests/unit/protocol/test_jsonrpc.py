@@ -749,7 +749,7 @@ def envelopes(draw: st.DrawFn) -> bytes:
     for name in draw(st.sets(st.sampled_from(sorted(members)))):
         members[name] = LONGER[name]
     for name in draw(st.sets(st.sampled_from(["", "x", "data", "Id", "result ", "params" * 9]))):
-        members[name] = draw(st.sampled_from(["0", "null", '{"id":1,"id":2}', '"id"', '",\\"id\\":1"']))
+        members[name] = draw(st.sampled_from(["0", "null", '[{"id":1},{"id":2}]', '"id"', '",\\"id\\":1"']))
     pairs = list(members.items())
     if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(members)))
@@ -1451,5 +1451,5 @@ def test_an_object_in_parameters_has_each_key_once(params, has_duplicate):
     ],
 )
 def test_the_shortest_duplicate_members_are_found(data):
-    with pytest.raises(RemoteProtocolError, match="a member of the message appears twice"):
+    with pytest.raises(RemoteProtocolError, match="appears twice"):
         decode(data)

@@ -78,11 +78,6 @@ def serve_post(
     worker: "Worker", exchange: HttpExchange, message: JSONRPCMessage | None, data: bytes
 ) -> Awaitable[object]:
     """Return the awaitable that serves a POST; `message` is None for a batch."""
-    counts = worker.counts
-    is_new = message is None or isinstance(message, JSONRPCRequest)
-    if is_new and counts.calls >= counts.max_calls:  # responses and cancellations let calls end
-        text = f"Server busy: the limit is {counts.max_calls} concurrent requests (max_calls=)."
-        raise HTTPRefusal(503, text)
     try:
         route = classify(exchange.raw_headers, message, worker.handler.local_peer)
     except RPCError as error:

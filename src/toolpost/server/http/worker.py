@@ -84,12 +84,13 @@ class RequestCounts:
         self._listens: dict[str, int] = {}
 
     def begin(self, peer: str) -> str | None:
-        """Count a new call of a peer; return the reason if there are too many."""
+        """Count a call; return the reason if its peer has too many. Raises HTTPRefusal if the server has."""
         running = self._peers.get(peer, 0)
         if running >= self.limit:
             return f"Too many requests in flight: the limit is {self.limit} per client (max_in_flight=)"
         if self.calls >= self.max_calls:
-            return f"Server busy: the limit is {self.max_calls} concurrent requests (max_calls=)"
+            text = f"Server busy: the limit is {self.max_calls} concurrent requests (max_calls=)."
+            raise HTTPRefusal(503, text)
         self._peers[peer] = running + 1
         self.calls += 1
         return None

@@ -75,9 +75,7 @@ async def serve_request(context: "Context") -> tuple[bytes | None, RPCError | No
         result: Any = start_request(context.server, context, incoming)
         if result.__class__ is CoroutineType or is_pending(result):
             result = await result
-        if connection.incoming.get(incoming.id) is not incoming:  # the client may have reused the id
-            return None, None
-        return connection.reply(incoming.id, result), None
+        return connection.answer(incoming, result), None
     except asyncio.CancelledError as cancelled:
         if is_being_cancelled():
             raise
@@ -96,16 +94,15 @@ def start_request(
     if handler.observers and not observed:
         return _observe_request(handler, context, incoming)
     row = incoming.row
-    route = handler.routes.get(row.name, handler.fallback_route)
+    route = handler.routes.get(row.name)
     if route is None:
-        raise MethodNotFound(f"Method not found: {row.name}")
-    forwards = handler.fallback_route is not None  # then the server behind it asks
-    may_ask = row.can_require_input and incoming.peer.revision.stateless and not forwards
+        route = handler.fallback_route
+        if route is None:
+            raise MethodNotFound(f"Method not found: {row.name}")
+    elif row.can_require_input and incoming.peer.revision.stateless:
+        route = partial(serve_or_request_input, route)
     if handler.middleware:
-        innermost = partial(serve_or_request_input, route) if may_ask else route
-        result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), innermost)
-    elif may_ask:
-        return serve_or_request_input(route, context, incoming.params)
+        result = run_middleware(handler.middleware, Call(row.name, incoming.params, context), route)
     else:
         result = route(context, incoming.params)
     return _limit_handshake(result) if row.name == INITIALIZE else result
