@@ -145,7 +145,7 @@ class InProcessChannel:
         from toolpost.transports.memory import memory_pair  # noqa: PLC0415 - see the module's docstring
 
         self._channel, other = memory_pair()
-        self.send, self.send_request = self._channel.send, self._channel.send_request
+        self.send, self.offer = self._channel.send, self._channel.offer
         self.on_message = self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))

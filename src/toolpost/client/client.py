@@ -499,7 +499,7 @@ class Client(ServerFacts, ToolMethods):
         row = method if known or own else Row(method, types.ClientRequestParams, Result)
         retry = True if retry is None and own is not None and own.repeatable else retry
         limits = self._make_limits(timeout, progress)
-        result = await self._session.request(row, params, limits, meta, retry=retry)
+        result = await MultiRoundCall(self._session, row, params, limits, meta, None, retry).send()
         if result_type is None or type(result) is result_type:
             return cast("RequestResult", result)
         return decode_value(result.raw or b"{}", result_type, f"the result of {method}")
@@ -533,8 +533,9 @@ class Client(ServerFacts, ToolMethods):
         row = make_raw_row(method, self._local_peer.extra_rows.get(method))
         limits = self._make_limits(timeout, progress)
         retry = row.repeatable or None if retry is None else retry
+        call = MultiRoundCall(self._session, row, read_members(params), limits, retry=retry)
         try:
-            result = await self._session.request(row, read_members(params), limits, retry=retry)
+            result = await call.send()
         except RPCError as error:
             error.is_forwarded = True
             raise

@@ -123,7 +123,8 @@ def _has_wrapped_mark(meta: Meta | None) -> bool:
 
 def _is_text_of(content: list[types.Content], value: JSON) -> bool:
     """Return whether the text is a value, as a whole or item by item: servers do not wrap the text."""
-    if len(content) == 1 and isinstance(value, str | int) and getattr(content[0], "text", None) == str(value):
+    is_plain = value.__class__ is str or value.__class__ is int
+    if is_plain and len(content) == 1 and getattr(content[0], "text", None) == str(value):
         return True  # the usual case
     texts: list[JSON] = [block.text for block in content if isinstance(block, types.TextContent)]
     items = cast("list[JSON]", value) if isinstance(value, list) else [value]
@@ -137,10 +138,8 @@ def _is_text_of(content: list[types.Content], value: JSON) -> bool:
 
 def _unwrap(value: JSON) -> JSON:
     """Return the value in an object that holds nothing but a `result`; else the value itself."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, JSON]", value)
-        return fields[_WRAPPER_FIELD] if fields.keys() == {_WRAPPER_FIELD} else fields
-    return value
+    is_wrapper = value.__class__ is dict and len(value) == 1 and _WRAPPER_FIELD in value
+    return value[_WRAPPER_FIELD] if is_wrapper else value
 
 
 _ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
@@ -197,8 +196,8 @@ class _ToolCall(MultiRoundCall, Generic[T]):
 
     async def run(self) -> ToolResult[T] | PausedCall:
         """Send the call; return its result, or the call itself if the server asks something."""
-        assert isinstance(self.params, types.CallToolParams), "it calls a tool"
-        reader, name = self.session.reader, self.params.name
+        params: Any = self.params
+        reader, name = self.session.reader, params.name
         if self.retry is None and name in reader.retry_safe_tools:
             self.retry = True
         if reader.output_schemas.schemas and not self.is_prepared:
@@ -215,7 +214,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
             result = await self.settle(await self.send())
         if not isinstance(result, types.CallToolResult):
             assert isinstance(result, types.InputRequiredResult), "the row allows no other result"
-            return self._pause(self.params, result)
+            return self._pause(params, result)
         if result.is_error and self.raise_on_error:
             raise self._make_tool_error(name, result)
         if self.check is not None:
@@ -323,9 +322,19 @@ class ToolMethods:
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._make_limits(timeout, progress, extendable=True)
         party = None if on_input is None else self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
-        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
-        while isinstance(outcome := await call.run(), PausedCall):
+        call: _ToolCall[R] = _ToolCall(
+            self._session,
+            TOOLS_CALL,
+            params,
+            limits,
+            meta,
+            party,
+            retry,
+            result_type=result_type,
+            raise_on_error=raise_on_error,
+            validate=validate,
+        )
+        while type(outcome := await call.run()) is PausedCall:
             given: dict[str, Answer] = {}
             if on_input is not None:
                 answers = await self._session.request_callbacks.run_callback(on_input, outcome)
@@ -372,8 +381,18 @@ class ToolMethods:
         params = types.CallToolParams(name=name, arguments=encode_arguments(name, arguments))
         limits = self._make_limits(timeout, progress, extendable=True)
         party = self._build_local_peer(capabilities)
-        call: _ToolCall[R] = _ToolCall(self._session, TOOLS_CALL, params, limits, meta, party, retry)
-        call.result_type, call.raise_on_error, call.validate = result_type, raise_on_error, validate
+        call: _ToolCall[R] = _ToolCall(
+            self._session,
+            TOOLS_CALL,
+            params,
+            limits,
+            meta,
+            party,
+            retry,
+            result_type=result_type,
+            raise_on_error=raise_on_error,
+            validate=validate,
+        )
         return await call.run()
 
     async def resume(

@@ -871,7 +871,7 @@ def test_a_link_without_a_name_tag_has_no_name():
     async def main() -> None:
         async with Harness() as it:
             assert it.link.peer_name == "them"
-            it.connection.peer = Peer(LATEST_SESSION)
+            it.connection.set_peer(Peer(LATEST_SESSION))
             assert it.link.peer_name is None
 
     run(main())

@@ -35,7 +35,6 @@ from toolpost.protocol.jsonrpc import (
     encode_batch,
     encode_error,
     encode_notification,
-    encode_request,
     is_batch,
 )
 from toolpost.protocol.local_peer import LocalPeer
@@ -79,6 +78,10 @@ in_every_slot = pytest.mark.parametrize(
 everywhere = pytest.mark.parametrize(
     "around", [pytest.param(around, id=name) for name, around in EVERYWHERE.items()]
 )
+
+
+def encode_request(*members: Any) -> bytes:
+    return encode(JSONRPCRequest(*members))
 
 
 def encode_response(*members: Any) -> bytes:

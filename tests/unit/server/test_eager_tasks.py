@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.runtime.eager_tasks import StartedCoroutine, start_task
+from toolpost.server.runtime.eager_tasks import resume, start_task
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
@@ -306,7 +306,7 @@ def test_a_coroutine_that_was_started_goes_on_in_the_task_of_its_caller(fails: b
 
     async def main():
         going = work()
-        assert await StartedCoroutine(going, going.send(None)) == ("late" if fails else "done")
+        assert await resume(going, going.send(None)) == ("late" if fails else "done")
 
     run(main)
 

@@ -328,7 +328,7 @@ class Player:
         try:
             return self.client._session.dispatcher
         except ChannelClosed:
-            return self.client._session.reconnector._dispatcher
+            return self.client._session.reconnector.current
 
 
 # --------------------------------------------------------------------- the judge

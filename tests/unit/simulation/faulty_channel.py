@@ -15,7 +15,7 @@ from simulated_loop import World
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import LineBuffer, frame
+from toolpost.protocol.framing import LineBuffer, flatten
 from toolpost.testing.faults import garble_message
 from toolpost.transports.memory import MessageQueue
 
@@ -233,7 +233,7 @@ class Wire:
         if self._tossed(faults.cut):
             if self._line and rng.random() < 0.5:
                 self._torn.add(way)  # nothing comes behind half a line
-                self._flow(way, frame(data)[: rng.randrange(len(data))])
+                self._flow(way, flatten(data)[: rng.randrange(len(data))])
             else:
                 self.cut()
                 return
@@ -254,7 +254,7 @@ class Wire:
 
     def _pass(self, way: Way, data: bytes) -> None:
         if self._line:
-            self._flow(way, frame(data) if self.faults.honest else data + b"\n")
+            self._flow(way, (flatten(data) if self.faults.honest else data) + b"\n")
             return
         delay = self._delay()
         if self._tossed(self.faults.overtake):

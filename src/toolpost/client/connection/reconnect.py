@@ -73,7 +73,7 @@ class Reconnector:
         self._is_unattended = False
         self.cause: Exception | None = None  # why the connection was lost, until it is back
         self._waiter_count = 0
-        self._dispatcher: Dispatcher | None = None
+        self.current: Dispatcher | None = None  # the connection, also after its end
         self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
         self.is_closed = True  # whether no connection is wanted: none was opened yet, or it was closed by us
         self.last_connection: OpenedConnection | None = None  # the connection that was opened last
@@ -97,16 +97,8 @@ class Reconnector:
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection."""
-        return self.active_dispatcher is not None
-
-    @property
-    def active_dispatcher(self) -> Dispatcher | None:
-        """The connection, if there is one that has not ended."""
-        dispatcher = self._dispatcher
-        if dispatcher is not None and dispatcher.end_reason is None and not dispatcher.loop.is_closed():
-            return dispatcher
-        self._current_dispatcher()  # drops one whose loop was closed
-        return None
+        dispatcher = self._current_dispatcher()
+        return dispatcher is not None and dispatcher.end_reason is None
 
     @property
     def can_reconnect(self) -> bool:
@@ -154,8 +146,8 @@ class Reconnector:
         dispatcher = self._current_dispatcher()
         if dispatcher is not None:
             await dispatcher.close()
-            if self._dispatcher is dispatcher:
-                self._dispatcher = None
+            if self.current is dispatcher:
+                self.current = None
         for old, closing in list(self._closing.items()):
             if not old.loop.is_closed():
                 await old.close()
@@ -197,7 +189,7 @@ class Reconnector:
         if dispatcher is not None and not lost:
             await dispatcher.close()
         opened = await self._connect()
-        self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
+        self.current, self.last_connection, self.is_closed = opened.dispatcher, opened, False
         opened.dispatcher.has_response, self.cause = False, None
         self._connection_state.enter(Transition("ready"))
         opened.dispatcher.on_end = self._on_dispatcher_ended
@@ -222,7 +214,7 @@ class Reconnector:
 
     def _on_dispatcher_ended(self, dispatcher: Dispatcher) -> None:
         """Reconnect if a connection has ended that we did not close."""
-        if dispatcher is not self._dispatcher or self.is_closed or dispatcher.end_reason is None:
+        if dispatcher is not self.current or self.is_closed or dispatcher.end_reason is None:
             return
         if dispatcher.has_response:
             self._backoff.reset()
@@ -283,9 +275,9 @@ class Reconnector:
 
     def _current_dispatcher(self) -> Dispatcher | None:
         """Return the dispatcher, unless its loop was closed."""
-        if self._dispatcher is not None and self._dispatcher.loop.is_closed():
-            self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
-        return self._dispatcher
+        if self.current is not None and self.current.loop.is_closed():
+            self.current, self._reconnect_timer, self.is_closed = None, None, True
+        return self.current
 
 
 async def _cancel_and_wait(connecting: "asyncio.Task[OpenedConnection]") -> None:
