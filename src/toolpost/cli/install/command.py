@@ -41,11 +41,6 @@ class InstallRequest:
     entry: Mapping[str, JSON]
     target: Stdio | Http | None  # None if the entry is removed
 
-    @property
-    def key_path(self) -> tuple[str, str]:
-        """The keys that lead to the entry."""
-        return self.host.key, self.name
-
 
 @click.command()
 @click.argument("server", required=False, metavar="[SERVER.PY[:OBJECT]]")
@@ -85,14 +80,15 @@ def install_command(
     if only_print and remove:
         raise usage_error("--print and --remove cannot be combined", "omit one of them")
     request = _build_request(**options, remove=remove)
+    path = request.host.key, request.name
     if only_print:
         output.print_note(f"For {request.host.title}, in {request.path}:")
         if request.host.form == "toml" and not json:
-            output.print_raw(edit_toml("", {request.key_path: request.entry}, ()))
+            output.print_raw(edit_toml("", {path: request.entry}, ()))
         else:
             CommandOutput(json=True).print_value({request.host.key: {request.name: request.entry}})
         return
-    file, path = HostConfigFile(request.path, request.host.form), request.key_path
+    file = HostConfigFile(request.path, request.host.form)
     text = file.without_entry(path) if remove else file.with_entry(path, request.entry)
     if text == file.text or (remove and file.get_entry(path) is None):
         state = "is not installed" if remove else "is already installed"
