@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from toolpost.errors import MCPError, StoreUnavailable
+from toolpost.stores.memory import FRESH
 
 try:
     import redis.asyncio as redis
@@ -62,12 +63,13 @@ class RedisAddress:
             self.prefix = options.pop("prefix", None)
             self.lease = float(options.pop("lease", 10.0))
             self.timeout = float(options.pop("timeout", 2.0))
+            self.fresh = float(options.pop("fresh", FRESH))
             credentials, _, hosts = parts.netloc.rpartition("@")
             self.nodes = [self._parse_node(node) for node in hosts.split(",") if node]
         except ValueError:
             raise ValueError("the Redis URL has an invalid port or option") from None
-        if not 0 < self.lease < 3600 or not 0 < self.timeout <= 60:
-            raise ValueError("the Redis URL has an invalid option: lease= and timeout= are seconds")
+        if not (0 < self.lease < 3600 and 0 < self.timeout <= 60 and 0 <= self.fresh < 3600):
+            raise ValueError("the Redis URL has an invalid option: lease=, timeout= and fresh= are seconds")
         username, _, password = credentials.partition(":")
         self.login = {"username": unquote(username) or None, "password": unquote(password) or None}
         self.path = parts.path.strip("/").split("/")
@@ -129,7 +131,7 @@ class RedisCommands:
         self._queue: deque[tuple[tuple[Any, ...], asyncio.Future[Any]]] = deque()
         self._waiting_bytes = 0
         self._sender: asyncio.Task[None] | None = None
-        self._paused_until = 0.0
+        self._paused_until = self._slow_until = 0.0
         self.is_available = True
         self._available_since = -inf
 
@@ -139,8 +141,15 @@ class RedisCommands:
         return asyncio.get_running_loop().time() < self._available_since + RECOVERY_TIME
 
     async def read(self, *command: Any) -> Any:
-        """Send a command that a request waits for."""
-        return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
+        """Send a command that a request waits for. If one takes too long, others fail at once for a while."""
+        now = asyncio.get_running_loop().time()
+        if now < self._slow_until:
+            raise StoreUnavailable("Redis is slow")
+        try:
+            return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
+        except StoreUnavailable:
+            self._slow_until = now + PAUSE
+            raise
 
     async def write(self, *command: Any) -> Any:
         """Send a command that changes something."""
@@ -159,8 +168,8 @@ class RedisCommands:
         if self._loop is not loop:  # a new loop, or a new process
             self._loop, self._client, self._sender = loop, None, None
             self._queue.clear()
-            self._waiting_bytes, self._paused_until = 0, 0.0
-        size = sum(len(part) for part in command if isinstance(part, bytes))
+            self._waiting_bytes, self._paused_until, self._slow_until = 0, 0.0, 0.0
+        size = _count_bytes(command)
         if loop.time() < self._paused_until:
             raise StoreUnavailable("Redis is unreachable")
         if len(self._queue) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
@@ -183,9 +192,10 @@ class RedisCommands:
     async def _send_all(self) -> None:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
-            self._waiting_bytes -= sum(
-                len(part) for command, _ in batch for part in command if isinstance(part, bytes)
-            )
+            self._waiting_bytes -= sum(_count_bytes(command) for command, _ in batch)
+            batch = [(command, reply) for command, reply in batch if not reply.done()]  # one that is awaited
+            if not batch:
+                continue
             for (_, future), reply in zip(batch, await self._send_batch(batch), strict=True):
                 if future.done():
                     continue
@@ -227,6 +237,10 @@ class RedisCommands:
             if self._sender is not None:
                 await self._sender
             await close_client(client)
+
+
+def _count_bytes(command: tuple[Any, ...]) -> int:
+    return sum(len(part) for part in command if isinstance(part, bytes))
 
 
 def _translate(reply: Any) -> Any:

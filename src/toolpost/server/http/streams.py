@@ -10,7 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, cast
 
-from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError
+from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolError, StoreUnavailable
 from toolpost.protocol import headers, jsonrpc, sse
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import RESOURCES_UPDATED, SERVER
@@ -148,7 +148,8 @@ class SessionStream:
     def _lose_log(self, error: Exception) -> None:
         """Continue without a log: the store failed, so the stream cannot be resumed."""
         self._has_log = False
-        logger.error("an event stream can no longer be resumed: the store failed", exc_info=error)
+        if not isinstance(error, StoreUnavailable):  # which the store has logged
+            logger.error("an event stream can no longer be resumed: the store failed", exc_info=error)
 
 
 # --------------------------------------------------------------------- read by GET
@@ -242,7 +243,7 @@ class ResumedStream(StreamReader):
             if self._at or not await self._watch():
                 raise self._refuse() from None
             entries = []  # nothing was sent yet
-        if entries and entries[-1].number == self._at and entries[-1].data[:1] in {LAST_MARK, END_MARK}:
+        if entries and entries[0].number == self._at and entries[0].data[:1] in {LAST_MARK, END_MARK}:
             self._is_complete = True
         self._entries = [entry for entry in entries if entry.number > self._at]
         await self._send_all(self._event_id)
@@ -258,9 +259,7 @@ class ResumedStream(StreamReader):
                     return
             is_first = False
             if not is_alive:
-                if self._request_id is not None:
-                    error = jsonrpc.encode_error(self._request_id, InternalError(_DEAD_WORKER_TEXT))
-                    await self._exchange.send_event(error, kind="message")
+                await self._end_for_writer()
                 return
             self.wakeup.clear()
             is_alive = not self._is_over and (has_news or await self._watch())
@@ -271,6 +270,16 @@ class ResumedStream(StreamReader):
                         await self.wakeup.wait()
                 entries = await self._read_more()
             has_news = is_alive and self.wakeup.is_set()
+
+    async def _end_for_writer(self) -> None:
+        """End the stream of a dead worker. If that was only paused, what it still writes is not read."""
+        data, mark = b"", END_MARK
+        if self._request_id is not None:
+            error = InternalError(_DEAD_WORKER_TEXT)
+            data, mark = jsonrpc.encode_error(self._request_id, error), LAST_MARK
+        logs = self._worker.handler.store.logs
+        number = await logs.append(self._log, mark + data, STREAM_RETENTION)
+        await self._send(LogEntry(number, mark + data), can_interrupt=False)
 
     async def _watch(self) -> bool:
         """Let the worker that writes the stream report new events; return whether it still writes."""
@@ -362,13 +371,20 @@ class GeneralStream(StreamReader):
             await self._worker.sessions.ensure_fresh(self._session)
             for change in self._broadcaster.get_changes_after(self._seen) or ():
                 await self._send_change(change.method, change.params, change.number)
-            entries = await self._read_own()
-            for entry in entries:
-                self._number = entry.number
-                await self.send(entry.data)
-            if entries:
-                await self._records.put(f"{self._key}/position", b"%d" % self._number, STREAM_RETENTION)
+            try:
+                await self._send_own()
+            except StoreUnavailable:
+                self._worker.loop.call_later(POLL_INTERVAL, self.wakeup.set)
             await self.wakeup.wait()
+
+    async def _send_own(self) -> None:
+        """Send the messages for this client alone."""
+        entries = await self._read_own()
+        for entry in entries:
+            self._number = entry.number
+            await self.send(entry.data)
+        if entries:
+            await self._records.put(f"{self._key}/position", b"%d" % self._number, STREAM_RETENTION)
 
     async def _read_own(self) -> list[LogEntry]:
         logs = self._worker.handler.store.logs
