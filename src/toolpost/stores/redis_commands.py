@@ -137,18 +137,23 @@ class RedisCommands:
 
     @property
     def has_just_recovered(self) -> bool:
-        """Whether Redis failed a moment ago: what workers write at intervals may be missing."""
-        return asyncio.get_running_loop().time() < self._available_since + RECOVERY_TIME
+        """Whether Redis has just lost data, or may have: what workers write at intervals may be missing."""
+        recovery = max(RECOVERY_TIME, self.address.lease / 2)
+        return asyncio.get_running_loop().time() < self._available_since + recovery
+
+    def note_loss(self) -> None:
+        """Note that Redis has lost data."""
+        self._available_since = asyncio.get_running_loop().time()
 
     async def read(self, *command: Any) -> Any:
         """Send a command that a request waits for. If one takes too long, others fail at once for a while."""
-        now = asyncio.get_running_loop().time()
-        if now < self._slow_until:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._slow_until:
             raise StoreUnavailable("Redis is slow")
         try:
             return await self._wait(self.send(*command), self.address.timeout * READ_SHARE)
         except StoreUnavailable:
-            self._slow_until = now + PAUSE
+            self._slow_until = loop.time() + PAUSE
             raise
 
     async def write(self, *command: Any) -> Any:
@@ -219,7 +224,7 @@ class RedisCommands:
             return [StoreUnavailable("Redis is unreachable")] * len(batch)
         if not self.is_available:
             self.is_available = True
-            self._available_since = asyncio.get_running_loop().time()
+            self.note_loss()
             logger.info("Redis answers again")
         return [_translate(reply) for reply in replies]
 
@@ -228,7 +233,9 @@ class RedisCommands:
         self._paused_until = asyncio.get_running_loop().time() + PAUSE
         if self.is_available:
             self.is_available = False
-            logger.warning("Redis is unreachable, so sessions continue without it: %r", error)
+            logger.warning(
+                "Redis is unreachable, so sessions continue without it: %s: %s", type(error).__name__, error
+            )
 
     async def close(self) -> None:
         """Close the connections. The next command opens them again."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolpost.errors import StoreUnavailable
 from toolpost.stores.memory import MAX_ENTRIES, MAX_LOG_BYTES
 from toolpost.stores.redis_commands import RedisAddress, RedisCommands, Script
-from toolpost.stores.redis_worker import RedisWorker, make_lease_key, publish, send
+from toolpost.stores.redis_worker import MAX_NEWS, SEND, RedisWorker, make_inbox_key, make_lease_key
 from toolpost.stores.store import LogEntry, LogGap, LogStore, Receive, RecordStore
 
 _SWAP: Final = Script("""
@@ -86,6 +86,7 @@ class RedisStore:
         address = RedisAddress(url)
         self._prefix = f"tp:{name}:" if address.prefix is None else address.prefix
         self._commands = RedisCommands(address)
+        self._worker: RedisWorker | None = None
         self.fresh = address.fresh
         self.records: RecordStore = _RedisRecords(self._commands, f"{self._prefix}r:")
         self.logs: LogStore = _RedisLogs(self._commands, f"{self._prefix}l:", entries, size)
@@ -94,11 +95,28 @@ class RedisStore:
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
         """Join as a worker until the context ends; its value is the number of the worker."""
         async with RedisWorker(self._commands, self._prefix, receive) as worker:
-            yield worker.number
+            self._worker = worker
+            try:
+                yield worker.number
+            finally:
+                self._worker = None
 
     async def send(self, worker: int, data: bytes) -> bool:
-        """Send a message to one worker; return False if there is no such worker."""
-        return await send(self._commands, self._prefix, worker, data)
+        """Send a message to one worker; return False if there is no such worker.
+
+        Raises:
+            StoreUnavailable: its inbox is full, or it may not have renewed its lease since Redis lost it.
+        """
+        keys = make_lease_key(self._prefix, worker), make_inbox_key(self._prefix, worker)
+        sent = await self._commands.run(SEND, keys, data)
+        if sent < 0:
+            raise StoreUnavailable("the worker has too many unread messages")
+        if not sent:
+            if self._worker is not None:
+                await self._worker.renew()  # finds out whether all leases are lost
+            if self._commands.has_just_recovered:
+                raise StoreUnavailable("the worker has no lease yet")
+        return bool(sent)
 
     async def remove(self, worker: int) -> None:
         """Remove a worker that has died."""
@@ -107,7 +125,8 @@ class RedisStore:
 
     async def publish(self, data: bytes) -> None:
         """Send a message to all workers."""
-        await publish(self._commands, self._prefix, data)
+        news = f"{self._prefix}news"
+        await self._commands.write("XADD", news, "MAXLEN", "~", MAX_NEWS, "*", "d", data)
 
     async def close(self) -> None:
         """Close the connections; the data stays."""

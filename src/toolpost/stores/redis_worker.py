@@ -30,7 +30,7 @@ READ_COUNT: Final = 500  # messages to read at once
 _START: Final = b"%d-%d" % (0, 0)  # the position before all messages of a stream
 RETRY_DELAYS: Final = (0.05, 2.0)  # seconds between attempts to read: the first, and the longest
 
-_SEND: Final = Script(f"""
+SEND: Final = Script(f"""
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if redis.call('XLEN', KEYS[2]) >= {MAX_INBOX} then return -1 end
 redis.call('XADD', KEYS[2], '*', 'd', ARGV[1])
@@ -48,26 +48,6 @@ def make_lease_key(prefix: str, number: int) -> str:
 def make_inbox_key(prefix: str, number: int) -> str:
     """Return the key of a worker's inbox."""
     return f"{prefix}{{w{number:x}}}:in"
-
-
-async def send(commands: RedisCommands, prefix: str, number: int, data: bytes) -> bool:
-    """Send a message to a worker; return False if it is dead.
-
-    Raises:
-        StoreUnavailable: its inbox is full, or it may not have renewed its lease since Redis lost it.
-    """
-    keys = make_lease_key(prefix, number), make_inbox_key(prefix, number)
-    sent = await commands.run(_SEND, keys, data)
-    if sent < 0:
-        raise StoreUnavailable("the worker has too many unread messages")
-    if not sent and commands.has_just_recovered:
-        raise StoreUnavailable("the worker has no lease yet")
-    return bool(sent)
-
-
-async def publish(commands: RedisCommands, prefix: str, data: bytes) -> None:
-    """Send a message to all workers."""
-    await commands.write("XADD", f"{prefix}news", "MAXLEN", "~", MAX_NEWS, "*", "d", data)
 
 
 class WorkerInfo(msgspec.Struct):
@@ -126,18 +106,20 @@ class RedisWorker:
             await self._commands.write("DEL", make_lease_key(self._prefix, self.number))
             await self._commands.write("DEL", self._inbox)
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
         """Renew the lease, or take it again. A full Redis refuses to write, but lets live what is there."""
         key, life = make_lease_key(self._prefix, self.number), int(self._commands.address.lease * 1000)
         if not await self._commands.write("PEXPIRE", key, life):
             await self._commands.write("SET", key, self._info, "PX", life)
+            self._commands.note_loss()
+            self._pass_on(b"")
 
     async def _renew_lease(self) -> None:
         interval = self._commands.address.lease / 3
         while not self._is_leaving:
             await asyncio.sleep(interval if self._commands.is_available else RETRY_DELAYS[0])
             with contextlib.suppress(StoreUnavailable):  # logged where it was noticed
-                await self._renew()
+                await self.renew()
 
     # ----------------------------------------------------------------- reading
 
@@ -156,7 +138,7 @@ class RedisWorker:
                     if self._news in keys and not self._positions[self._news]:
                         await self._find_last_news()
                     if has_failed:
-                        await self._renew()  # Redis may have lost the lease
+                        await self.renew()  # Redis may have lost the lease
                         await self._check_positions(keys)
                     await self._read_once(client, keys)
                     delay, has_failed = RETRY_DELAYS[0], False
@@ -194,6 +176,8 @@ class RedisWorker:
         """Find out whether Redis has come back without messages, and continue with those that follow."""
         for key in keys:
             position = self._positions[key]
+            if position == _START:
+                continue
             last = await self._commands.write("XREVRANGE", key, "+", "-", "COUNT", 1)
             if not last or _parse_position(last[0][0]) < _parse_position(position):
                 self._positions[key] = last[0][0] if last and key == self._news else _START

@@ -375,11 +375,15 @@ async def a_worker_that_has_left_gets_nothing(views: Views) -> None:
 
 @case
 async def a_worker_that_was_removed_counts_as_dead(views: Views) -> None:
-    async with views.here.join(lambda _: None) as number:
+    heard: list[bytes] = []
+    async with views.here.join(heard.append) as number, views.there.join(heard.append) as other:
         assert await views.there.send(number, b"1")
         await views.there.remove(number)
         await views.there.remove(number)
-        assert not await views.here.send(number, b"2")
+        assert not await views.there.send(number, b"2")
+        assert await views.there.send(other, b"3")
+        await until(lambda: heard[-1:] == [b"3"])
+        assert b"2" not in heard
 
 
 # --------------------------------------------------------------------- the end
