@@ -18,7 +18,6 @@ from hashlib import sha256
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -54,7 +53,6 @@ MAX_ENDED_SESSIONS: Final = 100_000  # idle ones that a worker remembers; the st
 MAX_NOTE_INTERVAL: Final = 60.0  # seconds after which the use of a session is noted for other workers again
 SEAL_LEEWAY: Final = 60.0  # seconds to keep records of a session after its seal has expired: clocks differ
 _STORED_MARK: Final = b"@"
-_process_leases: Final[WeakValueDictionary[str, socket.socket]] = WeakValueDictionary()
 
 
 class _Facts(Struct, array_like=True, omit_defaults=True):
@@ -426,16 +424,15 @@ def has_sessions(handler: "Handler", options: HttpOptions) -> bool:
 
 
 def hold_process_lease(name: str) -> AbstractContextManager[object]:
-    """Warn if another process of the same parent serves sessions of its own, as long as the context lasts."""
-    about = f"{os.getppid()} {sys.argv} {name}"
-    if sys.platform != "linux" or about in _process_leases:
-        return nullcontext()
-    digest = sha256(about.encode("utf-8", "surrogatepass")).hexdigest()
-    for is_second in (False, True):  # the third says nothing
+    """Warn if this is one of several worker processes with sessions of their own; the context is a lease."""
+    from multiprocessing import parent_process  # noqa: PLC0415 - start-up time
+
+    is_worker = parent_process() is not None or "gunicorn" in os.environ.get("SERVER_SOFTWARE", "")
+    for is_second in (False, True) if is_worker and sys.platform == "linux" else ():
         lease = socket.socket(socket.AF_UNIX)
         try:
-            lease.bind(f"\0toolpost {digest} {is_second}")
-        except OSError:
+            lease.bind(f"\0toolpost {os.getppid()} {sha256(name.encode()).hexdigest()} {is_second}")
+        except OSError:  # another process has it; the third says nothing
             lease.close()
             continue
         if is_second:
@@ -444,7 +441,6 @@ def hold_process_lease(name: str) -> AbstractContextManager[object]:
                 "cancellations and changes; pass Server(store='redis://…'), or asgi(stateless=True)",
                 name,
             )
-        _process_leases[about] = lease
         return lease
     return nullcontext()
 

@@ -451,6 +451,8 @@ class Worker:
     def _on_messages_lost(self) -> None:
         """Read all settings again, and let clients list everything again: any message may be lost."""
         self.run_in_background(self.handler.request_states.restore_keys())
+        for stream in self.streams.values():
+            self.run_in_background(stream.check_log())
         for session in self.sessions.by_key.values():
             session.checked_at = -inf
         for method in LIST_CHANGED.values():
@@ -504,9 +506,18 @@ class Worker:
     def watch_stream(self, log: str, worker: int) -> bool:
         """Report new events of a stream that is written here to a worker; return whether there is one."""
         stream = self.streams.get(log)
-        if stream is not None:
-            stream.watcher = worker
-        return stream is not None
+        if stream is None or not stream.has_log:
+            return False
+        stream.watcher = worker
+        return True
+
+    def end_reading(self, stream: SessionStream) -> None:
+        """Tell the reader of a stream without a log that it ends; a client that has left answers nothing."""
+        if stream.watcher not in {0, self.number}:
+            self.run_in_background(self.send(stream.watcher, "over", stream.log))
+        for reply in tuple(self.questions.values()):
+            if reply.stream is stream and stream.is_lost:
+                reply.fail_questions()
 
     def _on_watch(self, message: _WorkerMessage) -> None:
         is_written = self.watch_stream(message.about, message.sender)
