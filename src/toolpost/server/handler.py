@@ -336,8 +336,10 @@ class Handler(ServeMethods):
 
     @property
     def is_in_memory(self) -> bool:
-        """For transports: whether the store is in the memory of this process."""
-        return self._store == IN_MEMORY
+        """For transports: whether the store is in the memory of this process, which workers cannot share."""
+        from toolpost.stores.memory import MemoryStore  # noqa: PLC0415 - start-up time
+
+        return isinstance(self.store, MemoryStore)
 
     def cache_for(self, method: str) -> Cache | None:
         """Return how long clients may cache the results of a method; None for no caching."""

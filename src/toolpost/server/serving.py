@@ -51,6 +51,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -105,6 +106,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -138,6 +140,7 @@ class ServeMethods:
         sse: str | None = HTTP.sse,
         messages: str = HTTP.messages,
         health: str | None = HTTP.health,
+        require_store: bool = HTTP.require_store,
         public_url: str | None = HTTP.public_url,
         allowed_hosts: Iterable[str] = HTTP.allowed_hosts,
         allowed_origins: Iterable[str] = HTTP.allowed_origins,
@@ -164,6 +167,7 @@ class ServeMethods:
             messages: the path to which clients of HTTP+SSE post.
             health: the path of the liveness check, such as "/health"; `/ready` below it is the readiness
                 check. None by default.
+            require_store: whether the readiness check fails while the store is unavailable.
             public_url: the URL of the server as clients see it; allows its host and its origin.
             allowed_hosts: further values of the `Host` header to allow; "*" allows all.
             allowed_origins: further origins whose web pages may call the server; "*" allows all.
@@ -174,7 +178,7 @@ class ServeMethods:
             max_body: the largest request body, in bytes.
             max_calls: the maximum number of concurrent requests of all clients.
             max_streams: the maximum number of open streams for notifications, of all clients.
-            handshake: seconds that a client has to complete the handshake.
+            handshake: seconds that a client of HTTP+SSE has to complete the handshake.
             idle: seconds after which an unused session ends.
             session_life: the maximum lifetime of a session in seconds, idle or not.
             drain: seconds that running requests get to finish at shutdown.

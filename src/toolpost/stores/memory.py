@@ -28,6 +28,7 @@ TRIM_TARGET: Final = 7 / 8  # the part of that which a trim leaves, so that many
 RECORD_OVERHEAD: Final = 256  # bytes of a record beside its value: key, expiry, place in the table
 SWEEP_COUNT: Final = 2  # items that are checked for expiry whenever one is added
 WORKER_BITS: Final = 20
+FRESH: Final = 1.0  # seconds
 
 
 class _ExpiringItem(Struct, Generic[T], gc=False):
@@ -135,6 +136,7 @@ class MemoryStore:
     ) -> None:
         self.records: RecordStore = MemoryRecords(clock, total)
         self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
+        self.fresh = FRESH
         self._workers: dict[int, Receive] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # of the workers
         self._next_number = secrets.randbits(WORKER_BITS)
@@ -155,7 +157,7 @@ class MemoryStore:
         try:
             yield number
         finally:
-            del self._workers[number]
+            self._workers.pop(number, None)
 
     async def send(self, worker: int, data: bytes) -> bool:
         """Send a message to one worker; return False if there is no such worker."""
@@ -163,6 +165,10 @@ class MemoryStore:
             return False
         asyncio.get_running_loop().call_soon(self._deliver, worker, data)
         return True
+
+    async def remove(self, worker: int) -> None:
+        """Remove a worker that has died."""
+        self._workers.pop(worker, None)
 
     async def publish(self, data: bytes) -> None:
         """Send a message to all workers."""
@@ -261,6 +267,8 @@ class _MemoryLogs:
         if found is None:
             found = _MemoryLog()
             self._logs.put(log, found, ttl)
+        if number is not None and number <= found.last:
+            return number
         before = found.size
         found.last = number = found.last + 1 if number is None else number
         found.entries.append(data)

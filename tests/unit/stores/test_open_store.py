@@ -25,7 +25,7 @@ def test_memory(url):
         ("memory://secret", "memory:// takes no path"),
         ("redis://:secret@host:port", "invalid port or option"),
         ("redis://:secret@host?lease=soon", "invalid port or option"),
-        ("redis://:secret@host?lease=0", "lease= and timeout= are seconds"),
+        ("redis://:secret@host?lease=0", "lease=, timeout= and fresh= are seconds"),
         ("redis+sentinel://:secret@host", "expected redis.sentinel://host1,host2/service-name/0"),
         ("redis+cluster://", "expected redis.cluster://host1,host2"),
     ],

@@ -15,7 +15,6 @@ from hosted import (
     kitchen,
     legacy,
     message,
-    opening,
     run,
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
@@ -227,23 +226,6 @@ def test_a_session_whose_client_never_comes_back_ends(clock):
             clock.now += 60
             await stage.ended.wait()
             await until(lambda: not sessions_of(site)._cache)
-
-    run(main)
-
-
-@pytest.mark.parametrize("said", [[], [message("ping", id=1)], [message("tools/list", id=1)]])
-def test_a_handshake_has_to_be_completed(clock, said):
-    async def main():
-        async with hosted(kitchen(store=clock.store), handshake=30) as site:
-            opened = await site.post(legacy(), opening())
-            session, ready = opened.headers["mcp-session-id"], await site.open()
-            for each in said:
-                assert (await site.post(legacy(session), each)).status == 200
-            await clock.passes(29)
-            assert len(sessions_of(site)._cache) == 2
-            await clock.passes(2)
-            assert (await site.post(legacy(session), READY)).status == 404
-            assert (await site.post(legacy(ready), message("ping", id=1))).status == 200
 
     run(main)
 

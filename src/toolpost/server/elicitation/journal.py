@@ -163,6 +163,7 @@ class RequestStates:
     def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
         self._keys = keys
+        self._material = b""  # of the keys that are in the store
         self.has_given_keys = keys is not None  # then processes without a common store may share them
         self._lifetime = lifetime
         self._once = once
@@ -255,8 +256,13 @@ class RequestStates:
             await records.swap(_KEY_RECORD, None, secrets.token_bytes(32), None)
             material = await records.get(_KEY_RECORD)
             assert material is not None, "it never expires"
-            self._keys = KeyRing([material])
+            self._material, self._keys = material, KeyRing([material])
         return self._keys
+
+    async def restore_keys(self) -> None:
+        """Put the keys back into a store that may have lost them, for workers that start later."""
+        if self._material:
+            await self._server.store.records.swap(_KEY_RECORD, None, self._material, None)
 
 
 def _make_binding(incoming: InboundRequest, principal: str | None) -> list[str | bytes]:

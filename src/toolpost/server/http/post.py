@@ -447,9 +447,7 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == INITIALIZED:
-        await worker.sessions.complete_handshake(session)
-    elif message.method == CANCELLED:
+    if message.method == CANCELLED:
         with suppress(InvalidJSONValue):
             request_id = _CANCELLED_PARAMS(message.params).request_id
             if request_id is not None and not worker.cancel_request(session.key, request_id):
