@@ -17,21 +17,21 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_340,
     "auth": 4_172,
-    "cli": 6_371,
+    "cli": 6_488,
     "client": 6_175,
     "protocol": 4_874,
     "server": 9_540,
     "server/http": 4_166,
-    "stores": 1_152,
+    "stores": 1_173,
     "testing": 2_689,
     "transports": 3_595,
     "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_321
+MAX_ALL_LINES: Final = 46_459
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 191
+MAX_ALL_MODULES: Final = 192
 
 ROOT: Final = "src/toolpost/"
 
