@@ -213,7 +213,7 @@ def test_no_plain_call_fails_when_connections_to_redis_break_or_hang(server):
 
 def test_settings_survive_a_restart_of_redis_with_its_data(server):
     async def main():
-        async with three_workers(f"{server.url}?fresh=0") as site:
+        async with three_workers(f"{server.url}?fresh=0&timeout=60") as site:  # even on a busy machine
             kept, gone = await open_session(site), await open_session(site)
             assert (await site.ask("DELETE", "/mcp", legacy(gone))).status == 200
             for _ in site.workers:
