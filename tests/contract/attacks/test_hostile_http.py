@@ -28,7 +28,7 @@ MOST = 24 * 1024 * 1024
 
 
 def packed(times: int = 1) -> bytes:
-    """16 MiB of spaces, which a good answer would follow."""
+    """Return 16 MiB of spaces and a valid response, compressed."""
     data = b" " * (16 * 1024 * 1024) + GOOD
     for _ in range(times):
         data = gzip.compress(data)
@@ -108,7 +108,7 @@ FIXED: dict[str, tuple[bytes, str]] = {
 
 
 def by_name(table: dict[str, Any], play: Callable[[Heard, Any, bytes], Awaitable[None]]) -> Any:
-    """Answers calls of tools that a table names."""
+    """Return a handler that plays the row of a table for calls of its tools."""
 
     async def special(heard: Heard, message: dict[str, Any]) -> bool:
         if message.get("method") != "tools/call" or message["params"]["name"] not in table:

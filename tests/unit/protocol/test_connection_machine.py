@@ -174,7 +174,7 @@ MADE_UP: dict[str, Callable[[RequestId, Number], dict[str, Any]]] = {
 
 
 class BadLine(RuleBasedStateMachine):
-    """Both ends do what they may; the line does what it likes."""
+    """Both ends act at random within the rules; the line adds random faults."""
 
     revision: Revision
     ends: dict[Role, End]
@@ -284,7 +284,7 @@ class BadLine(RuleBasedStateMachine):
     @precondition(lambda self: any(incoming.row.name == LISTEN for _, incoming in self.asked))
     @rule()
     def hang_up(self):
-        """A server ends a subscription; it may answer it as well."""
+        """End a subscription as the server, which may also answer it."""
         to = next(incoming for _, incoming in self.asked if incoming.row.name == LISTEN)
         params = CancelledParams(request_id=to.id)
         data = self.ends[SERVER].connection.notify("notifications/cancelled", params, to=to)
@@ -305,7 +305,7 @@ class BadLine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(pick=picks, again=st.booleans())
     def deliver(self, pick, again):
-        """Not always the oldest: that is how messages are reordered. Some will come again."""
+        """Deliver any message, so that they are reordered; some are delivered again."""
         to, where = self.sent[pick % len(self.sent)]
         parcel = self.ends[to].wire.pop(where)
         if again and len(self.sent) < ON_THE_WAY:
@@ -354,7 +354,7 @@ class BadLine(RuleBasedStateMachine):
 
     @rule(to=roles, kind=st.sampled_from(sorted(MADE_UP)), pick=picks, progress=st.integers(0, 9))
     def make_up(self, to, kind, pick, progress):
-        """An intermediary injects messages, often about an existing request."""
+        """Inject a message as an intermediary, often about an existing request."""
         about = [*self.ends[to].ours, *self.ends[to].theirs, 1, 99, "1"]
         identity = about[pick % len(about)]
         if kind != "progress" or to == CLIENT or not self.revision.stateless:

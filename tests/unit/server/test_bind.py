@@ -1101,7 +1101,7 @@ def test_encoded_values_are_decoded_unchanged(data, types):
 
 
 def mutated(value: Any, draw: Any) -> Any:
-    """A JSON value in which something, somewhere, is another one."""
+    """Return a JSON value with a random change somewhere."""
     if isinstance(value, list) and value and draw(st.booleans()):
         at_ = draw(st.integers(0, len(value) - 1))
         return [*value[:at_], mutated(value[at_], draw), *value[at_ + 1 :]]

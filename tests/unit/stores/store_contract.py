@@ -34,8 +34,8 @@ class Views:
     """A store as two workers see it; for a store in one process, twice the same.
 
     Args:
-        here: one worker's.
-        there: the other's.
+        here: the view of one worker.
+        there: the view of the other.
         later: returns after this many seconds of the store's time.
     """
 

@@ -102,7 +102,7 @@ def test_commands_that_wait_are_bounded(server, monkeypatch):
 
 
 def test_a_worker_stays_alive_while_redis_is_full(server):
-    """Redis refuses all that needs memory, but renews what is there."""
+    """A full Redis rejects writes that need memory, but renews a lease that exists."""
 
     async def main():
         options = "&lease=1"

@@ -136,7 +136,7 @@ def test_a_connection_without_a_request_is_kept_for_a_while():
 
 @pytest.mark.parametrize("rest", [b"x", b"x" * 100])
 def test_an_unread_body_does_not_keep_a_connection_open(rest):
-    """uvicorn stops its clock with each byte, and starts it only behind a response."""
+    """uvicorn stops its timer at each byte, and restarts it only after a response."""
 
     async def main():
         async with guarded() as site, wired(site.port) as wire:

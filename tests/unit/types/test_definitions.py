@@ -275,7 +275,7 @@ def _without_null_data(value: Any) -> Any:
 
 @pytest.mark.parametrize("repair", REPAIRS, ids=lambda repair: f"{repair[0]} {repair[1]}")
 def test_a_repair_is_still_needed(schemas, repair):
-    """A file that was mended at its source needs no repair here."""
+    """A file that was fixed at its source needs no repair here."""
     date, name, _ = repair
     value = (
         {"action": "accept", "content": {"height": 95.5}}
