@@ -258,7 +258,7 @@ def two_names(a: Annotated[int, pydantic.Field(alias="b")], b: int):
         (generates_later, "`generates_later`: generator functions"),
         (Generates(), "`Generates`: generator functions"),
         (functools.partial(generates, 1), "`generates`: generator functions"),
-        (int, "`int`: it has no signature"),
+        (int, "`int`: its signature cannot be read"),
         (two_contexts, "`two_contexts`: parameter `b`: `a` already gets the context"),
         (two_names, "`two_names`: two parameters have the same name on the wire"),
     ],
