@@ -24,7 +24,7 @@ GOOD = (
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 BLOCK = 64 * 1024
 MOST = 24 * 1024 * 1024
-"""Bytes that an endless response gets rid of at most: what is read, and what sockets and libraries hold."""
+"""The most bytes of an endless response that are read, or buffered by sockets and libraries."""
 
 
 def packed(times: int = 1) -> bytes:

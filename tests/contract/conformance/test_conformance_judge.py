@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 CONFORMANCE = HERE.parents[2] / "conformance"
 
 MOST = 17
-"""How long the list of what may wait has ever been since it was last shortened: lower it with the list."""
+"""The most scenarios that may be in `waiting.txt`: lower it when the list gets shorter."""
 
 GOOD = {"id": "said", "name": "Said", "description": "it was said", "status": "SUCCESS"}
 SAID = {"said": "SUCCESS"}

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 ALL = sorted(path.name for path in DOCS.glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OTHERS = re.compile(r' title="(mcp|FastMCP) [\d.]+"')
-"""Whose code it is, if not ours: it runs where they are installed, and is only read here."""
+"""The title of a block for another library, which is not installed: the block is only parsed."""
 
 SHOWN = {
     "testing.md": "it is a file of tests, and tests/contract/testing/test_kit_page.py has pytest run them",

@@ -36,7 +36,7 @@ CALLS = 200
 """Calls before, during and after the fault."""
 
 LINES = 50
-"""The most lines that a worker logs of it: it says when Redis goes and when it comes, not at each call."""
+"""The most lines that a worker logs: it reports the loss and the return of Redis, not each call."""
 
 
 class Load:

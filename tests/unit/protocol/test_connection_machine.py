@@ -61,7 +61,7 @@ class Parcel:
     id: RequestId | None = None
     progress: Number | None = None
     sound: bool = True
-    """Whether it is as it was sent and answers, if it does, a request that was."""
+    """Whether it arrived as it was sent; if it is a response, also its request."""
 
 
 @dataclass
@@ -70,16 +70,16 @@ class End:
 
     connection: Connection
     wire: list[Parcel] = field(default_factory=list[Parcel])
-    """What is on its way to here."""
+    """The messages on their way to this end."""
     ours: dict[RequestId, OutboundRequest] = field(default_factory=dict[RequestId, OutboundRequest])
     theirs: dict[RequestId, InboundRequest] = field(default_factory=dict[RequestId, InboundRequest])
     unsound: set[RequestId] = field(default_factory=set[RequestId])
-    """Those of theirs that were corrupted on the way."""
+    """The ids of requests in `theirs` that were corrupted in transit."""
     made: set[RequestId] = field(default_factory=set[RequestId])
     heard: dict[RequestId, Number] = field(default_factory=dict[RequestId, Number])
-    """How far our requests have come."""
+    """The last progress that we received, by request."""
     told: dict[RequestId, Number] = field(default_factory=dict[RequestId, Number])
-    """How far we said that theirs have come."""
+    """The last progress that we reported, by request."""
     dropped: Counter[str] = field(default_factory=Counter[str])
 
     def foretell(self, parcel: Parcel) -> tuple[type[ConnectionEvent], ...]:

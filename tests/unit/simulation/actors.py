@@ -34,10 +34,10 @@ PROBE = 2.0
 """Seconds that a client waits to hear whether a server is modern."""
 
 BEHIND = 6.0
-"""Seconds that a call may end behind its time: the patience with callbacks, and turns that take long."""
+"""Seconds by which a call may end late: waits for callbacks, and slow iterations of the loop."""
 
 CLOSING = 25.0
-"""Seconds in which a client has left, whatever its callbacks and its server do."""
+"""Seconds that closing a client may take, whatever its callbacks and its server do."""
 
 WORK = (0.0, 0.0, 0.01, 0.02, 0.5, 3.99, 4.0)
 """Seconds that work takes: mostly none, sometimes as long as the caller waits."""
@@ -55,7 +55,7 @@ class Ledger:
     """The record of actions in a simulation."""
 
     owners: dict[str, str] = field(default_factory=dict[str, str])
-    """Whose each key is."""
+    """Key → name of its client."""
     runs: Counter[str] = field(default_factory=Counter[str])
     """How often a tool ran to its effect, by key."""
     steps: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -65,11 +65,11 @@ class Ledger:
     sent: Counter[str] = field(default_factory=Counter[str])
     """How often a client sent a call, by key."""
     again: Counter[str] = field(default_factory=Counter[str])
-    """How often the way to the server made a second one of a call, by key."""
+    """How often the channel duplicated a call, by key."""
     busy: bool = True
     """Whether work may take long."""
     wrong: list[str] = field(default_factory=list[str])
-    """What must not happen and did."""
+    """The violations."""
 
 
 class Boom(BaseException):
@@ -201,7 +201,7 @@ class Player:
         self.stories: dict[str, list[int]] = {}
         """The sent messages, by key."""
         self.ended: dict[str, int] = {}
-        """How long the stories are that came to their end."""
+        """Key → number of messages, for stories with a response."""
         self.heard: list[str] = []
         self.answering = 0.0
         """Seconds that the user took to answer."""
@@ -338,9 +338,9 @@ def judge(world: World, server: Server, ledger: Ledger) -> None:
     """Record leftovers after everything has ended, and actions that happened too often."""
     wrong = ledger.wrong
     if ledger.hanging:
-        wrong.append(f"these hang for ever: {ledger.hanging}")
+        wrong.append(f"these calls hang: {ledger.hanging}")
     if server.broadcaster._subscribers or server._subscriptions._active:
-        wrong.append(f"somebody is told of changes who has left: {server.broadcaster._subscribers}")
+        wrong.append(f"a client that has left is still subscribed: {server.broadcaster._subscribers}")
     if server._shared_lifespan.is_held:
         wrong.append("the lifespan of the server is still held")
     for key, runs in ledger.runs.items():
@@ -474,4 +474,4 @@ CALLS: dict[str, Callable[[Player], Awaitable[None]]] = {
     "list": _list,
     "ping": _ping,
 }
-"""What a client may do."""
+"""The calls that a client makes, by name."""

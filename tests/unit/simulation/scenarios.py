@@ -28,13 +28,13 @@ from toolpost.transports.targets import Http
 __all__ = ["over_channels", "over_http"]
 
 CLEAN = ("add", "spend", "count", "story", "read", "list", "ping")
-"""What has to work when nothing goes wrong any more."""
+"""The calls that must work after the faults."""
 
 SETTLED = 20.0
-"""Seconds after which everything that is on its way has arrived, or never will."""
+"""Seconds after which everything in transit has arrived, or is lost."""
 
 KEYS = "keys/states"
-"""What the store keeps for good."""
+"""The record that the store keeps without expiry."""
 
 IDLE = 60.0
 """Seconds after which an unused session ends."""
@@ -149,9 +149,9 @@ async def over_http(world: World) -> list[Player]:
     await _perform(world, server, players, calming)
     await asyncio.sleep(4 * IDLE + STREAM_RETENTION)  # what a client could not end, ends
     if app._worker is not None and app._worker.sessions._cache:
-        ledger.wrong.append(f"sessions that nobody uses: {app._worker.sessions._cache}")
+        ledger.wrong.append(f"unused sessions: {app._worker.sessions._cache}")
     if ledger.hanging:
-        ledger.wrong.append(f"these hang though nobody waits: {ledger.hanging}")
+        ledger.wrong.append(f"these calls hang without a waiting client: {ledger.hanging}")
     await inner.close()
     _check_store(world, server, ledger)
     judge(world, server, ledger)

@@ -115,7 +115,7 @@ async def an_expired_record_is_not_there_for_any_call(views: Views) -> None:
 
 
 @case
-async def each_write_sets_the_time_to_live_anew(views: Views) -> None:
+async def each_write_resets_the_time_to_live(views: Views) -> None:
     records = views.here.records
     for key in ("put", "swap", "touch", "shorter"):
         await records.put(key, b"1", LONG if key == "shorter" else SHORT)

@@ -27,7 +27,7 @@ HEADERS, BODY = LIST
 
 
 QUIET = 0.01
-"""Seconds in which what is under way on this machine has come, so that there is really nothing else to do."""
+"""Seconds after which all data in transit on this machine has arrived, so that the loop is really idle."""
 
 
 class _Selector(selectors.DefaultSelector):

@@ -22,7 +22,7 @@ ENVELOPE_MEMBERS = {"jsonrpc", "id", "method", "params", "result", "error"}
 ERROR_MEMBERS = {"code", "message", "data"}
 
 VIEWS = {"requestedSchema": types.FormSchema}
-"""Properties that a struct keeps as they came, and the struct that is the typed view of them."""
+"""Properties that a struct keeps undecoded, and the struct that is their typed view."""
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ OURS = {
 }
 
 BASES = {types.WireStruct}
-"""Structs that stand for nothing on the wire."""
+"""Structs that do not exist on the wire."""
 
 # What a struct inherits although no revision gives it to this one thing.
 TYPED = {"resultType"}
