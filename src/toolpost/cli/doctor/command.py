@@ -14,6 +14,7 @@ import click
 from msgspec.structs import replace
 
 from toolpost.auth.fetch import use_backend
+from toolpost.cli.commands.store import check_store
 from toolpost.cli.doctor.check_http import check_http
 from toolpost.cli.doctor.check_reachability import check_command, check_source, check_url
 from toolpost.cli.doctor.check_session import (
@@ -24,7 +25,6 @@ from toolpost.cli.doctor.check_session import (
     check_revisions,
     check_session,
 )
-from toolpost.cli.doctor.check_store import check_store
 from toolpost.cli.doctor.report import DoctorAborted, DoctorReport
 from toolpost.cli.errors import describe_exit, translate_errors
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector

@@ -1,13 +1,19 @@
-"""Checks of a store on Redis or Valkey, for `toolpost doctor redis://…`: version, memory, durability, clock.
+"""A store on Redis or Valkey: its workers, for `toolpost fleet`, and its checks, for `toolpost doctor redis://…`.
 
-Reads only; what each check means for users is in `docs/scaling.md`.
+Only reads. What the findings mean for users is in `docs/scaling.md`.
 """
 
+import asyncio
 import time
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Final
 
+import click
+
 from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.errors import UNREACHABLE, CommandError, translate_errors, usage_error
+from toolpost.cli.output import JSON_HELP, CommandOutput
 
 OLDEST: Final = {"Redis": (6, 2), "Valkey": (7, 2)}
 SAFE_POLICIES: Final = frozenset({"noeviction", "volatile-ttl"})
@@ -73,3 +79,31 @@ async def _check_server(report: DoctorReport, client: Any, *, is_cluster: bool) 
         report.warn("clock", f"its clock differs by {seconds - time.time():.0f} s", "synchronize both clocks")
     await client.eval("return 1", 1, "tp:")
     report.ok("scripts", "allowed")
+
+
+# --------------------------------------------------------------------- fleet
+
+
+@click.command("fleet")
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
+def fleet_command(*, url: str, as_json: bool) -> None:
+    """List the workers on a store, of all servers or of those with the prefix in the URL.
+
+    Shows where each one runs, since when, with which version, and how many messages wait for it.
+    """
+    output = CommandOutput(json=as_json)
+    with translate_errors():
+        from toolpost.stores.redis_worker import list_workers  # noqa: PLC0415 - optional
+    try:
+        workers: list[dict[str, Any]] = asyncio.run(list_workers(url))
+    except ValueError as error:
+        raise usage_error(str(error)) from None
+    except Exception as error:
+        raise CommandError(f"the store cannot be reached: {error}", UNREACHABLE) from error
+    for worker in workers:
+        worker["since"] = datetime.fromtimestamp(worker["since"], UTC).isoformat(" ", "seconds")
+    if workers or as_json:
+        output.print_value(sorted(workers, key=lambda worker: worker["since"]))
+    else:
+        output.print_note("No worker is connected.")
