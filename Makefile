@@ -19,7 +19,7 @@ run: $(RUNS)             ## serve the weather example on loopback and call its t
 	@$(BIN)/python dev/showcase.py $(if $(PORT),--port $(PORT))
 
 fleet: $(READY)          ## three workers on Redis behind a proxy; one is killed while it asks a client
-	@$(BIN)/python examples/fleet.py
+	@$(BIN)/python examples/three_workers.py
 
 test: $(READY)           ## run all tests in parallel, with coverage and the table of proven rules
 	@$(BIN)/python dev/chromium.py

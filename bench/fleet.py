@@ -67,18 +67,19 @@ async def _run_redis(port: int, *words: str) -> Any:
 # --------------------------------------------------------------------- calls
 
 
-def _prepare_calls(start: Callable[[], Target], arena: Arena) -> Turn:
+def _prepare_calls(start: Callable[[], Target], arena: Arena, connections: int = CONNECTIONS) -> Turn:
     target = start()
-    requests = asyncio.run(requests_for(target, "wait", "session", CONNECTIONS))
+    requests = asyncio.run(requests_for(target, "wait", "session", connections))
     check("wait", asyncio.run(ask(target.port, requests[0])), "")
-    Loader().run(target.port, target.pid, requests, CONNECTIONS, WARM)
-    return partial(arena.load.run, target.port, target.pid, requests, CONNECTIONS, SECONDS)
+    Loader().run(target.port, target.pid, requests, connections, WARM)
+    return partial(arena.load.run, target.port, target.pid, requests, connections, SECONDS)
 
 
 def _run_calls(arena: Arena) -> list[Row]:
-    row = Row.of("fleet-calls", "session `tools/call` with context, two workers on Redis, 16 connections")
+    title = "session `tools/call` with context, two workers on Redis, 16 connections for each process"
+    row = Row.of("fleet-calls", title)
     prepare: dict[str, Callable[[], Turn]] = {
-        OURS: partial(_prepare_calls, partial(_start_ours, arena, 2), arena),
+        OURS: partial(_prepare_calls, partial(_start_ours, arena, 2), arena, 2 * CONNECTIONS),
         ONE_WORKER: partial(_prepare_calls, partial(_start_ours, arena, in_memory=True), arena),
         OFFICIAL: partial(_prepare_calls, partial(_start_official, arena), arena),
     }

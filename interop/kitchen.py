@@ -2,8 +2,8 @@
 
 The peers' servers in `peers/` have the same features and names. Arguments are the revisions (default: all),
 and the transport: `--http` or `--sse`, `--alone` for HTTP without sessions and event streams for older
-clients, `--worker=PORT` for one of several workers (see `fleet`); stdio by default. `--whole` puts lists on
-one page, for clients that read no other.
+clients, `--worker=PORT` for one of `three_kitchens`; stdio by default. `--whole` puts lists on one page, for
+clients that read no other.
 """
 
 import asyncio
@@ -51,7 +51,13 @@ def note(what: str) -> int:
 
 def count_notes(what: str) -> int:
     """Return how often something has happened."""
-    return Path(os.environ["TRIPS_LEDGER"]).read_text(encoding="utf-8").count(f"<{what}>")
+    return read_ledger().count(f"<{what}>")
+
+
+def read_ledger() -> str:
+    """Return all notes, and all bookings."""
+    path = Path(os.environ["TRIPS_LEDGER"])
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @dataclass
@@ -197,7 +203,7 @@ server.tool(trips["plan_trip"].fn)  # the example that asks twice, books between
 @server.tool
 def bookings(city: str) -> int:
     """How often a trip to a city was booked."""
-    return Path(os.environ["TRIPS_LEDGER"]).read_text(encoding="utf-8").count(city)
+    return read_ledger().count(city)
 
 
 @server.tool

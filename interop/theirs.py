@@ -27,7 +27,7 @@ SILENCE: Final = 60.0
 """Seconds without output after which a client is considered dead."""
 
 KITCHEN: Final = [sys.executable, str(HERE / "kitchen.py")]
-FLEET: Final = [sys.executable, str(HERE / "fleet.py")]
+FLEET: Final = [sys.executable, str(HERE / "three_kitchens.py")]
 
 
 class Visitor(NamedTuple):

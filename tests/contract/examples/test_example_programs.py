@@ -35,12 +35,12 @@ refused: No forecast for Atlantis. Choose one of Bergen, Cairo, Oslo, Quito.
 """
 
 
+LOST = "The worker that served this call died, or its store was emptied; the call may or may not have run."
 FLEET = [
     "first order:",
     "Worker PID asks: how many pens?",
     "  worker PID is killed before the answer",
-    "  failed: The worker that served this call died, or its store was emptied; "
-    "the call may or may not have run.",
+    f"  failed: {LOST}",
     "second order, in the same session:",
     "Worker PID asks: how many pens?",
     "  3 pens from worker PID",
@@ -83,7 +83,7 @@ def ran(example: str, said: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_a_session_survives_the_worker_that_asks_its_user():
-    done = ran("fleet.py")
+    done = ran("three_workers.py")
     lines = [re.sub(r"\d{2,}", "PID", line) for line in done.stdout.splitlines()]
     assert lines == FLEET
     assert done.stderr.count("\n") == 3  # the addresses of the workers

@@ -58,11 +58,9 @@ async def main() -> int:
             program, "--port", str(store), "--dir", folder, "--save", "", stdout=quiet, process_group=0
         )
         (await _connect(store))[1].close()
-        ledger = Path(folder, "ledger")
-        ledger.touch()
         environment = os.environ | {
             "STORE": f"redis://127.0.0.1:{store}/0",
-            "TRIPS_LEDGER": str(ledger),
+            "TRIPS_LEDGER": str(Path(folder, "ledger")),
             "PYTHONUNBUFFERED": "1",
         }
         command = (sys.executable, str(HERE / "kitchen.py"), *sys.argv[1:])

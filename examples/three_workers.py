@@ -1,6 +1,6 @@
 """Three workers share a store on Redis. One of them is killed while it asks the user; the session goes on.
 
-    python examples/fleet.py
+    python examples/three_workers.py
 
 It starts a Redis server, or uses the store in the environment variable `STORE`, such as redis://localhost:6379/0.
 """
