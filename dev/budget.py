@@ -15,23 +15,23 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_366,
-    "auth": 4_283,
-    "cli": 6_626,
-    "client": 6_183,
-    "protocol": 4_934,
-    "server": 9_565,
-    "server/http": 4_180,
-    "stores": 1_175,
-    "testing": 2_751,
-    "transports": 3_659,
-    "types": 1_348,
+    ".": 2_340,
+    "auth": 4_172,
+    "cli": 6_488,
+    "client": 6_175,
+    "protocol": 4_874,
+    "server": 9_540,
+    "server/http": 4_166,
+    "stores": 1_173,
+    "testing": 2_689,
+    "transports": 3_595,
+    "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_781
+MAX_ALL_LINES: Final = 46_459
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 193
+MAX_ALL_MODULES: Final = 192
 
 ROOT: Final = "src/toolpost/"
 

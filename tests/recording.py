@@ -146,8 +146,20 @@ def _on_reply(
     caller: str, connection: Connection, request_id: Any, result: Any
 ) -> Generator[None, bytes | None, None]:
     incoming = connection.incoming.get(request_id)
+    return _on_answer(caller, connection, incoming, result) if incoming is not None else _ignore()
+
+
+def _ignore() -> Generator[None, bytes | None, None]:
+    yield
+
+
+def _on_answer(
+    caller: str, connection: Connection, incoming: InboundRequest, result: Any
+) -> Generator[None, bytes | None, None]:
     data = yield
-    if incoming is not None and (_is_answer(result, incoming.row) or (_ours(caller) and type(result) is Raw)):
+    if caller == Connection.__module__:
+        return  # `reply` is judged by its own caller
+    if data is not None and (_is_answer(result, incoming.row) or (_ours(caller) and type(result) is Raw)):
         _sent(incoming.peer.revision, connection.role, data, incoming.row.name)
 
 
@@ -277,6 +289,7 @@ def _received(
 PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "request", _on_request),
     (Connection, "reply", _on_reply),
+    (Connection, "answer", _on_answer),
     (Connection, "fail", _on_fail),
     (Connection, "notify", _on_notify),
     (Connection, "log", _on_log),

@@ -63,7 +63,8 @@ def explain_invalid_meta_key(key: str, *, extension: bool = False) -> str | None
     if not re.fullmatch(_KEY_NAME, name):
         return f"{key!r}: a name must start and end with a letter or digit; only - _ and . are also allowed"
     if extension:
-        return None if slash and name else f"{key!r}: an extension name must be a prefix, a slash and a name"
+        problem = "an extension needs a prefix, a slash and a name, as in com.example/x"
+        return None if slash and name else f"{key!r}: {problem}"
     if _RESERVED_LABELS.intersection(prefix.split(".")[1:2]) and key not in DEFINED_META_KEYS:
         return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
     return None
@@ -290,9 +291,11 @@ class StatelessEra:
         meta = party.stamps[revision.date]
         if result.meta:
             meta = {**meta, **result.meta}
-        if isinstance(result, types.CacheableResult):
+        if type(result) is types.CallToolResult:
+            pass
+        elif isinstance(result, types.CacheableResult):
             return _add_cache_hints(result, meta, kind)
-        if isinstance(result, types.InputRequiredResult):
+        elif isinstance(result, types.InputRequiredResult):
             if not incoming.row.can_require_input:
                 raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
             if not result.input_requests and result.request_state is None:

@@ -83,15 +83,16 @@ def classify(
 
     Raises RPCError if it is rejected, with status 400.
     """
-    version = sent.get(_VERSION)
-    known = None if version is None else _REVISIONS.get(version.strip(b" \t"))
-    if known is not None and known.date in party.supported and isinstance(message, JSONRPCRequest):
-        is_repeated = known.stateless and sent.get(_METHOD) == message.method.encode()
-        incoming = decode_ordinary_request(party, known, message) if is_repeated else None
+    version = sent.get(_VERSION, b"")
+    stateless = party.stateless_revisions.get(version)
+    if stateless is not None and isinstance(message, JSONRPCRequest):
+        is_repeated = sent.get(_METHOD) == message.method.encode()
+        incoming = decode_ordinary_request(party, stateless, message) if is_repeated else None
         if incoming is not None:
             return StatelessRoute(incoming.peer, incoming)
+    known = _REVISIONS.get(version.strip(b" \t"))
     # An unknown version can only be newer than ours.
-    modern = version is not None and (known is None or known.stateless)
+    modern = known.stateless if known is not None else _VERSION in sent
     if not modern and isinstance(message, _MESSAGES_WITH_METHOD):
         modern = has_protocol_version(message.params)
     if modern:

@@ -8,7 +8,7 @@ read, in linear time. Knows no method, revision or transport.
 import re
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -26,6 +26,7 @@ MAX_DECODE_ERROR_TEXT: Final = 300  # characters of an error about a value
 T = TypeVar("T")
 
 
+@final
 class JSONRPCRequest(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A request."""
 
@@ -34,6 +35,7 @@ class JSONRPCRequest(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.
     params: Raw | Unset = UNSET
 
 
+@final
 class JSONRPCNotification(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """A notification."""
 
@@ -41,6 +43,7 @@ class JSONRPCNotification(Struct, frozen=True, gc=False, tag_field="jsonrpc", ta
     params: Raw | Unset = UNSET
 
 
+@final
 class JSONRPCResponse(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2.0"):
     """The result of a request."""
 
@@ -48,6 +51,7 @@ class JSONRPCResponse(Struct, frozen=True, gc=False, tag_field="jsonrpc", tag="2
     result: Raw
 
 
+@final
 class JSONRPCErrorResponse(Struct, frozen=True):
     """The error of a request; without an id if the peer could not read ours."""
 
@@ -103,10 +107,10 @@ _HIGH: Final = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE: Final = re.compile(b"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
-# The shortest envelopes with a duplicate member, without the values of their members.
-_DUPLICATE_IN_REQUEST: Final = len('{"jsonrpc":"2.0","id":0,"id":,"method":"","params":}')
 _DUPLICATE_IN_RESPONSE: Final = len('{"jsonrpc":"2.0","id":0,"id":,"result":}')
+"""The shortest response with a duplicate member, without the values of its members."""
 _NULL: Final = b"null"
+_RAW_NULL: Final = Raw(b"null")
 _ESCAPED_QUOTE: Final = b"\\u0022"
 
 
@@ -140,41 +144,36 @@ def _replace_lone_surrogates(data: bytes) -> bytes:
 
 def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
     """Return the request or notification in an envelope that has a method."""
+    identity, params = envelope.id, envelope.params
+    kind = type(identity)
+    if kind is not int and kind is not str and identity is not UNSET:
+        raise make_invalid_request('member "id" must be a string or an integer', data)
     if envelope.result is not UNSET or envelope.error is not UNSET:
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
-    identity, params = envelope.id, envelope.params
-    if identity is not UNSET and type(identity) is not int and type(identity) is not str:
-        raise make_invalid_request('member "id" must be a string or an integer', data)
-    # Most are requests without room for a duplicate member.
-    rest = len(data) - len(str(identity)) - len(method) - len(params or b"")
-    if rest >= _DUPLICATE_IN_REQUEST or params is UNSET or identity is UNSET:
-        _check_unique_members(data, envelope, params, rest)
-    if params is not UNSET:
-        text = bytes(params)
-        if text == _NULL:
-            params = UNSET  # not in the specification, but common
-        else:
-            _check_unique_keys(text, data)
+    if len(data) > MAX_UNKNOWN_BYTES:
+        _check_unknown_members(data, len(data) - len(str(identity)) - len(method) - len(params or b""))
+    _check_unique_keys(data)
+    if params == _RAW_NULL:
+        params = UNSET  # not in the specification, but common
     if identity is UNSET:
         return JSONRPCNotification(method, params)
-    return JSONRPCRequest(identity, method, params)
+    return JSONRPCRequest(identity, method, params)  # pyright: ignore[reportArgumentType] - checked above
 
 
 def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRPCErrorResponse:
     """Return the response in an envelope that has no method."""
-    result, error = envelope.result, envelope.error
-    identity = None if envelope.id is UNSET else envelope.id
+    result, error, given = envelope.result, envelope.error, envelope.id
     if result is not UNSET and error is not UNSET:  # some servers send the other member as null
         result, error = (result, UNSET) if bytes(error) == _NULL else (_skip_null(result), error)
+    identity = given if type(given) is int or type(given) is str else None
+    if identity is not None and result is not UNSET and error is UNSET:
+        rest = len(data) - len(result)  # besides the id, which is short
+        if rest >= _DUPLICATE_IN_RESPONSE:
+            _check_unique_members(data, envelope, result, rest)
+        return JSONRPCResponse(identity, result)
     if (result is UNSET) == (error is UNSET):
         raise make_invalid_request("a message must have exactly one of method, result and error", data)
-    if type(identity) is int or type(identity) is str:
-        if result is not UNSET:
-            rest = len(data) - len(str(identity)) - len(result)
-            if rest >= _DUPLICATE_IN_RESPONSE:
-                _check_unique_members(data, envelope, result, rest)
-            return JSONRPCResponse(identity, result)
-    elif identity is not None or error is UNSET:
+    if identity is None and (error is UNSET or (given is not UNSET and given is not None)):
         raise make_invalid_request('the "id" of a response must be a string or an integer', data)
     assert error is not UNSET, "it has a result or an error"
     try:
@@ -208,40 +207,42 @@ def _decode_error_data(data: Raw | Unset) -> JSON:
         return str(data, "utf-8")
 
 
-def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw | Unset, rest: int) -> None:
-    """Refuse duplicate members; `part` is params, result or error, `rest` the bytes besides all values."""
-    method, identity = envelope.method, envelope.id
+def _check_unique_members(data: bytes, envelope: _Envelope, part: Raw, rest: int) -> None:
+    """Refuse duplicate members of a response; `part` is its result or error, `rest` the bytes besides it."""
     # Two quotes for each known member, and for each string among their values.
-    quotes = 4 if method is UNSET else 8
-    if identity is not UNSET:
-        quotes += 4 if type(identity) is str else 2
-    if part is not UNSET:
-        quotes += 2 + bytes(part).count(b'"')
+    quotes = 4 + 2 + bytes(part).count(b'"')
+    if envelope.id is not UNSET:
+        quotes += 4 if type(envelope.id) is str else 2
     if quotes == data.count(b'"'):
         return  # the rest is white space
-    if rest > MAX_UNKNOWN_BYTES:
-        raise make_invalid_request(f"unknown members exceed {MAX_UNKNOWN_BYTES} bytes", data)
+    _check_unknown_members(data, rest)
     names = _decode_names(data)
     if len(names) > len({str(name) for name in names}):
         raise make_invalid_request("a member of the message appears twice", data)
 
 
-def _check_unique_keys(text: bytes, data: bytes) -> None:
-    """Refuse parameters with a key twice in an object: a gateway could read another value than we do."""
+def _check_unknown_members(data: bytes, rest: int) -> None:
+    """Refuse many unknown members before they become values; `rest` are the bytes besides known values."""
+    if rest > MAX_UNKNOWN_BYTES:
+        raise make_invalid_request(f"unknown members exceed {MAX_UNKNOWN_BYTES} bytes", data)
+
+
+def _check_unique_keys(data: bytes) -> None:
+    """Refuse a request with a key twice in an object: a gateway could read another value than we do."""
     try:
         # Decoding keeps one of two values, so what is encoded again is shorter, and has fewer quotes.
-        again = _encode_value(_decode_value(text))
-        if again == text:
+        again = _encode_value(_decode_value(data))
+        if again == data:
             return  # compact, as most programs write it
         # Only this escape becomes a quote when it is encoded.
-        if _ESCAPED_QUOTE not in text and text.count(b'"') == again.count(b'"'):
+        if _ESCAPED_QUOTE not in data and data.count(b'"') == again.count(b'"'):
             return
     except (*DECODE_ERRORS, OverflowError):  # a number or a text that Python cannot hold
         pass
     import json  # noqa: PLC0415 - start-up time; ordinary requests do not come here
 
     try:
-        json.loads(text, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
+        json.loads(data, object_pairs_hook=_check_keys, parse_int=str, parse_float=str)
     except _KeyTwiceError as error:
         raise make_invalid_request(
             f"the key {shorten(str(error))!r} appears twice in an object", data
@@ -392,7 +393,7 @@ class InvalidJSONValue(ValueError):
 
 
 def describe_decode_error(error: Exception) -> str:
-    """Return the text of one of `DECODE_ERRORS`: what is wrong with a JSON value."""
+    """Return the text of one of `DECODE_ERRORS`, which describes an invalid JSON value."""
     return shorten(str(error), MAX_DECODE_ERROR_TEXT)
 
 
@@ -445,11 +446,6 @@ def encode(value: Any) -> bytes:
         raise LocalProtocolError("the value is nested too deeply to be encoded as JSON") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"the value cannot be encoded as JSON: {error}") from error
-
-
-def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  # noqa: A002 - the protocol's word
-    """Encode a request."""
-    return encode(JSONRPCRequest(id, method, params))
 
 
 def encode_notification(method: str, params: Any = UNSET) -> bytes:

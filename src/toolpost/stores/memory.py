@@ -116,10 +116,10 @@ class MemoryStore:
     """A store for one process. Endpoints of one event loop may share it.
 
     Args:
-        entries: how many entries a log keeps.
-        size: how many bytes these may have together; a single one may have more.
-        total: how many bytes all logs may have together, except the last entry of each; and how many all
-            records: beyond that, the least recently used go, except those without an end.
+        entries: the maximum number of entries in a log.
+        size: the maximum number of bytes of these entries together; a single entry may be larger.
+        total: the maximum number of bytes of all logs (without the last entry of each), and of all records.
+            Beyond it, the least recently used records are dropped, except those without an expiry.
         clock: a monotonic clock in seconds.
 
     Examples:
@@ -143,7 +143,7 @@ class MemoryStore:
 
     @asynccontextmanager
     async def join(self, receive: Receive) -> AsyncGenerator[int]:
-        """Join as a worker until the context ends; its value is the number of the worker."""
+        """Join as a worker until the context ends, and yield the number of the worker."""
         loop = asyncio.get_running_loop()
         if self._workers and self._loop is not loop and self._loop is not None and self._loop.is_running():
             raise LocalProtocolError(

@@ -178,7 +178,7 @@ class RedisCommands:
         if loop.time() < self._paused_until:
             raise StoreUnavailable("Redis is unreachable")
         if len(self._queue) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
-            raise StoreUnavailable("too many commands wait for Redis")
+            raise StoreUnavailable("too many commands are waiting for Redis")
         reply = loop.create_future()
         self._queue.append((command, reply))
         self._waiting_bytes += size

@@ -1,7 +1,7 @@
 """A worker among others on Redis: its lease, its inbox, and the news for all.
 
 The lease tells others that the worker is alive. Inbox and news are streams, which the worker continues to
-read after a reconnect. What the messages mean is left to the receiver.
+read after a reconnect. The receiver interprets the messages.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def make_inbox_key(prefix: str, number: int) -> str:
 
 
 class WorkerInfo(msgspec.Struct):
-    """What a lease says about its worker."""
+    """The data in the lease of a worker."""
 
     host: str
     pid: int

@@ -62,7 +62,7 @@ def test_a_session_is_served_by_whichever_worker_it_reaches(count, revision):
 
 
 def test_a_client_that_says_much_of_itself_is_known_at_all_workers():
-    """What does not fit into the session id is in the store."""
+    """Facts that do not fit into the session id are in the store."""
 
     async def main():
         async with fleet() as (a, b):
@@ -270,7 +270,7 @@ def test_a_cancellation_overtakes_its_request_on_the_way_to_another_worker():
 
 
 def adds_work(server: Server, stage: Stage) -> None:
-    """A tool that says two things, waits, and says two more."""
+    """Add a tool that sends two messages, waits, and sends two more."""
 
     @server.tool
     async def work(ctx: Context) -> str:
@@ -620,7 +620,7 @@ def test_the_end_of_a_visit_is_reported_from_any_worker():
 
 
 def said(events) -> list[object]:
-    """What was logged."""
+    """Return the log messages."""
     return [event.json["params"]["data"] for event in events if event.data and "params" in event.json]
 
 

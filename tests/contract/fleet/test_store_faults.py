@@ -1,4 +1,4 @@
-"""Redis is paused, killed, emptied or fails over: plain calls go on, and the rest works afterwards."""
+"""Redis is paused, killed, emptied or fails over: plain calls continue, and the rest works afterwards."""
 
 import asyncio
 import signal

@@ -1,6 +1,6 @@
-"""Clients and a server in thousands of worlds in which everything goes wrong.
+"""Thousands of simulations of clients and a server with random faults.
 
-One world is one number. A test that fails names it, and how to see all that happens in it:
+One number is the seed of a simulation. A failing test names it, and how to replay it step by step:
 `FAULT_SEED=http:17 .venv/bin/pytest tests/unit/simulation -s`.
 """
 

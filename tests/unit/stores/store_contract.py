@@ -1,4 +1,4 @@
-"""The promise of `toolpost.stores.store` as a table of cases, for every store to be put through.
+"""The contract of `toolpost.stores.store` as a table of cases for every store.
 
 A case is a coroutine function that is handed two workers' views of the same, still empty store, and a way to
 let time pass. The test file of a store makes these `Views` and runs each of `CASES`.

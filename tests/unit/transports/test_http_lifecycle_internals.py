@@ -1,4 +1,4 @@
-"""How an endpoint begins and ends: with and without a lifespan, in a loop of ours, and as a process."""
+"""The start and the end of an endpoint: with and without a lifespan, in our own loop, and as a process."""
 
 import asyncio
 import inspect
@@ -27,7 +27,7 @@ from hosted import (
 )
 from raw_http import wired
 from toolpost import Server
-from toolpost.server.http import request as exchanges
+from toolpost.server.http import exchange as exchanges
 from toolpost.server.http import serve
 from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import MemoryStore

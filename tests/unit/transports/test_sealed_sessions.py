@@ -1,4 +1,4 @@
-"""Sessions without an owner: what an id carries, who may use it, for how long, and what is shared."""
+"""Sealed sessions: the content of the id, its owner, its lifetime, and the shared state."""
 
 from collections.abc import Callable
 from math import inf
@@ -13,7 +13,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server.http import sessions as module
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions
 from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import FRESH, MemoryStore

@@ -26,11 +26,11 @@ from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.disconnect import DisconnectTimer
+from toolpost.server.http.disconnect_timer import DisconnectTimer
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions, has_sessions
-from toolpost.server.http.sse import SseServerChannel, receive_post
+from toolpost.server.http.sse_transport import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key
@@ -87,12 +87,13 @@ class RequestCounts:
         self._listens: dict[str, int] = {}
 
     def begin(self, peer: str) -> str | None:
-        """Count a new call of a peer; return the reason if there are too many."""
+        """Count a call; return the reason if its peer has too many. Raises HTTPRefusal if the server has."""
         running = self._peers.get(peer, 0)
         if running >= self.limit:
             return f"Too many requests in flight: the limit is {self.limit} per client (max_in_flight=)"
         if self.calls >= self.max_calls:
-            return f"Server busy: the limit is {self.max_calls} concurrent requests (max_calls=)"
+            text = f"Server busy: the limit is {self.max_calls} concurrent requests (max_calls=)."
+            raise HTTPRefusal(503, text)
         self._peers[peer] = running + 1
         self.calls += 1
         return None

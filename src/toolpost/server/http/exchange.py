@@ -7,6 +7,7 @@ take long for a disconnect. Which requests are allowed is left to `security`.
 import asyncio
 import contextlib
 import logging
+from asyncio import current_task
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from inspect import isawaitable
 from types import CoroutineType, TracebackType
@@ -16,8 +17,8 @@ from urllib.parse import unquote
 from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, ConnectionMonitor
-from toolpost.server.runtime.eager_tasks import StartedCoroutine
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, ConnectionMonitor
+from toolpost.server.runtime.eager_tasks import resume
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]
 ASGIEvent: TypeAlias = MutableMapping[str, Any]
@@ -95,18 +96,21 @@ class HttpExchange:
     def __init__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         self.scope: ASGIScope = scope
         self.method: str = scope["method"]
-        root: str = scope.get("root_path") or ""
-        self.path: str = _strip_root(scope["path"], root.rstrip("/")) if root else scope["path"]
+        self.path: str = scope["path"]
+        if root := scope.get("root_path"):
+            self.path = _strip_root(self.path, root.rstrip("/"))
         given: list[tuple[bytes, bytes]] = scope["headers"]
-        read = dict(given)
-        self.raw_headers = read if len(read) == len(given) else _join_headers(given)
-        client: tuple[str, int] | None = scope.get("client")
-        self.address = "" if client is None else client[0]
-        task = asyncio.current_task()
-        assert task is not None, "a request is served in a task"
-        self.task = task
+        headers = dict(given)
+        self.raw_headers = headers if len(headers) == len(given) else _join_headers(given)
+        self.task: asyncio.Task[Any] = current_task()  # pyright: ignore[reportAttributeAccessIssue] - runs in one
         self._receive = receive
         self._send = send
+
+    @property
+    def address(self) -> str:
+        """The IP address of the client; empty if the server does not tell."""
+        client: tuple[str, int] | None = self.scope.get("client")
+        return "" if client is None else client[0]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -145,14 +149,13 @@ class HttpExchange:
         event: Any = self._receive()
         if event.__class__ is CoroutineType:
             try:
-                event = StartedCoroutine(event, event.send(None))
+                event = resume(event, event.send(None))
             except StopIteration as done:
                 event = done.value
-                if event["type"] == "http.request" and not event.get("more_body"):
+                if not event.get("more_body") and event["type"] == "http.request":
                     data: Any = event.get("body", b"")
-                    if len(data) > limit:
-                        return self._refuse_large_body(limit, has_more=False)
-                    return data if type(data) is bytes else bytes(data)  # some servers pass a bytearray
+                    if len(data) <= limit:
+                        return data if type(data) is bytes else bytes(data)  # some servers pass a bytearray
         return self._receive_parts(event, limit)
 
     async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
@@ -203,9 +206,9 @@ class HttpExchange:
     async def respond(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
         """Send a whole response, with a JSON body or without one."""
         self._ended = True
-        sent = [(b"content-length", b"%d" % len(body)), *headers, *self.extra]
-        if body:
-            sent.append(_JSON_HEADER)
+        sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER]
+        if headers or self.extra or not body:
+            sent[1:] = [*((_JSON_HEADER,) if body else ()), *headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
@@ -224,7 +227,8 @@ class HttpExchange:
 
     def release_headers(self) -> None:
         """Drop the headers, to save memory: an open stream does not need them."""
-        self.raw_headers, self.scope = {}, {CONNECTION_MONITOR: self.scope.get(CONNECTION_MONITOR)}
+        self.scope = {key: self.scope.get(key) for key in ("client", CONNECTION_MONITOR)}
+        self.raw_headers = {}
 
     async def send_event(
         self,
