@@ -18,20 +18,21 @@ MAX_LINES: Final = {
     ".": 2_366,
     "auth": 4_283,
     "cli": 6_564,
-    "client": 6_183,
+    "client": 6_760,
     "protocol": 4_934,
-    "server": 9_565,
+    "server": 9_670,
     "server/http": 4_055,
-    "stores": 1_120,
+    "stores": 1_250,
+    "tasks": 1_920,
     "testing": 2_751,
     "transports": 3_659,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_781
+MAX_ALL_LINES: Final = 49_490
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 193
+MAX_ALL_MODULES: Final = 203
 
 ROOT: Final = "src/toolpost/"
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from toolpost.server.signature.errors import SignatureError as SignatureError
     from toolpost.server.sync_context import SyncContext as SyncContext
     from toolpost.stores.memory import MemoryStore as MemoryStore
+    from toolpost.tasks.options import TaskOptions as TaskOptions
     from toolpost.transports.targets import Http as Http
     from toolpost.transports.targets import Stdio as Stdio
 
@@ -96,6 +97,7 @@ _HOMES = {
     "server.signature.errors": "SignatureError",
     "server.sync_context": "SyncContext",
     "stores.memory": "MemoryStore",
+    "tasks.options": "TaskOptions",
     "transports.targets": "Http Stdio",
 }
 """Module → its public names. Each is loaded on first use."""

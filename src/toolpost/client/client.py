@@ -55,6 +55,12 @@ if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
 
 
+def _add_tasks(extensions: Sequence[Extension]) -> Sequence[Extension]:
+    from toolpost.tasks.wire import TASKS  # noqa: PLC0415 - start-up time
+
+    return (TASKS, *extensions)
+
+
 class ServerFacts:
     """Facts about the server and the connection, shared by `Client` and `SyncClient`."""
 
@@ -155,6 +161,8 @@ class Client(ServerFacts, ToolMethods):
         capabilities: details of the declared capabilities: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
         strict: raise if a list or an output schema breaks a rule, instead of leaving out what is wrong.
+        tasks: let servers of 2026-07-28 turn calls into tasks. `call_tool` waits for their results as usual,
+            even if the connection is lost meanwhile. Tools that demand a task are called as one anyway.
         cache: cache lists and resources as long as a server of the stateless era declares them fresh, and
             until it announces a change.
 
@@ -202,6 +210,7 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: Mapping[str, CustomRequestCallback] | None = None,
         capabilities: types.ClientCapabilities | None = None,
         extensions: Sequence[Extension] = (),
+        tasks: bool = False,
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
     ) -> None:
@@ -222,7 +231,7 @@ class Client(ServerFacts, ToolMethods):
             types.Implementation(name=name, version=version, title=title),
             answers.capabilities,
             supported=DATES if revision is None else (revision,),
-            extensions=extensions,
+            extensions=_add_tasks(extensions) if tasks else extensions,
             rows=answers.custom_rows,
         )
         self._session = ClientSession(

@@ -18,6 +18,7 @@ from toolpost.errors import RemoteProtocolError, RequestTimeout
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import Row
 from toolpost.protocol.receive import MAX_INPUT_RESPONSES
 from toolpost.types.base import JSON, Raw, Result, Struct, WireStruct
 
@@ -116,7 +117,7 @@ class MultiRoundCall(Struct):
     """A request with its rounds of input. A struct, because one is made for every call."""
 
     session: "ClientSession"
-    method: str
+    method: str | Row
     params: WireStruct  # with the answers and the state of the last round
     limits: CallLimits  # for each answer, and for all of them together
     meta: Mapping[str, JSON] | None = None
