@@ -20,17 +20,17 @@ MAX_LINES: Final = {
     "cli": 6_564,
     "client": 6_760,
     "protocol": 4_934,
-    "server": 9_670,
+    "server": 9_690,
     "server/http": 4_055,
     "stores": 1_250,
-    "tasks": 1_920,
+    "tasks": 1_940,
     "testing": 2_751,
     "transports": 3_659,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_490
+MAX_ALL_LINES: Final = 49_530
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 203
 

@@ -477,6 +477,12 @@ class Handler(ServeMethods):
         """For transports: return a context manager that holds the lifespan open."""
         return self._shared_lifespan
 
+    shares_tasks = False
+    """Whether tasks of other workers may run here."""
+
+    def start_tasks(self, lifespan: Any) -> None:
+        """For transports: run tasks of other workers in this event loop, from now on."""
+
     async def end_tasks(self) -> None:
         """End the tasks that run in this event loop, while the lifespan lasts."""
 

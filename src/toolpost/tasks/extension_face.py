@@ -114,7 +114,6 @@ async def accept_ids(tasks: "Tasks", ctx: Context, ids: list[str]) -> list[str] 
     """Return the ids that are tasks of the client."""
     if len(ids) > MAX_WATCHED_TASKS:
         raise InvalidParams(f"Invalid params: taskIds has more than {MAX_WATCHED_TASKS} members")
-    tasks.get_runner(ctx.lifespan)  # it hears of changes on other workers
     accepted: list[str] = []
     for task_id in dict.fromkeys(ids):
         with suppress(InvalidParams):

@@ -215,7 +215,7 @@ class TaskRun:
                 await asyncio.sleep(RETRY_DELAY)
                 continue
             if is_changed:
-                self.runner.announce(self.id)
+                self.runner.tasks.announce(self.id)
             return bool(is_changed)
 
     async def save_steps(self) -> None:

@@ -88,11 +88,6 @@ class TaskRunner:
         if not is_open:
             self.listeners.pop(task_id, None)
 
-    def announce(self, task_id: str) -> None:
-        """Tell everybody that a task has changed."""
-        self.wake(task_id)
-        self.tasks.server.broadcaster.broadcast(TASKS_NOTIFICATION, TaskNotice(task_id))
-
     def wake(self, task_id: str) -> None:
         """Wake those who wait for a change of a task here."""
         for event in self._watchers.get(task_id, ()):
@@ -172,7 +167,7 @@ class TaskRunner:
                 is_done = False
                 await self.table.store.queues.put(QUEUE, item, EARLY_DELAY)
             elif begun == "over":
-                self.announce(task_id)
+                self.tasks.announce(task_id)
             elif begun == "run" and record is not None:
                 run = await self._prepare(task_id, number, token, record)
                 if run is not None:
@@ -197,7 +192,7 @@ class TaskRunner:
         if tool is None or tool.task is None:
             unknown = InvalidParams(f"Unknown tool: {incoming.params.name}")
             await self.table.change(task_id, lambda record: record.fail(unknown, self.table.now))
-            self.announce(task_id)
+            self.tasks.announce(task_id)
             return None
         principal = None if call.principal is None else call.principal.restore()
         connection = Connection(server.local_peer, peer=incoming.peer)
@@ -315,7 +310,7 @@ class TaskRunner:
             await queues.put(QUEUE, item)
         else:
             await queues.remove(QUEUE, item)
-        self.announce(run.id)
+        self.tasks.announce(run.id)
 
 
 def _lose(record: TaskRecord, run: TaskRun, now: int) -> str | None:

@@ -29,7 +29,7 @@ from toolpost.tasks.record import (
 from toolpost.tasks.run import TaskRun, make_end
 from toolpost.tasks.runner import TaskRunner, restore_request
 from toolpost.tasks.table import QUEUE, TaskTable, make_item
-from toolpost.tasks.wire import TaskNotice, UpdateTaskParams
+from toolpost.tasks.wire import TASKS_NOTIFICATION, TaskNotice, UpdateTaskParams
 from toolpost.types.base import Raw, Result
 from toolpost.types.initialize import ClientCapabilities
 from toolpost.types.tools import CallToolParams, CallToolResult, TaskParams
@@ -132,8 +132,15 @@ class Tasks:
             return False
         if ends:
             await self.table.store.queues.remove(QUEUE, make_item(task_id, record.round))
-        self.get_runner().announce(task_id)
+        self.announce(task_id)
         return True
+
+    def announce(self, task_id: str) -> None:
+        """Report a change of a task: here at once, to other workers in the way of list changes."""
+        runner = self._runners.get(asyncio.get_running_loop())
+        if runner is not None:
+            runner.wake(task_id)
+        self.server.broadcaster.broadcast(TASKS_NOTIFICATION, TaskNotice(task_id))
 
     # ----------------------------------------------------------------- for both kinds
 
@@ -151,8 +158,8 @@ class Tasks:
         """Seconds after which the task of a silent worker is given to another."""
         return self.table.store.lease
 
-    def get_runner(self, lifespan: Any = None) -> TaskRunner:
-        """Return the runner of the current event loop."""
+    def get_runner(self, lifespan: Any) -> TaskRunner:
+        """Return the runner of the current event loop, in which the server serves with this lifespan."""
         loop = asyncio.get_running_loop()
         runner = self._runners.get(loop)
         if runner is None:
@@ -193,12 +200,13 @@ class Tasks:
         await self.table.create(task_id, record, make_call(ctx), is_listed=ctx.principal is not None)
         await self.table.store.queues.put(QUEUE, make_item(task_id, 0))
         runner = self.get_runner(ctx.lifespan)
-        runner.announce(task_id)
+        self.announce(task_id)
         runner.attend()
         return task_id, record
 
     async def find(self, ctx: Context, kind: TaskKind, task_id: str) -> TaskRecord:
         """Return the task that a request names. Raises InvalidParams if it is not the client's (TASK-34)."""
+        self.get_runner(ctx.lifespan)  # hears of changes from now on
         record = await self.table.get(task_id)
         if record is None or record.owner != make_owner(kind, ctx.principal):
             raise make_unknown_error()
@@ -217,9 +225,7 @@ class Tasks:
             task_id, lambda record: record.take_answers(answers, self.table.now), enqueue
         )
         if is_changed:
-            runner = self.get_runner()
-            runner.announce(task_id)
-            runner.attend()
+            self.announce(task_id)
 
     async def cancel(self, task_id: str) -> bool:
         """Cancel a task; return whether it was open. Its function is stopped, wherever it runs."""

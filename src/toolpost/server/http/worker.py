@@ -206,7 +206,7 @@ class Worker:
         try:
             async with AsyncExitStack() as stack:
                 self.lifespan = await stack.enter_async_context(self.handler.hold_lifespan())
-                if self.has_sessions:
+                if self.has_sessions or self.handler.shares_tasks:
                     self.number = await stack.enter_async_context(self.handler.store.join(self._receive))
                     self.handler.broadcasts.endpoints.append(self)
                     stack.callback(self.handler.broadcasts.endpoints.remove, self)
@@ -214,6 +214,7 @@ class Worker:
                     stack.callback(self.handler.broadcaster.remove_subscriber, self)
                     sweep = self.loop.create_task(self._sweep())
                     stack.callback(sweep.cancel)
+                    self.handler.start_tasks(self.lifespan)
                 self.ready.set_result(None)
                 self.is_open = True
                 try:

@@ -98,6 +98,16 @@ class RegistryServer(Handler):
 
         return Tasks(self)
 
+    @property
+    def shares_tasks(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - it follows from the tools
+        """Whether tasks of other workers may run here."""
+        return self.has_tasks and not self.is_in_memory
+
+    def start_tasks(self, lifespan: Any) -> None:
+        """Run tasks of other workers in this event loop."""
+        if self.shares_tasks:
+            self.tasks.get_runner(lifespan).attend()
+
     async def end_tasks(self) -> None:
         """End the tasks that run in this event loop."""
         if "tasks" in self.__dict__:
