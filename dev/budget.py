@@ -17,22 +17,22 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_366,
     "auth": 4_283,
-    "cli": 6_564,
+    "cli": 6_680,
     "client": 6_760,
     "protocol": 4_934,
     "server": 9_690,
     "server/http": 4_055,
     "stores": 1_250,
-    "tasks": 1_940,
+    "tasks": 1_960,
     "testing": 2_751,
     "transports": 3_659,
     "types": 1_348,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_530
+MAX_ALL_LINES: Final = 49_660
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 203
+MAX_ALL_MODULES: Final = 205
 
 ROOT: Final = "src/toolpost/"
 

@@ -353,7 +353,3 @@ class MemoryQueues:
         if not due:
             self._due.pop(queue, None)
             self._order.pop(queue, None)
-
-    async def size(self, queue: str) -> int:
-        """Return the number of items."""
-        return len(self._due.get(queue, ()))

@@ -211,7 +211,3 @@ class _RedisQueues:
 
     async def remove(self, queue: str, item: str) -> None:
         await self._commands.write("ZREM", self._prefix + queue, item)
-
-    async def size(self, queue: str) -> int:
-        found: int = await self._commands.read("ZCARD", self._prefix + queue)
-        return found

@@ -119,10 +119,6 @@ class QueueStore(Protocol):
         """Remove an item, if it is there."""
         ...
 
-    async def size(self, queue: str) -> int:
-        """Return the number of items, hidden ones included."""
-        ...
-
 
 class Store(Protocol):
     """Records, logs, queues and messages, for the tasks of one event loop at a time, in its thread.

@@ -1,8 +1,8 @@
 """Runs tasks in one event loop: takes them from the queue, renews their leases, gives up those it has lost.
 
-There is no thread, no timer and no connection as long as there is no task. A patrol looks after the runs: it
-stops those that were cancelled or taken over, and takes tasks whose worker has died. What a run does is left
-to `run`.
+Without tasks it does nothing; on a store that workers share, it looks at the queue now and then. A patrol
+looks after the runs: it stops those that were cancelled or taken over, and takes tasks whose worker has died.
+What a run does is left to `run`.
 """
 
 import asyncio
@@ -252,16 +252,18 @@ class TaskRunner:
         self.spawn(self._patrol())
 
     async def _patrol(self) -> None:
-        """Renew the leases of runs, stop those that have lost their task, take what is ready."""
-        is_needed = True
+        """Renew the leases of runs, stop those that have lost their task, take what is ready.
+
+        Where other workers put tasks into the queue it goes on without runs, because a message about a task
+        may be lost.
+        """
         try:
             runs = [run for run in self.runs.values() if run is not None]
             await asyncio.gather(*map(self._check, runs))
             held = [run.item for run in runs if not run.is_lost]
             await self.table.store.queues.renew(QUEUE, held, self.lease)
-            is_needed = self.tasks.is_shared and await self.table.store.queues.size(QUEUE) > 0
         finally:
-            if not self._is_closed and (self.runs or is_needed):
+            if self.runs or self.tasks.is_shared:
                 self.attend()
 
     async def _check(self, run: TaskRun) -> None:

@@ -46,13 +46,22 @@ class TaskWorker:
 
 
 @asynccontextmanager
-async def workers(redis: RedisServer, folder: Path, count: int) -> AsyncGenerator[list[TaskWorker]]:
+async def workers(
+    redis: RedisServer, folder: Path, count: int, *command: object, slots: int = 32
+) -> AsyncGenerator[list[TaskWorker]]:
     """Start this number of workers that share a store; a tool writes its effects into the folder."""
+    command = command or (PROGRAM,)
+    shared = {
+        "TASK_STORE": f"{redis.url}?lease={LEASE}",
+        "TASK_FOLDER": str(folder),
+        "TASK_SLOTS": str(slots),
+    }
+    env = {**os.environ, **shared}
     async with AsyncExitStack() as stack:
         found: list[TaskWorker] = []
         for _ in range(count):
             process = await asyncio.create_subprocess_exec(
-                sys.executable, PROGRAM, f"{redis.url}?lease={LEASE}", folder, stderr=asyncio.subprocess.PIPE
+                sys.executable, *command, env=env, stderr=asyncio.subprocess.PIPE
             )
             stack.push_async_callback(_end, process)
             assert process.stderr is not None
@@ -105,7 +114,7 @@ def test_a_task_whose_worker_is_lost_ends_as_its_author_said(
                 once = await client.start_task("waits", {"name": "once"})
                 again = await client.start_task("goes_on", {"name": "again"})
                 await wait_for_effect(tmp_path, "once", "begun")
-                await wait_for_effect(tmp_path, "again", "second")
+                await wait_for_effect(tmp_path, "again", "waiting")
                 one.tell(signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
                 async with Client(two.url, revision=revision) as other:
                     with pytest.raises(Exception, match="has died; it was not run again"):
@@ -134,5 +143,26 @@ def test_a_question_outlives_the_worker_that_asked(redis: RedisServer, tmp_path:
                 one.tell(signal.SIGKILL)
                 async with Client(two.url, **options) as other:
                     assert (await other.task(task.id).result()).text == "yes"
+
+    run(main)
+
+
+def test_a_worker_without_http_runs_tasks(redis: RedisServer, tmp_path: Path):
+    async def main() -> None:
+        async with (
+            workers(redis, tmp_path, 1, slots=0) as (web,),
+            Client(web.url, revision="2025-11-25", on_elicitation=lambda asked: {"value": "yes"}) as client,
+        ):
+            task = await client.start_task("asks", {"name": "a"})
+            assert (await task.refresh()).status == "working"
+            async with workers(redis, tmp_path, 1, "-m", "toolpost", "work", PROGRAM) as (worker,):
+                assert (await task.result()).text == "yes"
+                task = await client.start_task("goes_on", {"name": "again"})
+                await wait_for_effect(tmp_path, "again", "waiting")
+                worker.tell(signal.SIGTERM)  # it gives the task back
+                await worker.process.wait()
+            (tmp_path / "go").touch()
+            async with workers(redis, tmp_path, 1, "-m", "toolpost", "work", PROGRAM):
+                assert (await task.result()).text == "done by attempt 2"
 
     run(main)

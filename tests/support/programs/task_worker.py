@@ -1,17 +1,17 @@
-"""A server whose tools become tasks, over HTTP on a free port; its store and a folder are the arguments.
+"""A server whose tools become tasks, over HTTP on a free port; the environment names its store and a folder.
 
 Steps write their effects into a file of the folder that is named as the task. Serves until it is killed.
 """
 
 import asyncio
-import sys
+import os
 from pathlib import Path
 
 from toolpost import Context, Server, TaskOptions
 
-STORE, FOLDER = sys.argv[1], Path(sys.argv[2])
+FOLDER = Path(os.environ["TASK_FOLDER"])
 
-server = Server("studio", store=STORE)
+server = Server("studio", store=os.environ["TASK_STORE"])
 
 
 def write(name: str, effect: str) -> None:
@@ -45,6 +45,7 @@ async def goes_on(name: str, ctx: Context) -> str:
     write(name, "attempt")
     await ctx.step("first", write, name, "first")
     await ctx.step("second", write, name, "second")
+    write(name, "waiting")
     while not (FOLDER / "go").exists():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0.05)
     attempts = (FOLDER / name).read_text().split().count("attempt")
@@ -52,4 +53,5 @@ async def goes_on(name: str, ctx: Context) -> str:
 
 
 if __name__ == "__main__":
+    server.tasks.slots = int(os.environ.get("TASK_SLOTS", "32"))
     server.run(http="127.0.0.1:0")
