@@ -18,7 +18,7 @@ MAX_LINES: Final = {
     ".": 2_366,
     "auth": 4_283,
     "cli": 6_680,
-    "client": 6_760,
+    "client": 6_810,
     "protocol": 4_934,
     "server": 9_690,
     "server/http": 4_055,
@@ -30,7 +30,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_660
+MAX_ALL_LINES: Final = 49_690
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 205
 

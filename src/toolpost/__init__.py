@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from toolpost.client.group import ClientGroup as ClientGroup
     from toolpost.client.multi_round import PausedCall as PausedCall
     from toolpost.client.sync import SyncClient as SyncClient
+    from toolpost.client.tasks import TaskHandle as TaskHandle
+    from toolpost.client.tasks import TaskState as TaskState
     from toolpost.client.tools import ToolResult as ToolResult
     from toolpost.errors import AuthError as AuthError
     from toolpost.errors import MCPError as MCPError
@@ -77,6 +79,7 @@ _HOMES = {
     "client.group": "ClientGroup",
     "client.multi_round": "PausedCall",
     "client.sync": "SyncClient",
+    "client.tasks": "TaskHandle TaskState",
     "client.tools": "ToolResult",
     "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
     "principal": "Principal",

@@ -119,7 +119,7 @@ class TaskHandle(Generic[T]):
     """A call that the server runs as a task; from `client.start_task`, or from `client.task` by its id.
 
     Iterate over it for its states, `async for state in task:`, or await `task.result()`. Both answer the
-    questions of the task by the client's callbacks. A call that ended at once has no id.
+    questions of the task by the client's callbacks. The `id` is empty if the call ended at once.
 
     Examples:
         >>> import asyncio
@@ -139,7 +139,7 @@ class TaskHandle(Generic[T]):
         self,
         session: "ClientSession",
         party: LocalPeer,
-        task_id: str | None,
+        task_id: str,
         convert: "Callable[[types.CallToolResult], ToolResult[T]]",
     ) -> None:
         self.id = task_id
@@ -171,7 +171,7 @@ class TaskHandle(Generic[T]):
 
     async def refresh(self) -> TaskState:
         """Ask the server for the state of the task. Raises InvalidParams if it is gone, or not ours."""
-        if self.id is None or (self.state is not None and self.state.is_over):
+        if not self.id or (self.state is not None and self.state.is_over):
             assert self.state is not None, "a call without a task has ended"
             return self.state
         if self._is_stateless:
@@ -246,7 +246,7 @@ class TaskHandle(Generic[T]):
 
     async def cancel(self) -> None:
         """Cancel the task. Nothing happens if it has ended."""
-        if self.id is None:
+        if not self.id:
             return
         if self._is_stateless:
             await self._request(TASKS.rows[TASKS_CANCEL], types.TaskParams(self.id))
@@ -323,7 +323,6 @@ class TaskHandle(Generic[T]):
 
     def _start_payload(self) -> "asyncio.Task[Result]":
         """Send `tasks/result`: it waits for the end, and carries the questions of the task (TASK-13)."""
-        assert self.id is not None, "only a task has a payload"
         params = types.TaskParams(self.id)
         limits = self._session.make_limits(float("inf"))
         self._payload = asyncio.ensure_future(self._session.request(TASKS_RESULT, params, limits, retry=True))
@@ -354,7 +353,6 @@ class TaskHandle(Generic[T]):
             await self._update(questions, {})
 
     async def _update(self, questions: dict[str, Question], given: Mapping[str, Answer]) -> None:
-        assert self.id is not None, "only a task has questions"
         capabilities = self._party.capabilities
         assert isinstance(capabilities, types.ClientCapabilities), "we are a client"
         answers = await self._session.request_callbacks.answer_questions(
@@ -385,10 +383,10 @@ class TaskHandle(Generic[T]):
     async def _listening(self) -> AsyncGenerator[None]:
         """Listen to changes of the task, where the server offers that; else it is only polled."""
         subscription: Subscription | None = None
-        listener = self._session.listener if self.id is not None else None
+        listener = self._session.listener if self.id else None
         if listener is not None and not self._is_stateless:
             listener.observers.add(self._on_notification)
-        elif listener is not None and self.id is not None:
+        elif listener is not None:
             wanted, limits = TaskFilter(task_ids=[self.id]), self._session.make_limits(None)
             with contextlib.suppress(MCPError):
                 subscription = await listener.open(wanted, limits, self._on_notification, party=self._party)

@@ -260,7 +260,7 @@ class _ToolCall(MultiRoundCall, Generic[T]):
         """Return the handle of a call that has ended without becoming a task."""
         from toolpost.client.tasks import TaskHandle  # noqa: PLC0415 - start-up time
 
-        handle = TaskHandle[Any](self.session, self.session.local_peer, None, lambda _: outcome)
+        handle = TaskHandle[Any](self.session, self.session.local_peer, "", lambda _: outcome)
         handle.take_end()
         return handle
 

@@ -47,7 +47,7 @@ class TaskWorker:
 
 @asynccontextmanager
 async def workers(
-    redis: RedisServer, folder: Path, count: int, *command: object, slots: int = 32
+    redis: RedisServer, folder: Path, count: int, *command: str | Path, slots: int = 32
 ) -> AsyncGenerator[list[TaskWorker]]:
     """Start this number of workers that share a store; a tool writes its effects into the folder."""
     command = command or (PROGRAM,)

@@ -115,7 +115,7 @@ async def _run_task(
     from toolpost.cli.commands.tasks import wait_for_task  # noqa: PLC0415 - it imports this module
 
     task = await client.start_task(name, arguments, raise_on_error=False)
-    if task.id is not None:
+    if task.id:
         prompter.progress.print_note(f"task {task.id}; to wait for it again: toolpost tasks result")
     return await wait_for_task(task, prompter)
 
