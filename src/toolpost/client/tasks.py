@@ -16,6 +16,7 @@ import msgspec
 from toolpost import types
 from toolpost.client.callbacks import Answer, Question, parse_questions
 from toolpost.client.listing import TOOLS
+from toolpost.client.multi_round import MultiRoundCall
 from toolpost.client.subscriptions import Subscription
 from toolpost.errors import (
     CapabilityNotDeclared,
@@ -325,7 +326,8 @@ class TaskHandle(Generic[T]):
         """Send `tasks/result`: it waits for the end, and carries the questions of the task (TASK-13)."""
         params = types.TaskParams(self.id)
         limits = self._session.make_limits(float("inf"))
-        self._payload = asyncio.ensure_future(self._session.request(TASKS_RESULT, params, limits, retry=True))
+        call = MultiRoundCall(self._session, TASKS_RESULT, params, limits, retry=True)
+        self._payload = asyncio.ensure_future(call.send())
         self._payload.add_done_callback(lambda _: self._changed.set())
         return self._payload
 
@@ -338,7 +340,7 @@ class TaskHandle(Generic[T]):
     async def _request(self, method: Any, params: Any) -> Result:
         party = self._party if self._is_stateless else None
         limits = self._session.make_limits(None)
-        return await self._session.request(method, params, limits, party=party, retry=True)
+        return await MultiRoundCall(self._session, method, params, limits, party=party, retry=True).send()
 
     async def _serve_questions(self, state: TaskState, *, must: bool) -> None:
         """Let the client's callbacks answer the open questions, each once."""

@@ -36,7 +36,7 @@ class Extension:
 
     Args:
         name: its identifier, such as "com.example/notes" (VER-4).
-        settings: what our side declares about it.
+        settings: the settings that this side declares.
         since: the first protocol revision in which it is declared; all later ones have it, too.
 
     Raises:
@@ -147,7 +147,7 @@ class Extension:
         """Add a member to the filter of `subscriptions/listen`, and the notification that it asks for.
 
         The function gets a context and the value of the member, and returns the part of it that is accepted;
-        None refuses all of it. `server.notify_subscribers` sends the notification to those whose accepted
+        None rejects all of it. `server.notify_subscribers` sends the notification to those whose accepted
         value `matches` its parameters. `fill`, an async function, gets the context and the parameters when
         they are sent, and returns the parameters for this client, or None to send nothing.
         """

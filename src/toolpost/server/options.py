@@ -86,6 +86,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     sse: str | None = "/sse"
     messages: str = "/messages"
     health: str | None = None
+    require_store: bool = False
     public_url: str | None = None
     allowed_hosts: Iterable[str] = ()
     allowed_origins: Iterable[str] = ()

@@ -30,7 +30,7 @@ from toolpost.server.context import Context
 from toolpost.server.elicitation.input_required import MAX_ROUNDS, request_url_visits
 from toolpost.server.request import ClientConnection
 from toolpost.server.runtime.eager_tasks import is_unanswered
-from toolpost.server.runtime.request import to_own_error, to_rpc_error
+from toolpost.server.runtime.request import to_rpc_error
 from toolpost.server.state import State
 from toolpost.tasks.record import MAX_MESSAGE, TaskRecord
 from toolpost.tasks.table import make_item, make_token
@@ -286,7 +286,7 @@ class TaskRun:
             self.is_stored = await self._suspend()
         elif error is not None:
             replay.give_up()
-            failure = to_own_error(to_rpc_error(incoming, error))
+            failure = to_rpc_error(incoming, error)
             self.is_stored = await self._change(lambda record: record.fail(failure, now))
         elif self.is_detached:
             self.is_stored = await self._change(_let_go)

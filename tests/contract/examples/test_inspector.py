@@ -27,7 +27,7 @@ class Inspector:
         self._env = {**os.environ, **external_programs.QUIETLY, "HOME": str(home), "NO_COLOR": "1"}
 
     async def __call__(self, target: list[str], method: str, *words: str) -> dict[str, Any]:
-        """What a server answers to a method."""
+        """Return the response of a server to a method."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             *target,

@@ -1,4 +1,4 @@
-"""What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
+"""The cost of an import: no unneeded library; no loop, socket, clock or log in the core."""
 
 import ast
 import gc
@@ -156,7 +156,7 @@ FORBIDDEN = {
     "time",
     "warnings",
 }
-"""Loops, sockets, clocks, logs, threads, processes: ring 1 is bytes in and events out."""
+"""Loops, sockets, clocks, logs, threads, processes: the protocol core is bytes in and events out."""
 
 SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glob("*.py")])
 

@@ -1,4 +1,4 @@
-"""What the inspector reports about a conversation: pairs of messages, negotiated values, violations."""
+"""The reports of the inspector about a conversation: pairs of messages, negotiated values, violations."""
 
 import json
 
@@ -20,7 +20,7 @@ def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol
 
 
 def hear(witness, *said):
-    """What the inspector reports about messages, each with its sender; one second apart."""
+    """Return the reports of the inspector about messages, each with its sender, one second apart."""
     return [seen for at, (by, data) in enumerate(said) for seen in witness.inspect(by, data, float(at))]
 
 

@@ -1,4 +1,4 @@
-"""One request through middleware to the bytes of its answer, with nothing around it."""
+"""One request, through middleware to the bytes of its response."""
 
 import asyncio
 import logging
@@ -58,7 +58,7 @@ def test_a_method_without_a_route_is_not_found():
 
 
 def test_without_middleware_a_route_is_called_directly():
-    """Nothing stands between: what the route returns is what `start_request` returns."""
+    """`start_request` returns the value of the route itself."""
     _, incoming = asked()
     given: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""The promise about HTTP, kept by every backend: what goes out, what comes in, what goes wrong."""
+"""The contract of HTTP backends, for each of them: requests, responses and errors."""
 
 import asyncio
 import gzip

@@ -1,6 +1,6 @@
-"""Connections that send or read nothing, or byte by byte: each ends in time, and no other client waits.
+"""Connections that send or read nothing, or byte by byte: each is closed in time, and no other client waits.
 
-Time is that of a loop in which it passes only when there is nothing else to do.
+The loop has a simulated clock, which advances only when the loop is idle.
 """
 
 import asyncio
@@ -277,7 +277,7 @@ async def deaf(site: Any, name: str, **headers: str):
 
 
 async def length(wire: Wire) -> int:
-    """How many bytes of a response come, until the connection ends."""
+    """Return the number of bytes of a response until the connection ends."""
     size = 0
     try:
         while data := await wire.reader.read(65536):

@@ -1,4 +1,4 @@
-"""Requests that take long: they end with their client, and send keep-alive comments."""
+"""Long requests: they end when their client disconnects, and send keep-alive comments."""
 
 import asyncio
 from contextvars import ContextVar

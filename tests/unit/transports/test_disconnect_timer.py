@@ -1,4 +1,4 @@
-"""The timer of long requests: one for all of a worker; it watches those that are there at two checks."""
+"""The timer of long requests: one per worker; it watches requests that run at two checks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -52,7 +52,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "readers of the GET stream of a session": (1,),
     "readers that resume the same stream": (1,),
     "client that reads nothing of a response": (uvicorn.STALL_TIMEOUT,),
-    "handshake": (HTTP.handshake,),
+    "handshake of HTTP+SSE": (HTTP.handshake,),
     "idle session": (HTTP.idle,),
     "idle connection": (serve.KEEP_ALIVE_TIMEOUT,),
     "pending URL elicitations": (client_requests.MAX_URL_ELICITATIONS,),

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: their owners, how they end, and that no event is lost, repeated or sent to another."""
+"""Sessions over HTTP: owners, expiry, and no event lost, repeated or sent to another session."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from hosted import (
     kitchen,
     legacy,
     message,
-    opening,
     run,
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
@@ -136,7 +135,7 @@ def test_events_of_finished_streams_are_kept_only_briefly():
 
 
 class Clock:
-    """The time of sessions and their store, which goes on when a test wants it to."""
+    """The clock of sessions and their store, which a test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -227,23 +226,6 @@ def test_a_session_whose_client_never_comes_back_ends(clock):
             clock.now += 60
             await stage.ended.wait()
             await until(lambda: not sessions_of(site)._cache)
-
-    run(main)
-
-
-@pytest.mark.parametrize("said", [[], [message("ping", id=1)], [message("tools/list", id=1)]])
-def test_a_handshake_has_to_be_completed(clock, said):
-    async def main():
-        async with hosted(kitchen(store=clock.store), handshake=30) as site:
-            opened = await site.post(legacy(), opening())
-            session, ready = opened.headers["mcp-session-id"], await site.open()
-            for each in said:
-                assert (await site.post(legacy(session), each)).status == 200
-            await clock.passes(29)
-            assert len(sessions_of(site)._cache) == 2
-            await clock.passes(2)
-            assert (await site.post(legacy(session), READY)).status == 404
-            assert (await site.post(legacy(ready), message("ping", id=1))).status == 200
 
     run(main)
 

@@ -1,4 +1,4 @@
-"""Requests of the stateless era: an answer as JSON or at the end of a stream, and what ends them early."""
+"""Requests of the stateless era: responses as JSON or in a stream, and cancellation."""
 
 import asyncio
 from contextlib import asynccontextmanager

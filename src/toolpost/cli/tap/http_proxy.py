@@ -64,7 +64,7 @@ def _bind_socket(listen: str | None) -> Generator[socket.socket]:
     host, _, port = (listen or f"127.0.0.1:{DEFAULT_PORT}").rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port) > 65535:
-        text = f"--listen: invalid address {listen}; use HOST:PORT, as 127.0.0.1:{DEFAULT_PORT}"
+        text = f"--listen: invalid address {listen}; use HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}"
         raise click.UsageError(text)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -244,11 +244,6 @@ class TapRecorder:
             self.tape = None
             self.show_note(by, f"recording stopped: {error.strerror}", failed=True)
 
-    def record_end(self, by: Role, why: str) -> None:
-        """Write the end of the conversation to the tape."""
-        if self.tape is not None:
-            self.tape.write_end(by, why)
-
 
 @contextlib.contextmanager
 def open_recorder(

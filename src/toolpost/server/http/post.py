@@ -266,8 +266,8 @@ async def _send_answer(
         raise HTTPRefusal(404, "The session ended while this request was served.")
     elif answer is None:
         await exchange.respond(202)  # it was cancelled
-    elif error is not None and error.is_upstream:
-        await exchange.respond(200, answer)  # it is about the upstream server, not about this request
+    elif error is not None and error.is_forwarded:
+        await exchange.respond(200, answer)  # it is about the server behind us, not about this request
     elif isinstance(error, MissingScopes) and (stream is None or worker.needs_scopes):
         challenge = build_step_up_headers(worker.authenticator, error.scopes, exchange.principal)
         await exchange.respond(403, answer, challenge)
@@ -447,9 +447,7 @@ async def _take_message(
         await worker.take_answer(session, message)
         return
     assert isinstance(message, JSONRPCNotification), "requests are served elsewhere"
-    if message.method == INITIALIZED:
-        await worker.sessions.complete_handshake(session)
-    elif message.method == CANCELLED:
+    if message.method == CANCELLED:
         with suppress(InvalidJSONValue):
             request_id = _CANCELLED_PARAMS(message.params).request_id
             if request_id is not None and not worker.cancel_request(session.key, request_id):

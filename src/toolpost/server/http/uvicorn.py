@@ -165,7 +165,7 @@ def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvic
                 self._close_when_written()
 
         def send_400_response(self, msg: str) -> None:
-            self._refuse(400, f"{msg} An Upgrade header is only ignored in a head that is sent as a whole.")
+            self._refuse(400, f"{msg} Send the headers of a request with an Upgrade header in one piece.")
 
         def _refuse(self, status: int, why: str) -> None:
             """Close the connection, with an error response unless another one is sent or still due."""

@@ -130,7 +130,7 @@ class RegisteredTool(FunctionEntry[P, R, Tool]):
         self, error: BaseException, context: Context, limit: asyncio.Timeout | None
     ) -> CallToolResult | None:
         """Return the result for an exception of the function; None if it has to be raised."""
-        if isinstance(error, ToolError) or (isinstance(error, RPCError) and error.is_upstream):
+        if isinstance(error, ToolError) or (isinstance(error, RPCError) and error.is_foreign):
             return make_error_result(_format_exception(error))
         if isinstance(error, RPCError) or is_unanswered(error):
             return None

@@ -175,7 +175,7 @@ class _AiohttpExchange(IteratedResponse):
     async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= limit:
-            return content.read_nowait()  # the usual case: all of it has come with the headers
+            return content.read_nowait()  # the usual case: all of it arrived with the headers
         return await super().read(limit)
 
     async def __anext__(self) -> bytes:

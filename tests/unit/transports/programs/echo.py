@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Sends every message back over a `StdioServerChannel`, and prints on stderr why it ended."""
+"""Echoes every message over a `StdioServerChannel`, and prints on stderr why it ended."""
 
 import argparse
 import asyncio
