@@ -102,6 +102,11 @@ class TaskState(Struct, frozen=True):
         questions: the open questions of 2026-07-28, by key; in a session the client's callbacks get them.
         updated_at: when the task changed last, as ISO 8601.
         ttl: seconds for which the server keeps the task, from its creation; None for no limit.
+
+    Examples:
+        >>> state = TaskState("completed", "3 of 3", {}, "2026-11-20T12:00:00.000Z", 3600.0)
+        >>> state.is_over
+        True
     """
 
     status: TaskStatus
