@@ -15,22 +15,22 @@ __all__ = ["budget", "report"]
 # does not fit, make room first: remove unused code, merge duplicates.
 
 MAX_LINES: Final = {
-    ".": 2_366,
-    "auth": 4_283,
-    "cli": 6_680,
+    ".": 2_346,
+    "auth": 4_172,
+    "cli": 6_630,
     "client": 6_830,
-    "protocol": 4_934,
+    "protocol": 4_890,
     "server": 9_760,
-    "server/http": 4_190,
-    "stores": 1_300,
+    "server/http": 4_172,
+    "stores": 1_310,
     "tasks": 1_960,
-    "testing": 2_751,
-    "transports": 3_659,
-    "types": 1_348,
+    "testing": 2_689,
+    "transports": 3_595,
+    "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_690
+MAX_ALL_LINES: Final = 49_490
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 205
 

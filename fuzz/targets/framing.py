@@ -4,7 +4,7 @@ from typing import Final
 
 from fuzz.cuts import pumped, ways
 from fuzz.targets.jsonrpc import check_refusal
-from toolpost.protocol.framing import MAX_LINE, LineBuffer, OversizedLine, flatten
+from toolpost.protocol.line_framing import MAX_LINE, LineBuffer, OversizedLine, flatten
 
 __all__ = ["TOKENS", "target"]
 

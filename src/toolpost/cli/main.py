@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "ping": ("commands.queries", "Check whether a server responds, and how fast."),
     "listen": ("commands.listen", "Show changes and log messages of a server until Ctrl-C."),
     "doctor": ("doctor.command", "Diagnose a server and suggest fixes."),
+    "fleet": ("commands.store", "List the workers that share a store on Redis."),
     "tap": ("tap.command", "Show every message between a host and a server."),
     "install": ("install.command", "Add a server to the configuration of a host."),
     "init": ("commands.init", "Create a project with a server, a test and a README."),

@@ -36,7 +36,7 @@ CONFIG_PATHS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp
 """The files to search for names, in this order, unless `--config` names one."""
 
 _COMMAND_SEPARATOR: Final = "--"  # stands before a command at the end of the line
-_URL_PREFIX: Final = re.compile(r"[A-Za-z]+://")  # `Http` rejects all schemes but http and https
+_URL_PREFIX: Final = re.compile(r"[A-Za-z+]+://")  # `Http` rejects all schemes but http and https
 _MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _HOST_PORT_PATTERN: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
 FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::[^:\\/]*)?")  # weather.py, weather.py:server

@@ -1,6 +1,6 @@
 """`Context`: the interface of a function to the request or notification that it serves.
 
-A `ClientConnection` sends its messages. Requests to the client, and steps, are in `client_requests`.
+A `ClientConnection` sends its messages. Requests to the client, and steps, are in `requests_to_client`.
 """
 
 import logging
@@ -14,9 +14,9 @@ from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import LOG_MESSAGE, PROGRESS, Row
-from toolpost.server.client_requests import ClientRequests
-from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
-from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.context_request import ClientConnection, ClientInfo, ContextRequest
+from toolpost.server.requests_to_client import ClientRequests
+from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.server.state import State
 from toolpost.token_bucket import TokenBucket
 from toolpost.types.base import JSON, Number, RequestId, Result

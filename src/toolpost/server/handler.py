@@ -21,12 +21,12 @@ from toolpost.protocol.local_peer import LocalPeer, collect_rows
 from toolpost.server import options
 from toolpost.server.broadcasts import Broadcasts
 from toolpost.server.context import Context
+from toolpost.server.context_request import decode_arguments
 from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.registry import LIST_KINDS, Cache, apply_cache
-from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
+from toolpost.server.runtime.dispatch import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.notifications import ServerSubscriptions
-from toolpost.server.runtime.request import Middleware, Observer, Route, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.serving import ServeMethods, SharedLifespan
 from toolpost.types.base import JSON, Icon, Params, Result

@@ -27,8 +27,8 @@ from toolpost.server.registry.registry import (
 )
 from toolpost.server.registry.registry_server import RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
+from toolpost.server.runtime.dispatch import Middleware, Observer
 from toolpost.server.runtime.notifications import RESERVED_NOTIFICATIONS, NotificationReceiver
-from toolpost.server.runtime.request import Middleware, Observer
 from toolpost.server.serving import ServeMethods
 from toolpost.server.signature.function_schema import BoundFunction, RawSchemaFunction
 from toolpost.server.signature.results import ResultConverter

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from toolpost.channel import Channel
 from toolpost.errors import explain_keywords
 from toolpost.principal import Principal
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.server.options import HTTP, HttpOptions, PrincipalOption, collect_options
 from toolpost.server.runtime.conversation import ServerConversation
 

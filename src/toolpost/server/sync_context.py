@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
-from toolpost.server.request import ClientInfo, ContextRequest
+from toolpost.server.context_request import ClientInfo, ContextRequest
 from toolpost.server.state import SyncState
 from toolpost.types.base import Result
 

@@ -14,9 +14,10 @@ import time
 from typing import Any, Final, Self
 
 import msgspec
+from msgspec.structs import asdict
 
 from toolpost.errors import StoreUnavailable
-from toolpost.stores.redis_commands import BLOCK_TIMEOUT, RedisCommands, Script, close_client
+from toolpost.stores.redis_commands import BLOCK_TIMEOUT, RedisAddress, RedisCommands, Script, close_client
 from toolpost.stores.store import Receive
 from toolpost.version import __version__
 
@@ -57,6 +58,26 @@ class WorkerInfo(msgspec.Struct):
     pid: int
     version: str
     since: int
+
+
+async def list_workers(url: str) -> list[dict[str, Any]]:
+    """Return what is known of the workers that are alive. Raises ValueError if the URL is not valid."""
+    address = RedisAddress(url)
+    client = address.connect(address.timeout)
+    found: list[dict[str, Any]] = []
+    prefix = "tp:*" if address.prefix is None else address.prefix
+    try:
+        async for key in client.scan_iter(f"{prefix}{{w*}}:on", count=1000):
+            lease, before = await client.get(key), key.decode().removesuffix(":on")
+            if lease is not None:
+                about = asdict(msgspec.json.decode(lease, type=WorkerInfo))
+                server, _, number = before.removesuffix("}").rpartition("{w")
+                server = server.removeprefix("tp:").removesuffix(":")
+                inbox = await client.xlen(f"{before}:in")
+                found.append({"server": server, "worker": number, **about, "messages": inbox})
+    finally:
+        await close_client(client)
+    return found
 
 
 class RedisWorker:

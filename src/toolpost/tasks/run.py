@@ -27,10 +27,10 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
+from toolpost.server.context_request import ClientConnection
 from toolpost.server.elicitation.input_required import MAX_ROUNDS, request_url_visits
-from toolpost.server.request import ClientConnection
+from toolpost.server.runtime.dispatch import to_rpc_error
 from toolpost.server.runtime.eager_tasks import is_unanswered
-from toolpost.server.runtime.request import to_rpc_error
 from toolpost.server.state import State
 from toolpost.tasks.record import MAX_MESSAGE, TaskRecord
 from toolpost.tasks.table import make_item, make_token

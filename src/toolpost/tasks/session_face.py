@@ -32,8 +32,8 @@ from toolpost.types.tools import (
 )
 
 if TYPE_CHECKING:
+    from toolpost.server.context_request import ClientConnection
     from toolpost.server.registry.tools import RegisteredTool
-    from toolpost.server.request import ClientConnection
     from toolpost.tasks.service import Tasks
 
 PAGE_SIZE: Final = 100

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.types.base import RequestId
 
 MAX_QUEUED_MESSAGES: Final = 1024  # how many messages may wait before senders have to wait, too

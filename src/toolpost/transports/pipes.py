@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from toolpost.errors import ChannelClosed, RemoteProtocolError
-from toolpost.protocol.framing import CR, LF, READ_SIZE, LineBuffer, OversizedLine, flatten
+from toolpost.protocol.line_framing import CR, LF, READ_SIZE, LineBuffer, OversizedLine, flatten
 from toolpost.transports.memory import MessageQueue, SendLimiter
 
 READ_HIGH_WATER: Final = 256 * 1024  # bytes that may wait in a queue before reading pauses: a few full pipes

@@ -2,7 +2,7 @@
 
 While the channel is open, all other code in this process finds /dev/null at descriptor 0 and stderr at
 descriptor 1, so that a stray `print` or a C library cannot break the stream. `Watchdog` ends a process that
-cannot end itself. Knows nothing of the messages.
+cannot end itself. `pipes` reads the lines; the messages in them are for `protocol`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.transports.memory import MessageQueue, QueueChannel
 from toolpost.transports.pipes import LineFeed, LineWriter
 

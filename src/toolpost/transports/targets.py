@@ -17,7 +17,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.protocol.urls import (
     display_url,
     get_origin,

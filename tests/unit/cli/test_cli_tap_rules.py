@@ -5,7 +5,7 @@ import json
 import pytest
 
 from toolpost.cli.tap.inspector import MAX_PENDING, MessageInspector
-from toolpost.protocol.framing import MAX_LINE, OversizedLine
+from toolpost.protocol.line_framing import MAX_LINE, OversizedLine
 from toolpost.protocol.methods import CLIENT, DATES, SERVER
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types.initialize import CLIENT_CAPABILITIES, PROTOCOL_VERSION

@@ -13,7 +13,7 @@ from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.framing import LineBuffer, OversizedLine
+from toolpost.protocol.line_framing import LineBuffer, OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel

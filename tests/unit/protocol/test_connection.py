@@ -371,6 +371,8 @@ def test_an_id_in_use_is_refused_and_the_first_request_lives_on(revision, identi
     assert parse(server.reply(identity, RESULTS["tools/call"]))["id"] == identity
     again = one(server.receive(told(revision, "tools/list", id=identity)), InboundRequest)
     assert again.row.name == "tools/list"
+    assert server.answer(first, RESULTS["tools/call"]) is None  # it was answered, and its id is in use again
+    assert server.incoming == {identity: again}
 
 
 @every_session

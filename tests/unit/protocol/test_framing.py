@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost.errors import InvalidRequest
-from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, flatten
+from toolpost.protocol.line_framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, flatten
 
 # The same examples on every run; slowness is not a failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)

@@ -12,7 +12,7 @@ from toolpost import types
 from toolpost.errors import InvalidParams, InvalidRequest, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InvalidMessageReceived, MessageDropped
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 
 
 @pytest.fixture

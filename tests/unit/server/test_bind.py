@@ -23,7 +23,7 @@ from parameter_ids import tell
 
 from toolpost.errors import InvalidParams, ToolError
 from toolpost.json_schema import MAX_ISSUES, ValidationIssue
-from toolpost.server.elicitation.ask import Ask
+from toolpost.server.elicitation.asked_parameters import Ask
 from toolpost.server.signature.annotations import Header
 from toolpost.server.signature.compiled_types import ENCODER
 from toolpost.server.signature.errors import ArgumentError, SignatureError

@@ -13,7 +13,7 @@ from toolpost.errors import CapabilityNotDeclared, InvalidParams, MethodNotFound
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES
-from toolpost.server.runtime.request import Call, Outcome, run_middleware, serve_request, start_request
+from toolpost.server.runtime.dispatch import Call, Outcome, run_middleware, serve_request, start_request
 from toolpost.types import Result
 
 

@@ -15,7 +15,7 @@ from simulated_loop import World
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
-from toolpost.protocol.framing import LineBuffer, flatten
+from toolpost.protocol.line_framing import LineBuffer, flatten
 from toolpost.testing.faults import garble_message
 from toolpost.transports.memory import MessageQueue
 

@@ -8,7 +8,7 @@ import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, modern, run, serving
 from toolpost.server.http import post
-from toolpost.server.http.request import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.exchange import RETRY_AFTER, HTTPRefusal
 from toolpost.server.http.worker import RequestCounts
 from waiting import until
 

@@ -17,7 +17,7 @@ from raw_http import Wire, wired
 from raw_server import run as run_in
 from toolpost import Context, Server
 from toolpost.server.http import serve
-from toolpost.server.http.request import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
+from toolpost.server.http.exchange import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
 from toolpost.server.http.uvicorn import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
 from waiting import until
 

@@ -9,7 +9,7 @@ import pytest
 
 from raw_server import Clock
 from raw_server import run as run_until_complete
-from toolpost.server.http.disconnect import CHECK_INTERVAL, DisconnectTimer
+from toolpost.server.http.disconnect_timer import CHECK_INTERVAL, DisconnectTimer
 from waiting import until
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")

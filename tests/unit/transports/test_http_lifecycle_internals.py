@@ -27,7 +27,7 @@ from hosted import (
 )
 from raw_http import wired
 from toolpost import Server
-from toolpost.server.http import request as exchanges
+from toolpost.server.http import exchange as exchanges
 from toolpost.server.http import serve
 from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import MemoryStore

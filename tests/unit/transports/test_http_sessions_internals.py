@@ -19,7 +19,7 @@ from hosted import (
 )
 from session_site import GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
-from toolpost.server.http import request
+from toolpost.server.http import exchange
 from toolpost.server.http import sessions as sessions_module
 from toolpost.server.http import streams as streams_module
 from toolpost.server.http import worker as worker_module
@@ -319,7 +319,7 @@ def test_a_second_reader_is_turned_away():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.02)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -355,7 +355,7 @@ def test_messages_before_the_first_listener_are_kept():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(request, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):

@@ -11,8 +11,8 @@ from scripted import END, answer, chunk, event, stream
 from toolpost.errors import ChannelClosed, RequestFailed
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION

@@ -13,7 +13,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server.http import sessions as module
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions
 from toolpost.server.options import HttpOptions
 from toolpost.stores.memory import FRESH, MemoryStore

@@ -6,7 +6,7 @@ import pytest
 from fleet import fleet
 from hosted import call, hosted, kitchen, legacy, message, run
 from sse_talk import JSON, READY, talk, talking
-from toolpost.server.http import sse
+from toolpost.server.http import sse_transport
 from waiting import until
 
 
@@ -28,7 +28,7 @@ def test_a_disconnect_ends_the_session(how):
 
 def test_a_client_that_sends_more_than_it_reads_is_disconnected(monkeypatch):
     """A client that never reads its stream must not fill our memory."""
-    monkeypatch.setattr(sse, "MAX_QUEUED_POSTS", 10)
+    monkeypatch.setattr(sse_transport, "MAX_QUEUED_POSTS", 10)
 
     async def main():
         async with hosted(kitchen(max_in_flight=5)) as site:
@@ -89,7 +89,7 @@ def test_a_message_of_another_version_is_dropped(caplog):
 
 
 def test_a_worker_that_does_not_report_is_unavailable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sse, "RECEIPT_TIMEOUT", 0.05)
+    monkeypatch.setattr(sse_transport, "RECEIPT_TIMEOUT", 0.05)
 
     async def main():
         async with fleet(sse="/sse") as workers:

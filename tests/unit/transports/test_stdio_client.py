@@ -19,7 +19,7 @@ from programs.blind import BlindLoop
 import leak_check
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.transports import pipes, stdio_client
 from toolpost.transports import stdio_client as child_module
 from toolpost.transports.stdio_client import Stdio, open_child

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Stdio
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.line_framing import MAX_LINE
 from toolpost.protocol.methods import DATES
 from toolpost.transports.stdio_client import open_child
 

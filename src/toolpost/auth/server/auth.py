@@ -1,6 +1,6 @@
 """`Auth`: the settings of a protected server: issuers, scopes, and the URL that tokens name.
 
-Also implied scopes, and functions of users as verifiers of tokens. `admission` checks requests.
+Also implied scopes, and functions of users as verifiers of tokens. `protected_resource` checks requests.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

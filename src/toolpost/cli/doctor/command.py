@@ -14,6 +14,7 @@ import click
 from msgspec.structs import replace
 
 from toolpost.auth.fetch import use_backend
+from toolpost.cli.commands.store import check_store
 from toolpost.cli.doctor.check_http import check_http
 from toolpost.cli.doctor.check_reachability import check_command, check_source, check_url
 from toolpost.cli.doctor.check_session import (
@@ -25,11 +26,12 @@ from toolpost.cli.doctor.check_session import (
     check_session,
 )
 from toolpost.cli.doctor.report import DoctorAborted, DoctorReport
-from toolpost.cli.errors import describe_exit
+from toolpost.cli.errors import describe_exit, translate_errors
 from toolpost.cli.target import DEFAULT_TIMEOUT, TargetCommand, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.mcp_json import OAUTH
 from toolpost.errors import MCPError
+from toolpost.stores import REDIS_SCHEMES
 from toolpost.testing.channel import WrappedTarget
 from toolpost.transports.targets import Http, Stdio
 
@@ -39,13 +41,18 @@ STREAM_START_TIMEOUT: Final = 3.0  # seconds until a stream begins, unless a pro
 
 @click.command("doctor", cls=TargetCommand)
 def doctor_command(target: TargetConnector) -> int:
-    """Diagnose a server: connection, protocol revisions, tools and schemas.
+    """Diagnose a server (connection, protocol revisions, tools and schemas) or a store (redis://…).
 
     Prints one line per check. Calls no tool and changes nothing. The exit code is 0 if all checks pass, 1 if
     one fails, 3 if the server cannot be reached, and 4 if it requires a login.
     """
     logging.getLogger("toolpost").addHandler(logging.NullHandler())  # the checks report it
-    report, place = DoctorReport(target.output), target.resolve_target()
+    report, word = DoctorReport(target.output), target.spec.words[0]
+    if target.spec.kind == "url" and word.partition("://")[0].lower() in REDIS_SCHEMES:
+        with suppress(DoctorAborted), translate_errors():
+            asyncio.run(check_store(report, word))
+        return report.finish(target.spec.label)
+    place = target.resolve_target()
     with suppress(DoctorAborted):
         if isinstance(place, Http):
             asyncio.run(_check_http_target(report, target, place))

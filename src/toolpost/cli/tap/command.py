@@ -23,7 +23,7 @@ from toolpost.cli.errors import UNREACHABLE, CommandError, describe_exit
 from toolpost.cli.tap.inspector import MessageInspector
 from toolpost.cli.tap.recorder import TapRecorder, open_recorder, write_all
 from toolpost.cli.target import TargetCommand, TargetConnector
-from toolpost.protocol.framing import LineBuffer, OversizedLine
+from toolpost.protocol.line_framing import LineBuffer, OversizedLine
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.testing.masking import is_secret
 from toolpost.transports.stdio_server import redirect_descriptor

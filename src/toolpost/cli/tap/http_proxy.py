@@ -23,7 +23,7 @@ from toolpost.cli.tap.http_messages import ExchangeTracker, explain_failure, get
 from toolpost.cli.tap.recorder import TapRecorder
 from toolpost.errors import RequestFailed
 from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
-from toolpost.server.http.request import ASGIEvent, ASGIReceive, ASGISend
+from toolpost.server.http.exchange import ASGIEvent, ASGIReceive, ASGISend
 from toolpost.transports.backends.aiohttp import AiohttpBackend
 from toolpost.transports.backends.backend import Response
 from toolpost.transports.http_sender import EVENTS

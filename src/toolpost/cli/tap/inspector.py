@@ -20,8 +20,8 @@ from toolpost.client.output_schemas import OutputSchemas
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol import jsonrpc, methods
 from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import InvalidJSONValue, shorten
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.local_peer import Capabilities, has_capability
 from toolpost.protocol.methods import CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision

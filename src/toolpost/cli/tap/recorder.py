@@ -24,8 +24,8 @@ from msgspec import Struct, field
 
 from toolpost.cli.errors import usage_error
 from toolpost.cli.output import escape_control_characters, find_unused_path, is_plain
-from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.methods import CLIENT, Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape

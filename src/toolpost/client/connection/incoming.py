@@ -25,7 +25,7 @@ from toolpost.errors import (
     UrlElicitationRequired,
 )
 from toolpost.protocol import events, jsonrpc
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.protocol.methods import PING, SUBSCRIPTIONS_LISTEN
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import UNSET, Raw, RequestId, Result

@@ -19,8 +19,7 @@ from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator, ResourceMetadataApp, strip_trailing_slash
-from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
-from toolpost.server.http.request import (
+from toolpost.server.http.exchange import (
     CLOSE_CONNECTION,
     ASGIReceive,
     ASGIScope,
@@ -30,6 +29,7 @@ from toolpost.server.http.request import (
     HTTPRefusal,
     ResponseAborted,
 )
+from toolpost.server.http.post import MISSING_SESSION_TEXT, serve_post
 from toolpost.server.http.security import (
     EVENTS,
     JSON,
@@ -39,7 +39,7 @@ from toolpost.server.http.security import (
     make_message_refusal,
 )
 from toolpost.server.http.sessions import Session, has_sessions, hold_process_lease
-from toolpost.server.http.sse import post_message, serve_sse
+from toolpost.server.http.sse_transport import post_message, serve_sse
 from toolpost.server.http.streams import GENERAL, GeneralStream, ResumedStream
 from toolpost.server.http.worker import Worker
 from toolpost.server.options import HttpOptions

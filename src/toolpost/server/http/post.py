@@ -38,19 +38,19 @@ from toolpost.protocol.methods import CANCELLED, INITIALIZE, INITIALIZED, SUBSCR
 from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.server.context import Context
 from toolpost.server.http.authorization import build_step_up_headers
-from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import (
+from toolpost.server.http.exchange import (
     RETRY_AFTER,
     ClientDisconnected,
     HttpExchange,
     HTTPRefusal,
     ResponseAborted,
 )
+from toolpost.server.http.reply import HttpReply
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import SessionStream
 from toolpost.server.http.worker import MAX_SUBSCRIPTIONS, run_logged
+from toolpost.server.runtime.dispatch import serve_request, to_rpc_error
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
-from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.types.base import RequestId
 from toolpost.types.notifications import CancelledParams
 

@@ -13,7 +13,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import ErrorReceived, InboundRequest, ResponseReceived
 from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.methods import Row
-from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.exchange import HttpExchange
 from toolpost.server.http.sessions import Session
 from toolpost.server.http.streams import GeneralStream, SessionStream, send_general
 from toolpost.server.runtime.pending_requests import PendingClientRequests, build_client_request

@@ -10,7 +10,7 @@ from typing import Final
 from toolpost.errors import InvalidRequest, RemoteProtocolError
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.allowed_hosts import explain_refused_host, explain_refused_origin, parse_allowed_hosts
-from toolpost.server.http.request import Headers, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import Headers, HttpExchange, HTTPRefusal
 from toolpost.server.options import HttpOptions
 
 logger: Final = logging.getLogger("toolpost.http")

@@ -29,9 +29,9 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.headers import NOT_EXECUTED
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.client_requests import MAX_URL_ELICITATIONS
-from toolpost.server.http.request import HTTPRefusal
+from toolpost.server.http.exchange import HTTPRefusal
 from toolpost.server.options import HttpOptions
+from toolpost.server.requests_to_client import MAX_URL_ELICITATIONS
 from toolpost.server.state import State
 from toolpost.stores.store import RecordStore
 from toolpost.types.base import RequestId, Struct

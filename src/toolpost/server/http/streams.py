@@ -14,7 +14,7 @@ from toolpost.errors import CapabilityNotDeclared, InternalError, LocalProtocolE
 from toolpost.protocol import headers, jsonrpc, sse
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import RESOURCES_UPDATED, SERVER
-from toolpost.server.http.request import ClientDisconnected, HttpExchange, HTTPRefusal
+from toolpost.server.http.exchange import ClientDisconnected, HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED
 from toolpost.stores.store import LogEntry, LogGap

@@ -12,9 +12,9 @@ import socket
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toolpost.protocol.framing import READ_SIZE
-from toolpost.server.http.disconnect import CONNECTION_MONITOR
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
+from toolpost.protocol.line_framing import READ_SIZE
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.security import MAX_HEADERS
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
 from toolpost.server.http.authorization import Authenticator
-from toolpost.server.http.disconnect import DisconnectTimer
+from toolpost.server.http.disconnect_timer import DisconnectTimer
+from toolpost.server.http.exchange import HttpExchange, HTTPRefusal
 from toolpost.server.http.reply import HttpReply
-from toolpost.server.http.request import HttpExchange, HTTPRefusal
 from toolpost.server.http.sessions import Session, Sessions, has_sessions
-from toolpost.server.http.sse import SseServerChannel, receive_post
+from toolpost.server.http.sse_transport import SseServerChannel, receive_post
 from toolpost.server.http.streams import REQUEST_ID, GeneralStream, SessionStream, StreamReader, get_log_name
 from toolpost.server.options import HttpOptions
 from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeKey, make_change_key

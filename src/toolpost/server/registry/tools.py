@@ -1,4 +1,4 @@
-"""A function as a tool: its list item, and how it is called.
+"""A function as a tool: its list item, and how it is called. `Server.tool` registers it.
 
 An exception of the function becomes a result that a model can read; only an `RPCError` of its
 own is a protocol error. `signature` converts arguments and results.
@@ -15,8 +15,8 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolE
 from toolpost.server.context import Context
 from toolpost.server.options import check_timeouts
 from toolpost.server.registry.registry import FunctionEntry, Registry
+from toolpost.server.runtime.dispatch import is_being_cancelled
 from toolpost.server.runtime.eager_tasks import is_pending, is_unanswered
-from toolpost.server.runtime.request import is_being_cancelled
 from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
 from toolpost.server.signature.results import ResultConverter
 from toolpost.types.base import Icon, Meta

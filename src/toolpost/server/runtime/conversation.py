@@ -27,13 +27,13 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.methods import INITIALIZE, RESOURCES_UNSUBSCRIBE, SERVER
-from toolpost.server.client_requests import MAX_URL_ELICITATIONS
 from toolpost.server.context import Context
+from toolpost.server.requests_to_client import MAX_URL_ELICITATIONS
 from toolpost.server.runtime.change_broadcast import PendingChanges
+from toolpost.server.runtime.dispatch import serve_request, to_rpc_error
 from toolpost.server.runtime.eager_tasks import start_task
 from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
-from toolpost.server.runtime.request import serve_request, to_rpc_error
 from toolpost.server.state import State
 from toolpost.token_bucket import WarningThrottle
 from toolpost.types.base import RequestId

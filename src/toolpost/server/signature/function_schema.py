@@ -21,7 +21,7 @@ from toolpost.errors import InvalidParams
 from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, format_path
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.server.request import decode_arguments
+from toolpost.server.context_request import decode_arguments
 from toolpost.server.signature import compiled_types, errors, inspection, schema_parts
 from toolpost.server.signature.compiled_types import DECODE_ERRORS, CompiledType
 from toolpost.server.signature.errors import SignatureError, ValidationError
@@ -31,7 +31,7 @@ from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.types.base import JSON, Unset
 
 if TYPE_CHECKING:
-    from toolpost.server.elicitation.ask import AskedParameter, AskPlan
+    from toolpost.server.elicitation.asked_parameters import AskedParameter, AskPlan
 
 T = TypeVar("T")
 Arguments: TypeAlias = Struct  # with a field for each parameter
@@ -205,7 +205,8 @@ class BoundFunction:
     def _compile_signature(self, chain: list[Any], context_types: tuple[type, ...]) -> None:
         self.summary, descriptions = inspection.parse_docstring(_find_docstring(chain))
         asked_parameters: dict[str, AskedParameter] = {}
-        ask = sys.modules.get("toolpost.server.elicitation.ask")  # loaded if the author has written `Ask`
+        # Loaded if the author has written `Ask`.
+        ask = sys.modules.get("toolpost.server.elicitation.asked_parameters")
         scope = AnnotationScope(self.fn)
         compiler = TypeCompiler(scope)
         gets_context = functools.partial(_is_context_parameter, context_types)

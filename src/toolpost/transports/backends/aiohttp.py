@@ -14,7 +14,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from toolpost.errors import RequestFailed
-from toolpost.protocol.framing import READ_SIZE
+from toolpost.protocol.line_framing import READ_SIZE
 from toolpost.transports.backends.backend import (
     CONNECT_TIMEOUT,
     KEEP_ALIVE_TIMEOUT,

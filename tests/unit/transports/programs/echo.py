@@ -9,7 +9,7 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.line_framing import OversizedLine
 from toolpost.transports.stdio_server import StdioServerChannel
 
 options = argparse.ArgumentParser()

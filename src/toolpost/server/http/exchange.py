@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from toolpost.errors import ChannelClosed, InvalidRequest
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc, sse
-from toolpost.server.http.disconnect import CONNECTION_MONITOR, ConnectionMonitor
+from toolpost.server.http.disconnect_timer import CONNECTION_MONITOR, ConnectionMonitor
 from toolpost.server.runtime.eager_tasks import resume
 
 ASGIScope: TypeAlias = MutableMapping[str, Any]

@@ -15,16 +15,16 @@ from toolpost.protocol import downgrade, methods
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.runtime.dispatch import Call, run_middleware
 from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
+    from toolpost.server.context_request import ClientConnection
     from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
     from toolpost.server.elicitation.input_required import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.server.request import ClientConnection
     from toolpost.tasks.run import TaskRun
 
 P = ParamSpec("P")

@@ -1,7 +1,7 @@
 """`Ask`: dependency injection by asking the user: a parameter with a question gets the answer.
 
 `AskPlan` holds the questions of one function and their order, checked at registration. Questions that do not
-depend on each other are asked together, by `client_requests`.
+depend on each other are asked together, by `requests_to_client`.
 """
 
 import inspect
