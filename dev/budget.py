@@ -17,7 +17,7 @@ __all__ = ["budget", "report"]
 MAX_LINES: Final = {
     ".": 2_346,
     "auth": 4_172,
-    "cli": 6_630,
+    "cli": 6_640,
     "client": 6_830,
     "protocol": 4_890,
     "server": 9_760,
@@ -30,7 +30,7 @@ MAX_LINES: Final = {
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_490
+MAX_ALL_LINES: Final = 49_500
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 205
 
