@@ -23,14 +23,14 @@ MAX_LINES: Final = {
     "server": 9_760,
     "server/http": 4_172,
     "stores": 1_310,
-    "tasks": 1_960,
+    "tasks": 1_965,
     "testing": 2_689,
     "transports": 3_595,
     "types": 1_247,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 49_500
+MAX_ALL_LINES: Final = 49_535
 MAX_FOLDER_MODULES: Final = 20
 MAX_ALL_MODULES: Final = 205
 

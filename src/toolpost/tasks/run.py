@@ -7,7 +7,7 @@ take it over, is left to `runner`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,15 +27,15 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
-from toolpost.server.context_request import ClientConnection
 from toolpost.server.elicitation.input_required import MAX_ROUNDS, request_url_visits
 from toolpost.server.runtime.dispatch import to_rpc_error
 from toolpost.server.runtime.eager_tasks import is_unanswered
 from toolpost.server.state import State
 from toolpost.tasks.record import MAX_MESSAGE, TaskRecord
 from toolpost.tasks.table import make_item, make_token
-from toolpost.types.base import JSON, InputRequest, Number, Raw, Result, WireStruct
+from toolpost.types.base import JSON, InputRequest, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.content import TextContent
+from toolpost.types.initialize import LogLevel
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
@@ -52,18 +52,26 @@ RETRY_DELAY: Final = 0.25
 """Seconds between two attempts to store what a run says, while the store is unavailable."""
 
 
-class DetachedClient(ClientConnection):
+class DetachedClient:
     """The client of a task, as its function sees it: it hears nothing, and answers through the journal."""
 
     endpoint = None
     identity = ""
     uris: tuple[str, ...] = ()
-    is_remote = False
 
     def __init__(self, connection: Connection, *, is_remote: bool, headers: Mapping[str, str]) -> None:
         self.connection = connection
         self.is_remote = is_remote
         self._headers = headers
+
+    async def set_subscription(self, uri: str, /, *, is_active: bool) -> None:
+        """Do nothing: there is no session."""
+
+    def add_url_elicitation(self, elicitation_id: str, /) -> None:
+        """Do nothing: the session that asks does it."""
+
+    async def set_log_level(self, level: LogLevel, /) -> None:
+        """Do nothing: there is no session."""
 
     def open_session_state(self) -> State:
         """Return a state that ends with the run."""
@@ -73,6 +81,27 @@ class DetachedClient(ClientConnection):
         """Return the headers of the call, on the worker that received it."""
         del incoming
         return self._headers
+
+    async def interrupt(self, incoming: InboundRequest) -> None:
+        """Do nothing: there is no stream."""
+
+    async def hand_over(self, handler: "Handler") -> None:
+        """Do nothing: there is no session."""
+
+    async def send(self, data: bytes, related: RequestId | None = None, *, outlives: bool = False) -> None:
+        """Drop a message: no client listens."""
+
+    async def send_client_request(self, data: bytes, related: RequestId | None, /) -> None:
+        """Drop a request: `ask` refuses it before."""
+
+    def get_request_task(self, incoming: InboundRequest, /) -> "asyncio.Task[Any] | None":
+        """Return None: nothing waits for this request."""
+        del incoming
+        return None
+
+    def run_in_background(self, work: Coroutine[Any, Any, Any], /) -> object:
+        """Run a coroutine in a task."""
+        return asyncio.get_running_loop().create_task(work)
 
     async def ask(
         self,
