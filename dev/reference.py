@@ -23,14 +23,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "reference.md"
 
 GROUPS: Final = {
-    "Servers": "Server Handler Cache KeyRing MemoryStore Channel SignatureError",
+    "Servers": "Server Handler TaskOptions Cache KeyRing MemoryStore Channel SignatureError",
     "Context": "Context SyncContext",
     "Media": "Image Audio File",
     "Elicitation": "Ask Accepted Declined Cancelled Titles Header InputRequired",
     "Extensions and proxies": "Extension ForwardedResult ProxyEntry",
     "Clients": (
-        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall Question Answer Change Transition "
-        "safe_icons"
+        "Client SyncClient ClientGroup Stdio Http ToolResult PausedCall TaskHandle TaskState Question Answer "
+        "Change Transition safe_icons"
     ),
     "Authorization": (
         "Auth Principal Jwt Introspection "

@@ -55,6 +55,12 @@ if TYPE_CHECKING:
     from toolpost.connect import Credentials, Target
 
 
+def _add_tasks(extensions: Sequence[Extension]) -> Sequence[Extension]:
+    from toolpost.tasks.wire import TASKS  # noqa: PLC0415 - start-up time
+
+    return (TASKS, *extensions)
+
+
 class ServerFacts:
     """Facts about the server and the connection, shared by `Client` and `SyncClient`."""
 
@@ -153,6 +159,8 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: callbacks for methods that the protocol does not define, by name.
         capabilities: further capabilities to declare: elicitation by URL, sampling with tools.
         extensions: the protocol extensions that this client supports.
+        tasks: let servers of 2026-07-28 turn calls into tasks. `call_tool` waits for their results as usual,
+            even if the connection is lost meanwhile. Tools that demand a task are called as one anyway.
         strict: raise an error if a list or an output schema breaks a rule, instead of skipping it.
         cache: cache lists and resources for as long as a server of the stateless era allows, or until it
             reports a change.
@@ -201,6 +209,7 @@ class Client(ServerFacts, ToolMethods):
         request_handlers: Mapping[str, CustomRequestCallback] | None = None,
         capabilities: types.ClientCapabilities | None = None,
         extensions: Sequence[Extension] = (),
+        tasks: bool = False,
         strict: bool = ClientOptions.strict,
         cache: bool = ClientOptions.cache,
     ) -> None:
@@ -221,7 +230,7 @@ class Client(ServerFacts, ToolMethods):
             types.Implementation(name=name, version=version, title=title),
             answers.capabilities,
             supported=DATES if revision is None else (revision,),
-            extensions=extensions,
+            extensions=_add_tasks(extensions) if tasks else extensions,
             rows=answers.custom_rows,
         )
         self._session = ClientSession(

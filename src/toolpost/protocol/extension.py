@@ -28,6 +28,7 @@ class ListenFilter(Struct, frozen=True):
     accept: Callable[..., Any]
     notification: str
     matches: ListenMatch
+    fill: Callable[..., Any] | None = None
 
 
 class Extension:
@@ -140,17 +141,22 @@ class Extension:
         notification: str,
         params: type[NotificationParams],
         matches: ListenMatch,
+        *,
+        fill: Callable[..., Any] | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
         """Add a member to the filter of `subscriptions/listen`, and the notification that it asks for.
 
         The function gets a context and the value of the member, and returns the part of it that is accepted;
         None rejects all of it. `server.notify_subscribers` sends the notification to those whose accepted
-        value `matches` its parameters.
+        value `matches` its parameters. `fill`, an async function, gets the context and the parameters when
+        they are sent, and returns the parameters for this client, or None to send nothing.
         """
         self._add_row(Row(notification, params, server=self.span, listened=True))
 
         def register(fn: FunctionT) -> FunctionT:
-            self.listen_filters.append(ListenFilter(member, JSONReader(kind), fn, notification, matches))
+            self.listen_filters.append(
+                ListenFilter(member, JSONReader(kind), fn, notification, matches, fill)
+            )
             return fn
 
         return register

@@ -318,6 +318,15 @@ class Handler(ServeMethods):
                     del own[method]
         return {**own, **extensions}
 
+    def add_extension(self, extension: Extension) -> None:
+        """Support another protocol extension, unless it is supported; clients that connect later see it."""
+        if extension not in self.extensions:
+            self.extensions += (extension,)
+            collect_rows(self.extensions, {})  # raise now if they contradict each other
+            self.broadcaster.add_extension(extension)
+            for name in ("local_peer", "routes"):
+                self.__dict__.pop(name, None)
+
     @cached_property
     def request_states(self) -> "RequestStates":
         """For contexts: seals and opens the states with which stateless clients continue a call."""
@@ -471,12 +480,24 @@ class Handler(ServeMethods):
         """For transports: return a context manager that holds the lifespan open."""
         return self._shared_lifespan
 
+    shares_tasks = False
+    """Whether tasks of other workers may run here."""
+
+    def start_tasks(self, lifespan: Any) -> None:
+        """For transports: run tasks of other workers in this event loop, from now on."""
+
+    async def end_tasks(self) -> None:
+        """End the tasks that run in this event loop, while the lifespan lasts."""
+
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:
         """The lifespan, from the first client to the last."""
         try:
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
-                yield value
+                try:
+                    yield value
+                finally:
+                    await self.end_tasks()
         finally:
             steps = {step for step in self.running_steps if step.get_loop() is asyncio.get_running_loop()}
             if steps:

@@ -67,6 +67,11 @@ class ChangeBroadcaster:
         self._kept: OrderedDict[ChangeKey, KeptChange] = OrderedDict()
         self._forgotten = self.position  # the last change that is not kept any more
 
+    def add_extension(self, extension: Extension) -> None:
+        """Accept the notifications of another extension."""
+        self._extension_rows |= extension.rows
+        self._rows |= extension.rows
+
     def get_changes_after(self, position: int) -> list[KeptChange] | None:
         """Return the changes since a position, oldest first; None if some are lost, or it is unknown."""
         with self._lock:
