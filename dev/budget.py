@@ -18,20 +18,21 @@ MAX_LINES: Final = {
     ".": 2_366,
     "auth": 4_283,
     "cli": 6_564,
-    "client": 6_183,
+    "client": 6_277,
     "protocol": 4_934,
-    "server": 9_565,
+    "server": 10_160,
     "server/http": 4_055,
+    "skills": 411,
     "stores": 1_120,
     "testing": 2_751,
     "transports": 3_659,
-    "types": 1_348,
+    "types": 1_446,
 }
 """Folder of `src/toolpost` → its lines, without subfolders that have their own budget."""
 
-MAX_ALL_LINES: Final = 46_781
+MAX_ALL_LINES: Final = 48_000
 MAX_FOLDER_MODULES: Final = 20
-MAX_ALL_MODULES: Final = 193
+MAX_ALL_MODULES: Final = 201
 
 ROOT: Final = "src/toolpost/"
 
