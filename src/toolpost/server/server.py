@@ -13,6 +13,7 @@ from toolpost.principal import parse_scopes
 from toolpost.protocol.extension import Extension
 from toolpost.server import options
 from toolpost.server.context import Context
+from toolpost.server.extensions.methods import ExtensionMethods
 from toolpost.server.handler import Handler
 from toolpost.server.options import SERVER, HandlerOptions, Lifespan, ListName
 from toolpost.server.registry.registry import (
@@ -38,6 +39,7 @@ from toolpost.types.tools import Tool, ToolAnnotations
 if TYPE_CHECKING:
     from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.extensions.apps import App
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
@@ -59,7 +61,7 @@ class _LazyPerClientServer:
         return PerClientServer
 
 
-class Server(RegistryServer):
+class Server(ExtensionMethods, RegistryServer):
     """A server made of decorated functions.
 
     Args:
@@ -179,6 +181,7 @@ class Server(RegistryServer):
         timeout: float | None = None,
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
+        app: "App | str | None" = None,
     ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
     @explain_keywords
@@ -196,6 +199,7 @@ class Server(RegistryServer):
         timeout: float | None = None,
         scopes: Iterable[str] = (),
         wrap_result: bool = True,
+        app: "App | str | None" = None,
     ) -> Any:
         """Offer a function as a tool.
 
@@ -215,12 +219,15 @@ class Server(RegistryServer):
                 tool is listed without them; the response to a call without them names them.
             wrap_result: whether a list or a scalar is sent as `{"result": …}`. Without it, clients of
                 2026-07-28 get the value itself, which many of them refuse.
+            app: the page that hosts show for the tool: one that `app` returned, or its URI.
 
         Raises:
             TypeError: the signature is not valid; the message names the parameter.
             ValueError: the name is taken.
         """
         needed = parse_scopes(scopes)
+        if app is not None:
+            meta = self._apps.link(app, meta or {})
 
         def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
             bound = BoundFunction(fn, context_types=_CONTEXT_TYPES, name=name)
@@ -454,4 +461,5 @@ class Server(RegistryServer):
             await receiver(ctx, params)
 
 
+name_methods(ExtensionMethods, Server.__name__)
 name_methods(ServeMethods, Server.__name__)
